@@ -94,7 +94,8 @@ def spgemm(
         entry keeps its own power of two; where an entry leaves the range of float32 or is above 2**48, rows of A and
         columns of B are scaled by powers of two, and C is scaled back.
     memory_limit : int, optional
-        Bytes that the product may use beside A, B and C, copies of A and B in another format, order or type included.
+        Bytes that the product may use beside A, B and C, copies of A and B in another format, order or type included;
+        ``bsr``, and ``csc`` of factors in other formats than CSR and CSC, take those of C once more.
         It is respected by using fewer threads (CPU) or chunks of rows (GPU).
     check_finite : bool, default True
         Whether entries that are NaN or infinite are refused.  If not, entries of C are what IEEE arithmetic makes of
@@ -532,10 +533,12 @@ def explain(
     A: Any,
     B: Any,
     *,
+    format: FormatName = "csr",
     precision: PrecisionName | None = None,
     memory_limit: int | None = None,
     check_finite: bool = True,
     backend: Backend = "auto",
+    **options: Any,
 ) -> list[Candidate]:
     """Return the ways in which :func:`spgemm` may make a product, and what each is predicted to take.
 
@@ -543,8 +546,10 @@ def explain(
     ----------
     A, B : sparse matrix or array
         As for :func:`spgemm`; patterns on a GPU are copied to the host.
-    precision, memory_limit, check_finite, backend
+    format, precision, memory_limit, check_finite, backend
         As for :func:`spgemm`.
+    **options
+        The others of :func:`spgemm`.
 
     Returns
     -------
@@ -566,17 +571,32 @@ def explain(
     ['cpu: one pass', 'cpu: counted, then filled']
     """
     from spectile.tsparse import candidates
-    from spectile.tsparse.cpu.operands import operands
-    from spectile.tsparse.cpu.symmetric import related
+    from spectile.tsparse.cpu import symmetric, ways
+    from spectile.tsparse.cpu.operands import factors
+    from spectile.tsparse.cpu.wanted import as_mask
 
     on_gpu = check_pair(A, B)
     chosen_backend = choose_backend(backend, on_gpu)
     _check_limit(memory_limit)
-    chosen = choose_precision(A, B, precision)
+    form, wanted = word("format", format, *FORMATS), _wanted(**options)
+    chosen = _choose(A, B, wanted, precision)
     left, right = (A.get(), B.get()) if on_gpu else (A, B)
-    work = candidates.work_of(*operands(left, left if B is A else right, values=False))
-    transposed = any(related(left, right))
-    cpu = candidates.on_cpu(work, chosen, num_threads(), memory_limit is not None, transposed, int(left.nnz))
+    right = left if B is A else right
+    operands, threads = factors(left, right, values=False), num_threads()
+    work = candidates.work_of(*operands)
+    if wanted.mask is not None and not wanted.complement:
+        mask = as_mask(wanted.mask.get() if on_gpu else wanted.mask)
+        cpu = candidates.masked(*operands, (mask.indptr, mask.indices), threads)
+    elif not wanted.all_of_it:
+        cpu = [candidates.selected(work, chosen, threads)]
+    else:
+        cpu = candidates.on_cpu(work, chosen, threads, memory_limit is not None, form == "dense")
+        if form != "dense":
+            related = any(symmetric.related(left, right))
+            cpu.append(candidates.triangle(work, cpu[0], related, int(left.nnz), threads))
+            rows, columns = ways.conversions(left, right, form)
+            turned = ways.by_columns(left, right, form, chosen, memory_limit is not None)
+            cpu = candidates.converted(cpu, columns, ", by columns") if turned else candidates.converted(cpu, rows)
     if chosen_backend == "cuda":
         from spectile.core.device import describe
 

@@ -64,6 +64,33 @@ def test_the_work_is_that_of_the_patterns():
     assert (empty.products, empty.entries) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("options", "taken"),
+    [
+        ({"format": "dense"}, ["cpu: dense"]),
+        ({"format": "csc"}, ["cpu: one pass, by columns", "cpu: counted, then filled, by columns"]),
+        ({"format": "coo"}, ["cpu: one pass", "cpu: counted, then filled"]),
+        ({"mask": sp.eye_array(300, format="csr")}, ["cpu: mask, by rows of B", "cpu: mask, by rows and columns of B"]),
+        ({"mask": random(300, 300, 200)}, ["cpu: mask, by rows of B"]),
+        ({"top_n": 3}, ["cpu: blocks of rows, then selected"]),
+        ({"semiring": "min_plus"}, ["cpu: blocks of rows, then selected"]),
+    ],
+)
+def test_options_have_ways_of_their_own(options, taken):
+    A = random(300, 300, 40)
+    assert applies(explain(A, A, backend="cpu", **options)) == taken
+    assert spgemm(A, A, backend="cpu", **options).shape == (300, 300)
+
+
+def test_conversions_take_time():
+    A, B = random(300, 300, 5), random(300, 300, 5, 2)
+    plain, turned = (explain(A.asformat(form), B, backend="cpu")[0].seconds for form in ("csr", "csc"))
+    assert plain < turned < plain + 1e-6 * A.nnz
+    n = 2**40
+    wide = sp.csr_array((np.ones(2), np.array([5, n - 1]), np.array([0, 2])), shape=(1, n))
+    assert explain(wide, wide.T, backend="cpu")[0].seconds < 1
+
+
 def test_bad_arguments_are_those_of_a_product():
     A = random(20, 30, 2)
     with pytest.raises(ValueError, match="columns of A must be the rows of B"):
@@ -72,3 +99,6 @@ def test_bad_arguments_are_those_of_a_product():
         explain(A, sp.csr_array(A.T), memory_limit=-1)
     with pytest.raises(TypeError, match="not a sparse matrix"):
         explain(A.toarray(), A)
+    for options in ({"format": "lil"}, {"semiring": "x"}, {"prune": -1}, {"complement": True}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            explain(A, sp.csr_array(A.T), **options)

@@ -102,6 +102,21 @@ def test_a_limit_is_kept(shape, dtype, form, duplicates, precision):
             np.testing.assert_array_equal(getattr(C, name), getattr(whole, name))
 
 
+@pytest.mark.parametrize("form", ["csr", "csc"])
+@pytest.mark.parametrize("wanted", ["csc", "coo", "dense"])
+def test_a_limit_is_kept_in_other_formats(form, wanted):
+    A, B = random(4000, 3000, 4, 1, form=form), random(3000, 500, 4, 2, form=form)
+
+    def product(limit=None):
+        return spgemm(A, B, format=wanted, memory_limit=limit, backend="cpu")
+
+    whole, enough = product(), least(product)
+    peak, C = used(lambda: product(enough))
+    size = C.nbytes if wanted == "dense" else C.data.nbytes * 2 + 8 * max(C.shape)
+    assert peak <= size + 1.1 * enough
+    np.testing.assert_allclose(abs(C - whole).max(), 0, atol=1e-12)
+
+
 @pytest.mark.parametrize("form", ["csr", "coo"])
 def test_a_kept_pattern_keeps_its_limit(form):
     A = random(3000, 3000, 5, 3, form=form, duplicates=form == "coo")

@@ -94,7 +94,7 @@ def test_products_over_semirings(semiring, kind, monkeypatch):
     mask.data[::5] = 0  # what is stored and 0 is not wanted
     inside = mask.toarray() != 0
     for cost in (0, 10**9):  # by columns of B where that is less, and never
-        monkeypatch.setattr(masked, "_TURN_COST", cost)
+        monkeypatch.setattr(masked, "TURN_COST", cost)
         assert_same(multiply(A, B, semiring=semiring, mask=mask), dense, found & inside)
     monkeypatch.setattr(cpu_wanted, "_BLOCK_PRODUCTS", 50)
     assert_same(multiply(A, B, semiring=semiring, mask=mask, complement=True), dense, found & ~inside)

@@ -21,7 +21,7 @@ from spectile.tsparse.cpu.operands import turn
 from spectile.tsparse.cpu.phases import Arrays
 from spectile.tsparse.selection import Rows, keep
 
-_TURN_COST = 8  # entries of the product that turning an entry of B to columns costs
+TURN_COST = 8  # entries of the product that turning an entry of B to columns costs
 
 
 @functools.cache
@@ -146,15 +146,20 @@ def _ways(
 ) -> tuple[np.ndarray, Arrays | None]:
     """Return which rows are made by columns of B, and B by columns where there are any."""
     wanted = np.diff(mask[0])
-    by_rows = wanted + _sums(np.diff(B[0])[A[1]], A[0])
-    heights = np.bincount(B[1], minlength=columns) if turned is None else np.diff(turned[0])
-    by_columns = np.diff(A[0]) + _sums(heights[mask[1]], mask[0])
+    by_rows, by_columns = costs(A, B, mask, columns)
     fewer = (by_columns < by_rows) & (wanted > 0)
     if turned is None:
-        if int((by_rows - by_columns)[fewer].sum()) <= _TURN_COST * len(B[1]):
+        if int((by_rows - by_columns)[fewer].sum()) <= TURN_COST * len(B[1]):
             return np.zeros(len(fewer), bool), None
         turned = turn(B, columns)
     return fewer, turned
+
+
+def costs(A: Arrays, B: Arrays, mask: tuple[np.ndarray, np.ndarray], columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the entries that each row of C meets where it is made by rows of B, and where by columns."""
+    by_rows = np.diff(mask[0]) + _sums(np.diff(B[0])[A[1]], A[0])
+    heights = np.bincount(B[1], minlength=columns)
+    return by_rows, np.diff(A[0]) + _sums(heights[mask[1]], mask[0])
 
 
 def _sums(values: np.ndarray, indptr: np.ndarray) -> np.ndarray:

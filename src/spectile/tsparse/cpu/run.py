@@ -38,7 +38,7 @@ def spgemm(
     form: str = "csr",
 ) -> Any:
     """Multiply on the CPU; see `spectile.tsparse.spgemm`."""
-    turned = by_columns(A, B, form, precision)
+    turned = by_columns(A, B, form, precision, memory_limit is not None)
     if turned:
         _LOG.debug("C is made by columns")
         A, B = (A.T, A.T) if A is B else (B.T, A.T)

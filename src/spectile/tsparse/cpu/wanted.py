@@ -54,7 +54,7 @@ def parts_of(
     semiring = wanted.semiring
     left, right = _factors(A, B, semiring, exact, check_finite)
     columns = index_type(right.shape[1])
-    mask = None if wanted.mask is None else _mask(wanted.mask)
+    mask = None if wanted.mask is None else as_mask(wanted.mask)
     added = None if wanted.C is None else _added(wanted.C, precision, check_finite)
     (right, *others), held = _renumbered([right, *(x for x in (mask, added) if x is not None)], room is not None)
     if mask is not None:
@@ -90,7 +90,7 @@ def _factors(A: Any, B: Any, semiring: Semiring, exact: bool, check_finite: bool
     return left, right
 
 
-def _mask(matrix: Any) -> Operand:
+def as_mask(matrix: Any) -> Operand:
     """Return the entries of a mask that are not 0."""
     mask = one_operand(matrix, "mask", check_finite=False)
     true = mask.data != 0
