@@ -173,7 +173,7 @@ def in_format(C: Any, form: str, missing: complex = 0) -> Any:
     if form == C.format:
         return C
     C = C.asformat(form)
-    if form != "bsr":
+    if form != "bsr" and not on_gpu(C):
         C.has_canonical_format = True
     return C
 
