@@ -70,6 +70,11 @@ def density_matrix(
         number, both or none of `electrons` and `mu` are given, `start` has other tiles, or the error is below what
         rounding allows.
 
+    See Also
+    --------
+    spectile.eigh : orbitals and their energies.
+    spectile.density.fermi : of a metal, by a chemical potential.
+
     Notes
     -----
     The methods: E. H. Rubensson, J. Chem. Theory Comput. 7, 1233 (2011); A. M. N. Niklasson, Phys. Rev. B 66, 155115

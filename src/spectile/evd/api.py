@@ -105,6 +105,12 @@ def eigh(
     numpy.linalg.LinAlgError
         If the iteration on the tridiagonal matrix does not converge, or `b` is not positive definite.
 
+    See Also
+    --------
+    eigvalsh : eigenvalues alone.
+    eig_banded, eigh_tridiagonal : of matrices of few diagonals.
+    spectile.kpm_dos, spectile.filter_diagonalize : of sparse matrices too large for this.
+
     Notes
     -----
     On CUDA a part of at most n/8 eigenvectors is made by inverse iteration and costs its part, and generalized
@@ -260,6 +266,10 @@ def tridiagonalize(
     ------
     ValueError, TypeError, MemoryError
         As for `eigh`.
+
+    See Also
+    --------
+    eigh_tridiagonal : what T is for.
 
     Examples
     --------

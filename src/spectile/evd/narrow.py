@@ -61,6 +61,11 @@ def eigh_tridiagonal(
     ValueError, TypeError, MemoryError, numpy.linalg.LinAlgError
         As SciPy raises them.
 
+    See Also
+    --------
+    eigvalsh_tridiagonal : eigenvalues alone.
+    tridiagonalize : the tridiagonal form of a dense matrix.
+
     Examples
     --------
     Two coupled sites:
@@ -159,6 +164,11 @@ def eig_banded(
     ------
     ValueError, TypeError, MemoryError, numpy.linalg.LinAlgError
         As SciPy raises them.
+
+    See Also
+    --------
+    eigvals_banded : eigenvalues alone.
+    eigh_tridiagonal : of three diagonals.
 
     Notes
     -----

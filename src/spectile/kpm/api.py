@@ -106,6 +106,12 @@ def kpm_dos(
     OSError
         If the checkpoint cannot be written where it is to be.
 
+    See Also
+    --------
+    ldos : of single sites.
+    spectral_function : by wave vector.
+    count, filter_diagonalize : states of an interval.
+
     Notes
     -----
     Kreutzer et al., "Performance Engineering of the Kernel Polynomial Method on Large-Scale CPU-GPU Systems" (IPDPS
@@ -252,6 +258,11 @@ def ldos(
     ValueError
         As :func:`kpm_dos`; and if a row is not in the matrix.
 
+    See Also
+    --------
+    kpm_dos : of the whole matrix.
+    greens_function : with a broadening of your own.
+
     Examples
     --------
     >>> from spectile import ldos
@@ -325,6 +336,10 @@ def spectral_function(
     ------
     ValueError
         As :func:`kpm_dos`; and if the shapes do not fit, a number is not finite, or an orbital has no weight.
+
+    See Also
+    --------
+    kpm_dos : summed over all wave vectors.
 
     Examples
     --------

@@ -73,6 +73,10 @@ def evolve(
     OSError
         If the checkpoint cannot be written where it is to be.
 
+    See Also
+    --------
+    apply : other functions of H.
+
     Notes
     -----
     About t/a terms for a time t; times in between cost sums alone.  Tal-Ezer and Kosloff, J. Chem. Phys. 81, 3967
@@ -173,6 +177,11 @@ def apply(
         As :func:`evolve`; if f is not finite between the bounds, does not give one value for each energy, or is not
         smooth: then its series, whose length `num_moments` fixes, converges slowly.
 
+    See Also
+    --------
+    evolve : exp(-iHt).
+    spectile.density_matrix : the Fermi function as a matrix, with a bound.
+
     Examples
     --------
     >>> import numpy as np
@@ -249,6 +258,10 @@ def greens_function(
     ------
     ValueError
         As :func:`evolve`; if η is zero or not finite, or a row or column not in the matrix.
+
+    See Also
+    --------
+    ldos : local densities of states with a kernel.
 
     Notes
     -----

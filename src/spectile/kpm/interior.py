@@ -170,6 +170,11 @@ def filter_diagonalize(
     RuntimeError
         If the residuals do not become small, or the number found is not the one estimated.
 
+    See Also
+    --------
+    count : how many states an interval has.
+    spectile.eigh : all states of a dense matrix.
+
     Notes
     -----
     Pieper et al., "High-performance implementation of Chebyshev filter diagonalization for interior eigenvalue

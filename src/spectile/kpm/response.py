@@ -538,6 +538,11 @@ def conductivity(
         As :func:`correlator`; if positions are missing or not one for each row, the area is not known, or a hop of a
         periodic sample has two shortest ways.
 
+    See Also
+    --------
+    correlator : of two operators of your own.
+    velocity : the operators that it makes.
+
     Notes
     -----
     Energies are resolved to about π/M of the bandwidth, and a conductivity needs level spacings below that.  A

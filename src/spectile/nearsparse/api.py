@@ -251,6 +251,10 @@ def spamm_plan(
     ValueError
         If the operands are not row-major matrices on one GPU.
 
+    See Also
+    --------
+    spamm : one product.
+
     Examples
     --------
     With `a` and `b` on a GPU:
@@ -396,6 +400,10 @@ def norm_map(a: Any, block: int = 32) -> NormMap:
         Its `norms` have the shape (ceil(m / block), ceil(n / block)): float64 on the CPU, where squares and sums are
         float64 too; float32 or float64 on the GPU.
 
+    See Also
+    --------
+    tune_tau : a threshold from norm maps.
+
     Examples
     --------
     >>> import numpy as np
@@ -455,6 +463,11 @@ def spamm_threshold(
     ------
     ValueError, TypeError, RuntimeError
         As :func:`spamm`; and ValueError for a batch.
+
+    See Also
+    --------
+    spamm : the product itself.
+    tune_tau : the threshold for a share alone.
 
     Examples
     --------
@@ -525,6 +538,11 @@ def tune_tau(
         bisections is not from 1 to 2**31 - 1.
     TypeError
         If norms or the tolerance are no real numbers.
+
+    See Also
+    --------
+    spamm_threshold : the threshold for an error, too.
+    norm_map : norms to be kept for several searches.
 
     Examples
     --------

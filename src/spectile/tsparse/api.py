@@ -410,6 +410,11 @@ def symbolic(
     TypeError, ValueError, MemoryError
         As :func:`spgemm`.
 
+    See Also
+    --------
+    spgemm : one product.
+    galerkin : products of three matrices.
+
     Examples
     --------
     >>> import scipy.sparse as sp
@@ -455,6 +460,11 @@ def galerkin(R: Any, A: Any, P: Any, *, memory_limit: int | None = None) -> Gale
     TypeError, ValueError, MemoryError
         As :func:`spgemm`.
 
+    See Also
+    --------
+    spgemm : products of two matrices.
+    symbolic : a pattern that is kept for other values.
+
     Examples
     --------
     >>> import scipy.sparse as sp
@@ -496,6 +506,10 @@ def error_bound(
     ------
     TypeError, ValueError
         As :func:`spgemm`.
+
+    See Also
+    --------
+    spgemm : the product whose error this bounds.
 
     Examples
     --------
