@@ -364,6 +364,7 @@ def _gather(options: argparse.Namespace) -> int:
 
 
 def _keep(options: argparse.Namespace) -> int:
+    from spectile.core.atomic_file import atomic_write
     from spectile_study.bench import archive, sheets
 
     for place in options.records:
@@ -373,6 +374,11 @@ def _keep(options: argparse.Namespace) -> int:
             rows |= set(sheets.read_sheet(options.study / f"config/{paper}.tsv", schema))
         for line in archive.keep(place, options.into, rows):
             print(f"{place}: {line}")
+        # The graph of the run's rules lies beside a zip, and beside the folder of all records.
+        for graph in [each / "rules.svg" for each in place.resolve().parents[:2]]:
+            if graph.exists():
+                with atomic_write(options.into / graph.name) as partial:
+                    partial.write_bytes(graph.read_bytes())
     return 0
 
 

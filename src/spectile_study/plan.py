@@ -410,6 +410,11 @@ class Plan:
         names = ("drawing", "frame", "predict")
         return sources.programs_digest(Path(everyday.__file__).with_name(f"{name}.py") for name in names)
 
+    def kept_rules(self) -> list[str]:
+        """Return the graph of the rules that measured the recorded results, where it was kept with them."""
+        path = self.study / f"results/recorded/{self.machine}/rules.svg"
+        return [str(path)] if self.is_recorded and path.exists() else []
+
     def stored_config(self) -> str:
         """Return the configuration as text, to be stored beside the results."""
         return yaml.safe_dump(dict(self.config), sort_keys=True)

@@ -66,7 +66,11 @@ def test_recorded_results_redraw_and_measure_nothing(workflow_copy, machine):
 
 
 def test_everything_draws_from_nothing(workflow_copy):
-    (workflow_copy / "results/recorded/nowhere").mkdir()
-    snakemake(workflow_copy, "--cores", "2", "figures", "--config", "source=recorded", "machine=nowhere")
+    kept = workflow_copy / "results/recorded/nowhere/rules.svg"
+    kept.parent.mkdir()
+    kept.write_text("<svg/>")
+    shown = "results/nowhere/rules.svg"
+    snakemake(workflow_copy, "--cores", "2", "figures", shown, "--config", "source=recorded", "machine=nowhere")
+    assert (workflow_copy / shown).read_text() == "<svg/>"
     for path in (workflow_copy / "results/nowhere").rglob("*.marks.tsv"):
         assert len(pandas.read_csv(path, sep="\t")) == 0, f"{path.name} has marks and there was no record"

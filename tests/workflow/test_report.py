@@ -125,6 +125,7 @@ def test_report_shows_the_rules_that_made_the_inputs(finished):
     graph = report[report.index("rulegraph") :]
     for rule in ("describe_input", "compute_water", "train_network", "measure_case", "draw_figure", "check_claims"):
         assert rule in graph, f"the graph of rules lacks {rule}"
+        assert f">{rule}<" in (finished / "results/this/rules.svg").read_text()  # for whoever keeps the records
 
 
 def test_the_run_stands_beside_the_recorded_machines(finished):

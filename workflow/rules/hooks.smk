@@ -3,6 +3,8 @@ import subprocess
 import tempfile
 
 from spectile_study.bench.aside import bring_back, set_aside
+from spectile_study.figures import rules
+from spectile_study.figures.marks import write_text
 
 REQUESTED = b"not written yet"
 
@@ -21,10 +23,23 @@ def is_requested():
         return False
 
 
+def write_rules():
+    """Write the graph of this run's rules beside its results: spectile-study keep takes it along with the records."""
+    dag = workflow.dag
+    edges = {
+        (before.rule.name, job.rule.name)
+        for job in dag.jobs
+        for before in dag.dependencies[job]
+    }
+    write_text(Path(PLAN.result("rules.svg")), rules.svg(sorted(edges)))
+
+
 def write_report():
     """Write the report of the finished run, from the configuration that the run stored beside its results."""
     if not is_requested():
         return
+    if not PLAN.is_recorded:
+        write_rules()
     command = [INTERPRETER, "-m", "snakemake", "--nolock", "--quiet", "all"]
     command += ["--snakefile", os.path.relpath(workflow.main_snakefile)]
     command += ["--configfile", PLAN.result("config.yaml")]

@@ -18,6 +18,33 @@ rule store_config:
         "printf '%s' {params.config:q} > {output:q} 2> {log:q}"
 
 
+if PLAN.kept_rules():
+
+    rule show_rules:
+        """Show the rules of the run that measured the recorded results."""
+        input:
+            PLAN.kept_rules(),
+        output:
+            report(
+                PLAN.result("rules.svg"),
+                caption="../report/rules.rst",
+                category="0 Claims",
+                labels={
+                    "element": "Rules of the measured run",
+                    "machine": PLAN.machine,
+                },
+            ),
+        log:
+            f"logs/{PLAN.machine}/rules.log",
+        localrule: True
+        conda:
+            "../../envs/plot.yaml"
+        message:
+            "Taking the graph of the rules that measured"
+        shell:
+            "cp {input:q} {output:q} 2> {log:q}"
+
+
 # Another workflow that uses this one as a module writes its own report; its hooks are its own, too.
 if IS_MAIN:
 
@@ -29,6 +56,7 @@ if IS_MAIN:
             PLAN.result("claims.html"),
             PLAN.result("machines/claims.html"),
             PLAN.result("config.yaml"),
+            [PLAN.result("rules.svg")] if PLAN.kept_rules() else [],
         output:
             PLAN.result("report.zip"),
         log:
