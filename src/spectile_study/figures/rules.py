@@ -27,7 +27,8 @@ def svg(edges: Collection[tuple[str, str]]) -> str:
         for before, after in edges:
             column[after] = max(column[after], column[before] + 1)
     columns = [sorted(name for name in column if column[name] == place) for place in sorted(set(column.values()))]
-    boxes, left, height = {}, 10, 0
+    boxes: dict[str, tuple[int, int, int]] = {}
+    left, height = 10, 0
     for names in columns:
         width = _LETTER * max(map(len, names)) + 16
         boxes |= {name: (left, 10 + 2 * _HEIGHT * row, width) for row, name in enumerate(names)}
