@@ -12,7 +12,7 @@ import numpy as np
 
 from spectile.core.arrays import on_device
 from spectile.core.choice import Candidate
-from spectile.core.device import Backend, choose_backend
+from spectile.core.device import Backend
 from spectile.core.options import flag
 from spectile.core.protocols import ArrayLike
 from spectile.nearsparse import checks
@@ -51,8 +51,9 @@ def spamm(
     Parameters
     ----------
     a : array, shape (..., m, k)
-        float16, float32 or float64; a NumPy or CuPy array, or any object with ``__cuda_array_interface__`` or
-        ``__dlpack__``.  Leading dimensions are batches and broadcast as in `numpy.matmul`.
+        float16, bfloat16, float32, float64, complex64 or complex128; a NumPy or CuPy array, or any object with
+        ``__cuda_array_interface__`` or ``__dlpack__``.  Leading dimensions are batches and broadcast as in
+        `numpy.matmul`.  Complex products are the CPU's.
     b : array, shape (..., k, n)
         Of the same dtype and kind as `a`.
     tau : float, optional
@@ -65,6 +66,8 @@ def spamm(
     rtol : float, optional
         Wanted error: the largest tau (to a relative 1e-6) with the guarantee ``||E||_F <= rtol ||A||_F ||B||_F``,
         where E holds what was skipped and the rounding of the sums (for each product of a batch; alpha = 1, beta = 0).
+        A and B may lie anywhere in the range of their dtype if C does not leave it; on a GPU, norms of A or B below
+        2^-110 in float32, and 2^-960 in float64, are too small for a bound.
     block : int, default 32
         Tile size (LoNum in the paper), a power of two from 8 to 128 on CUDA, any positive number on the CPU.
     alpha, beta : float
@@ -76,8 +79,9 @@ def spamm(
     strict : bool, default False
         Multiply exactly the valid tile products.  By default a backend may multiply some more where that is faster,
         which only lowers the error; the result's `executed_ratio` counts them.
-    precision : {"float16", "float16c16", "float32", "tf32x3", "float64"}, optional
-        By default the dtype of the inputs, with a float32 C for float16.  "float16c16" rounds C to float16;
+    precision : {"float16", "float16c16", "float32", "tf32x3", "float64", "complex64", "complex128"}, optional
+        By default the dtype of the inputs, with a float32 C for float16 and bfloat16, of which a copy in float32 is
+        multiplied for the latter.  "float16c16" rounds C to float16;
         "tf32x3" multiplies float32 by three TF32 products on CUDA's tensor cores.  The short forms "fp16", "fp16c16",
         "fp32" and "fp64" are accepted as well.
     check_finite : bool, optional
@@ -112,7 +116,7 @@ def spamm(
     ValueError
         For mismatched shapes, a parameter out of range, NaN or infinity, or an `rtol` below what rounding allows.
     TypeError
-        For a dtype other than float16, float32 and float64, or inputs of different dtypes.
+        For another dtype, inputs of different dtypes, or complex ones on a GPU.
     RuntimeError
         If ``backend="cuda"`` and there is no usable device.
     MemoryError
@@ -152,7 +156,7 @@ def spamm(
     c = c if beta != 0 else None
     if devices is None:
         operands = checks.operands(a, b, c, out)
-        where = choose_backend(backend, operands.on_gpu)
+        where = operands.backend(backend)
     else:
         operands, where = checks.spread_operands(a, b, c, out, split, backend), "cuda"
     request = Request(
@@ -163,7 +167,9 @@ def spamm(
     if devices is not None:
         return operands.in_kind(_on_devices(operands, request, devices, split))
     if operands.by_columns:
-        operands, key = operands.transposed(), None
+        operands = operands.transposed()
+    if operands.a is not a or operands.b is not b:
+        key = None
     return operands.in_kind(_on_cuda(operands, request, key) if where == "cuda" else _on_cpu(operands, request))
 
 
@@ -325,7 +331,7 @@ def explain(
     checks.check_method(method)
     operands = checks.operands(a, b, None, None)
     checks.check_two_matrices(operands.a, operands.b)
-    where = choose_backend(backend, operands.on_gpu)
+    where = operands.backend(backend)
     name = operands.precision(precision, where)
     if where == "cpu":
         return [Candidate("cpu", math.nan, "the only one on a CPU")]
@@ -376,6 +382,7 @@ def distribute(
     """
     checks.check_choice(tau, None, None)
     checks.check_scalars(block, 1.0, 0.0)
+    a, b = checks.widened(a, b)
     checks.check_precision(a, b, None, "cuda")
     checks.check_split(split)
     checks.check_one_batch(a, b)
@@ -390,7 +397,7 @@ def norm_map(a: Any, block: int = 32) -> NormMap:
     Parameters
     ----------
     a : array, shape (m, n)
-        float16, float32 or float64; NumPy or GPU array.
+        As :func:`spamm` takes it.
     block : int, default 32
         Tile size; the last tiles of a row or column may be smaller.
 
@@ -412,6 +419,7 @@ def norm_map(a: Any, block: int = 32) -> NormMap:
     [[1.414, 0.0], [0.0, 1.414]]
     """
     checks.check_scalars(block, 1.0, 0.0)
+    (a,) = checks.widened(a)
     if on_device(a):
         from spectile.nearsparse.cuda.norms import norm_map_cuda
 
@@ -482,7 +490,7 @@ def spamm_threshold(
     checks.check_choice(tau, valid_ratio, rtol)
     checks.check_scalars(block, 1.0, 0.0)
     operands = checks.operands(a, b, None, None)
-    where = choose_backend(backend, operands.on_gpu)
+    where = operands.backend(backend)
     request = Request(operands.precision(precision, where), tau, valid_ratio, rtol, block=block, check_finite=True)
     checks.check_two_matrices(operands.a, operands.b)
     operands = operands.transposed() if operands.by_columns else operands

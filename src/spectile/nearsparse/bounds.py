@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spectile.nearsparse.types import PRECISIONS, Precision
+from spectile.nearsparse.types import ALL, Precision
 
 # What computed norms may be too small by, by the dtype of their sums.  float32: at most 128 squares a lane and a few
 # shuffles, generously; float64 covers the bounds' own arithmetic as well.
@@ -36,6 +36,9 @@ def rounding_bound(
     ``|| |A| |B| ||_F <= ||A||_F ||B||_F``; what underflows adds an absolute error to each of the k products of an
     entry.  It grows with k, is independent of tau, and is far above what is seen.
 
+    The real and the imaginary part of a complex product are sums of 2 k real products, whose sizes add up to at most
+    ``|A| |B|`` each: both together are off by ``sqrt(2) gamma_2k |A| |B|`` at most.
+
     Parameters
     ----------
     shape : tuple of int
@@ -43,7 +46,7 @@ def rounding_bound(
     norm_a, norm_b, norm_c : float
         Frobenius norms.
     precision : str
-        A key of ``PRECISIONS``.
+        A key of ``types.ALL``.
     alpha, beta : float
         Factors.
 
@@ -53,10 +56,11 @@ def rounding_bound(
         Infinity where k u >= 1, where an entry of the result may overflow, and where a factor is not 0 and no normal
         number of the sums' dtype.
     """
-    m, k, n = shape
-    row = PRECISIONS[precision]
+    row = ALL[precision]
+    m, k, n = _real_shape(shape, row)
     relative, largest = _sums(k, row)
-    product = abs(alpha) * norm_a * norm_b
+    # In this order a large factor makes no NaN of a zero; norms whose product underflows are below what may be lost.
+    product = abs(alpha) * (norm_a * norm_b)
     # Factors are rounded to the dtype of the sums, too.
     held = np.finfo(row.sums)
     if any(factor and not float(held.tiny) <= abs(factor) <= float(held.max) for factor in (alpha, beta)):
@@ -67,7 +71,7 @@ def rounding_bound(
         return math.inf
     if norm_a > 0 and norm_b > 0:
         lift_a, lift_b = _lifts(shape, row)
-        product = abs(alpha) * (norm_a + lift_a) * (norm_b + lift_b)
+        product = abs(alpha) * ((norm_a + lift_a) * (norm_b + lift_b))
     bound = relative * product + 2 * row.sum_roundoff * abs(beta) * norm_c
     result = (1 + relative) * product + abs(beta) * norm_c
     # Zeros lose nothing.
@@ -76,13 +80,19 @@ def rounding_bound(
     return (bound + row.result_roundoff * result) * NORM_SLACK["float64"] + underflow * math.sqrt(m * n)
 
 
+def _real_shape(shape: tuple[int, int, int], row: Precision) -> tuple[int, int, int]:
+    """Return (m, k, n) of the real product that a product is made of, with C's parts in its columns."""
+    m, k, n = shape
+    return m, row.parts * k, row.parts * n
+
+
 def _sums(k: int, row: Precision) -> tuple[float, float]:
     """Return the relative error of sums of k products, and the largest ||A||_F ||B||_F of which none overflows."""
     # Two roundings more for alpha and for adding beta C.
     steps = (k + 2) * row.sum_roundoff
     if steps >= 1:
         return math.inf, 0.0
-    relative = steps / (1 - steps) + row.product_roundoff
+    relative = (steps / (1 - steps) + row.product_roundoff) * math.sqrt(row.parts)
     # No partial sum is above the norms' product but by its rounding.
     largest = float(np.finfo(row.sums).max)
     return relative, largest / ((1 + relative) * NORM_SLACK["float64"])
@@ -117,14 +127,14 @@ def rounding_terms(shape: tuple[int, int, int], precision: str) -> Rounding:
     shape : tuple of int
         (m, k, n).
     precision : str
-        A key of ``PRECISIONS``.
+        A key of ``types.ALL``.
 
     Returns
     -------
     Rounding
     """
-    m, k, n = shape
-    row = PRECISIONS[precision]
+    row = ALL[precision]
+    m, k, n = _real_shape(shape, row)
     relative, largest = _sums(k, row)
     if relative == math.inf:
         return Rounding(math.inf, 0.0, 0.0, 0.0, 0.0)

@@ -8,16 +8,17 @@ import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from spectile.core import arrays, pointers, precisions
 from spectile.core.arrays import on_device
+from spectile.core.device import Backend, choose_backend
 from spectile.core.host import in_kind_of
 from spectile.core.options import number, word
 from spectile.nearsparse.result import SpammResult
-from spectile.nearsparse.types import OF_DTYPE, PRECISIONS, Request, Split
+from spectile.nearsparse.types import ALL, COMPLEX, OF_DTYPE, Request, Split
 
 
 @dataclass
@@ -43,6 +44,11 @@ class Operands:
         nothing = [None] * len(self.a)
         return list(zip(self.a, self.b, self.c or nothing, self.out or nothing, strict=True))
 
+    def backend(self, wanted: Backend) -> Literal["cpu", "cuda"]:
+        """Return where the product is made: where a GPU would be free to choose, complex ones are the CPU's."""
+        on_host = wanted == "auto" and not self.on_gpu and np.dtype(self.a.dtype).kind == "c"
+        return choose_backend("cpu" if on_host else wanted, self.on_gpu)
+
     def precision(self, wanted: str | None, backend: str) -> str:
         """Return the key of the precision of all parts, or raise where they have none."""
         keys = {check_precision(a, b, wanted, backend) for a, b, _, _ in self._parts()}
@@ -56,7 +62,8 @@ class Operands:
             shape = result_shape(_shape(a), _shape(b))
             if c is not None:
                 _check_result_array("c", c, shape, None)
-                check_dtype("c", c)
+                if check_dtype("c", c) in COMPLEX and request.arithmetic.parts == 1:
+                    raise TypeError(f"c is complex and the product is {request.arithmetic.output}: convert a and b")
             elif request.beta != 0:
                 raise ValueError(
                     f"beta = {request.beta} needs c: pass the matrix of shape {shape} that beta multiplies"
@@ -101,6 +108,7 @@ class Operands:
 def operands(a: Any, b: Any, c: Any, out: Any) -> Operands:
     """Return the operands of a product on one device, or on the host."""
     on_gpu, like = on_device(a) or on_device(b), a
+    (a, b), c = widened(a, b), None if c is None else widened(c)[0]
     if not on_gpu:
         a, b = host_array("a", a), host_array("b", b)
         c = None if c is None else host_array("c", c)
@@ -113,6 +121,9 @@ def spread_operands(a: Any, b: Any, c: Any, out: Any, split: Split, backend: str
         raise ValueError("devices spread a product over GPUs: leave backend at 'auto' or 'cuda'")
     if isinstance(a, list | tuple):
         _check_lists({"b": b, "c": c, "out": out}, len(a))
+        pairs = [widened(*pair) for pair in zip(a, b, strict=True)]
+        a, b = [x for x, _ in pairs], [y for _, y in pairs]
+        c = None if c is None else [widened(part)[0] for part in c]
         return Operands(a, b, c, out, True, a, out, distributed=True)
     if split != "rows":
         raise ValueError("split = 'columns' is said of operands distributed by columns: see distribute")
@@ -235,13 +246,15 @@ def check_precision(a: Any, b: Any, precision: str | None, backend: str) -> str:
     if kind != other:
         raise TypeError(f"a is {kind} and b is {other}: convert one, a mixed product would hide a conversion")
     name = OF_DTYPE[kind] if precision is None else precisions.short(str(precision))
-    if name not in PRECISIONS:
-        word("precision", precision, *map(precisions.canonical, PRECISIONS))
-    row = PRECISIONS[name]
+    if name not in ALL:
+        word("precision", precision, *map(precisions.canonical, ALL))
+    row = ALL[name]
     if row.dtype != kind:
         raise TypeError(f"precision {precision!r} multiplies {row.dtype}, and the operands are {kind}")
     if backend == "cpu" and not row.on_cpu:
         raise ValueError(f"precision {precision!r} needs CUDA's tensor cores: use 'float32' on the CPU")
+    if backend == "cuda" and row.parts > 1:
+        raise TypeError(f"{kind} matrices are multiplied on the CPU: pass them in host memory, with backend='cpu'")
     return name
 
 
@@ -249,8 +262,32 @@ def check_dtype(name: str, array: Any) -> str:
     """Return the dtype of an array, or raise where SpAMM does not multiply it."""
     dtype = _dtype(array)
     if dtype not in OF_DTYPE:
-        raise TypeError(f"{name} has dtype {dtype}: SpAMM multiplies float16, float32 and float64, convert it first")
+        raise TypeError(
+            f"{name} has dtype {dtype}: SpAMM multiplies float16, bfloat16, float32, float64, complex64 and "
+            "complex128, convert it first"
+        )
     return dtype
+
+
+def widened(*arrays: Any) -> tuple[Any, ...]:
+    """Return operands of bfloat16 in float32, which holds their products exactly; all of them are of it, or none.
+
+    Parameters
+    ----------
+    *arrays : array
+        Of any library: PyTorch's, or with the method `astype`.
+
+    Raises
+    ------
+    TypeError
+        If one is of another dtype.
+    """
+    kinds = [str(getattr(x, "dtype", "")).removeprefix("torch.") for x in arrays]
+    if "bfloat16" not in kinds:
+        return arrays
+    if set(kinds) != {"bfloat16"}:
+        raise TypeError(f"a is {kinds[0]} and b is {kinds[1]}: convert one, a mixed product would hide a conversion")
+    return tuple(x.float() if hasattr(x, "float") else x.astype("float32") for x in arrays)
 
 
 def host_array(name: str, array: Any) -> Any:

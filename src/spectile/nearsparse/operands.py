@@ -46,6 +46,8 @@ def flat_batch(array: Any, batch: tuple[int, ...]) -> Any:
 
 def each_product(a: Any, b: Any, c: Any, out: Any, batch: tuple[int, ...]) -> list[tuple[Any, Any, Any, Any]]:
     """Return A, B, C and the result of each product of a batch, broadcast without copies."""
+    if batch == ():
+        return [(a, b, c, out)]
     if isinstance(a, np.ndarray):
         broadcast: Any = np.broadcast_to
     else:

@@ -28,7 +28,8 @@ def tiles(a: Any, block: int) -> Any:
 
 def norm_map(a: Any, block: int = 32) -> Any:
     """Return the Frobenius norms of the tiles (Equation 2; normmap), float64 whatever the dtype of `a`."""
-    return np.sqrt(np.square(tiles(a, block), dtype=np.float64).sum(axis=(2, 3)))
+    parts = (a.real, a.imag) if a.dtype.kind == "c" else (a,)
+    return np.sqrt(sum(np.square(tiles(x, block), dtype=np.float64).sum(axis=(2, 3)) for x in parts))
 
 
 def valid_set(norms_a: Any, norms_b: Any, tau: float) -> Any:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-PrecisionName = Literal["float16", "float16c16", "float32", "float64", "tf32x3", "fp16", "fp16c16", "fp32", "fp64"]
+PrecisionName = Literal[
+    "float16", "float16c16", "float32", "float64", "tf32x3", "complex64", "complex128",
+    "fp16", "fp16c16", "fp32", "fp64",
+]  # fmt: skip
 Split = Literal["rows", "columns"]
 Method = Literal["spamm", "auto"]
 #: Rows, columns and depth, in tiles of the norm maps, that are multiplied together when one of their products is valid.
@@ -38,6 +42,8 @@ class Precision:
         numbers, have that of this one: a sum is rounded as if they were so large.
     on_cpu : bool
         Whether the CPU has it.
+    parts : int
+        Real numbers in an entry: 2 of a complex one.
     """
 
     dtype: str
@@ -51,11 +57,12 @@ class Precision:
     largest_operand: float = float("inf")
     least_operand: float = 0.0
     on_cpu: bool = True
+    parts: int = 1
 
     @property
     def sums(self) -> str:
-        """Dtype of the sums."""
-        return "float32" if self.dtype == "float16" else self.dtype
+        """Dtype of the sums, which are real ones."""
+        return {"float16": "float32", "complex64": "float32", "complex128": "float64"}.get(self.dtype, self.dtype)
 
 
 PRECISIONS = {
@@ -77,8 +84,15 @@ PRECISIONS = {
     "fp64": Precision("float64", "float64", "float64", 2.0**-53, product_underflow=2.0**-1074),
 }  # fmt: skip
 
+# Complex products, which the CPU has alone: real ones of the real and imaginary parts.
+COMPLEX = {
+    name: dataclasses.replace(PRECISIONS[key], dtype=name, output=name, parts=2)
+    for name, key in (("complex64", "fp32"), ("complex128", "fp64"))
+}
+ALL = PRECISIONS | COMPLEX
+
 # The precision of a dtype where none is named.
-OF_DTYPE = {"float16": "fp16", "float32": "fp32", "float64": "fp64"}
+OF_DTYPE = {"float16": "fp16", "float32": "fp32", "float64": "fp64"} | {name: name for name in COMPLEX}
 
 
 @dataclass(frozen=True)
@@ -99,7 +113,7 @@ class Request:
     @property
     def arithmetic(self) -> Precision:
         """The row of the table."""
-        return PRECISIONS[self.precision]
+        return ALL[self.precision]
 
     @property
     def value(self) -> float:

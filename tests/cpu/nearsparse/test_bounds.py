@@ -76,7 +76,7 @@ def test_the_bound_of_a_product_in_terms(precision, shape):
 
 def test_entries_that_become_infinite_before_they_are_multiplied_have_no_bound():
     # The high part of 3xTF32, rounded to nearest at 10 bits, of the last number that it holds and of the largest.
-    largest = bounds.PRECISIONS["tf32x3"].largest_operand
+    largest = bounds.ALL["tf32x3"].largest_operand
     high = [
         ((np.float32(x).view("u4") + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view("f4")
         for x in (largest, np.finfo("f4").max)

@@ -130,7 +130,7 @@ def test_a_threshold_is_of_two_matrices() -> None:
 def test_both_spellings_of_a_precision_are_one(word: Any) -> None:
     a = decay(64, 64, "f4")
     np.testing.assert_array_equal(spamm(a, a, tau=1.0, precision=word, backend="cpu").c, spamm(a, a, tau=1.0).c)
-    with pytest.raises(ValueError, match="'float16', 'float16c16', 'float32', 'tf32x3' or 'float64'"):
+    with pytest.raises(ValueError, match="'float16', 'float16c16', 'float32', 'tf32x3', 'float64'"):
         spamm(a, a, tau=1.0, precision="tf32", backend="cpu")  # type: ignore[arg-type]
 
 

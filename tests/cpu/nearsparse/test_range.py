@@ -19,10 +19,14 @@ from spectile.nearsparse.bounds import MOST_BISECTIONS, largest_tau
 
 # Least and largest exponents of entries: of the smallest subnormal number, and of the largest number.
 EXPONENTS = {"f2": (-24, 15), "f4": (-149, 127), "f8": (-1074, 1023)}
+REAL = {"f2": "f2", "f4": "f4", "f8": "f8", "c8": "f4", "c16": "f8"}
 
 
 def entries(rng: Any, rows: int, columns: int, dtype: str, exponents: tuple[int, int]) -> Any:
     """Return entries whose exponents are drawn from a range, some of them zero."""
+    if dtype not in EXPONENTS:
+        parts = np.stack([entries(rng, rows, columns, REAL[dtype], exponents) for _ in range(2)], -1)
+        return parts.view(dtype)[..., 0]
     drawn = rng.integers(exponents[0], exponents[1] + 1, (rows, columns))
     with np.errstate(under="ignore", over="ignore"):
         x = np.ldexp(1 + rng.random((rows, columns)), drawn).astype(dtype) * rng.choice([-1, 1], (rows, columns))
@@ -40,12 +44,21 @@ def exact(x: Any) -> Any:
     return np.array([[Fraction(float(value)) for value in row] for row in x], object).reshape(x.shape)
 
 
+def parts(x: Any) -> list[Any]:
+    """Return the real and the imaginary part, exactly."""
+    return [exact(x.real), exact(x.imag)]
+
+
+def square(matrices: list[Any]) -> Fraction:
+    return sum((value**2 for matrix in matrices for value in matrix.flat), Fraction(0))
+
+
 def error_square(found: Any, a: Any, b: Any, alpha: float, beta: float, c: Any) -> Fraction:
     """Return the square of the Frobenius norm of the error, exactly."""
-    wanted = Fraction(alpha) * exact(a).dot(exact(b))
-    if c is not None:
-        wanted = wanted + Fraction(beta) * exact(c)
-    return sum(((x - y) ** 2 for x, y in zip(exact(found).flat, wanted.flat, strict=True)), Fraction(0))
+    (a_real, a_imag), (b_real, b_imag) = parts(a), parts(b)
+    wanted = [a_real.dot(b_real) - a_imag.dot(b_imag), a_real.dot(b_imag) + a_imag.dot(b_real)]
+    added = [Fraction(beta) * x for x in parts(c)] if c is not None else [0, 0]
+    return square([x - Fraction(alpha) * y - z for x, y, z in zip(parts(found), wanted, added, strict=True)])
 
 
 @st.composite
@@ -58,14 +71,17 @@ def windows(draw: Any, dtype: str) -> tuple[int, int]:
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_the_error_is_within_its_bound_over_the_whole_range(data: Any) -> None:
-    precision = data.draw(st.sampled_from(["float16", "float16c16", "float32", "float64"]))
-    dtype = {"float16": "f2", "float16c16": "f2", "float32": "f4", "float64": "f8"}[precision]
+    types = {"float16": "f2", "float16c16": "f2", "float32": "f4", "float64": "f8", "complex64": "c8"}
+    types |= {"complex128": "c16"}
+    precision = data.draw(st.sampled_from(list(types)))
+    dtype = types[precision]
     m, k, n = (data.draw(st.integers(1, 9)) for _ in range(3))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
-    a, b = (entries(rng, *size, dtype, data.draw(windows(dtype))) for size in ((m, k), (k, n)))
+    a, b = (entries(rng, *size, dtype, data.draw(windows(REAL[dtype]))) for size in ((m, k), (k, n)))
     alpha = data.draw(st.sampled_from([1.0, -3.0, 1e-40, 1e-45, 1e39, 1e-310, 1e300]))
     beta = data.draw(st.sampled_from([0.0, 0.0, 2.0, 1e-42]))
-    c = entries(rng, m, n, "f2" if precision == "float16c16" else max(dtype, "f4"), (-20, 10)) if beta else None
+    c_type = dtype if precision == "float16c16" or dtype in ("c8", "c16") else max(dtype, "f4")
+    c = entries(rng, m, n, c_type, (-20, 10)) if beta else None
     product = float(np.max(norm_map(a, 4).norms)) * float(np.max(norm_map(b, 4).norms))
     choice = data.draw(
         st.sampled_from([{"tau": 0.0}, {"tau": product / 8}, {"tau": 5e-324}, {"rtol": 1e-3}, {"rtol": 10.0}])
@@ -82,11 +98,11 @@ def test_the_error_is_within_its_bound_over_the_whole_range(data: Any) -> None:
     if not np.isfinite(result.c).all():
         assert bound == math.inf
         return
-    square = error_square(result.c, a, b, alpha, beta, c)
-    assert root_at_most(square, bound)
+    error = error_square(result.c, a, b, alpha, beta, c)
+    assert root_at_most(error, bound)
     if "rtol" in choice:
-        norms = [sum((value**2 for value in exact(x).flat), Fraction(0)) for x in (a, b)]
-        assert square <= Fraction(choice["rtol"]) ** 2 * norms[0] * norms[1] * (1 + Fraction(1, 10**9))
+        norms = square(parts(a)) * square(parts(b))
+        assert error <= Fraction(choice["rtol"]) ** 2 * norms * (1 + Fraction(1, 10**9))
 
 
 @pytest.mark.parametrize("dtype", EXPONENTS)
@@ -103,7 +119,7 @@ def test_every_search_ends_over_the_whole_range(dtype: str) -> None:
                 try:
                     found = spamm_threshold(a, b, block=4, backend="cpu", **choice)
                 except ValueError as error:
-                    assert "below what rounding" in str(error) or "its norm overflows" in str(error)
+                    assert "below what rounding" in str(error)
                     continue
                 assert found.tau >= 0 and found.error_bound >= 0
 
@@ -118,6 +134,64 @@ def test_a_wanted_error_of_products_near_the_smallest_number(size: float) -> Non
             assert "below what rounding" in str(error) and size < 1e-155
         else:
             assert found.error_bound <= 1e-6 * float(np.linalg.norm(x / size)) ** 2 * size * size * (1 + 1e-9)
+
+
+# Powers of two of A and of B, of which neither must leave the range, and the product must not.
+APART = [
+    (of_a, of_c - of_a)
+    for of_a in (-1050, -1022, -990, -700, 0, 480, 700, 1019)
+    for of_c in (-930, 0, 990)
+    if -1050 <= of_c - of_a <= 1019
+]
+
+
+@pytest.mark.parametrize(("of_a", "of_b"), [*APART, *((b, a) for a, b in APART)])
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+def test_operands_may_lie_anywhere_if_their_product_fits(of_a: int, of_b: int, dtype: str) -> None:
+    rng = np.random.default_rng(5)
+    i = np.arange(60)
+    # Few digits: subnormal numbers hold them too.
+    a, b = (np.ldexp(rng.integers(-15, 16, (60, 60)).astype("f8"), -abs(i[:, None] - i) // 4) for _ in range(2))
+    if dtype == "c16":
+        a, b = a + 1j * a.T, b - 2j * b
+    one, two = (np.ldexp(x.view("f8"), exponent).view(dtype) for x, exponent in ((a, of_a), (b, of_b)))
+    near = spamm(a, b, rtol=1e-3, block=4, backend="cpu")
+    assert 0.1 < near.valid_ratio < 0.9
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for wanted in ({"rtol": 1e-3}, {"valid_ratio": near.valid_ratio}, {"tau": math.ldexp(near.tau, of_a + of_b)}):
+            found = spamm(one, two, block=4, backend="cpu", **wanted)
+            before = spamm_threshold(one, two, block=4, backend="cpu", **wanted)
+            assert found.tau == before.tau
+            assert found.valid_ratio == pytest.approx(near.valid_ratio, abs=0.02)
+            assert before.valid_ratio == pytest.approx(near.valid_ratio, abs=0.02)
+            c = np.ldexp(found.c.view("f8"), -of_a - of_b).view(dtype)
+            error, bound = np.linalg.norm(c - a @ b), math.ldexp(found.error_bound, -of_a - of_b)
+            assert 0 < error <= bound == pytest.approx(near.error_bound, rel=0.2)
+            if "rtol" in wanted:
+                assert found.tau == pytest.approx(math.ldexp(near.tau, of_a + of_b), rel=1e-5)
+                assert bound <= 1e-3 * np.linalg.norm(a) * np.linalg.norm(b) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("small", [2.0**-1000, 2.0**-1022, 2.0**-1060])
+def test_a_product_that_is_exact_is_no_reason_to_refuse(small: float) -> None:
+    for a, b in (([[1.0]], [[small]]), ([[small]], [[1.0]]), ([[2.0**1000]], [[small]])):
+        assert spamm_threshold(a, b, rtol=0.1, backend="cpu").error_bound <= 0.1 * a[0][0] * b[0][0]
+        assert spamm(a, b, rtol=0.1, backend="cpu").c[0, 0] == a[0][0] * b[0][0]
+
+
+def test_a_large_matrix_times_zero_has_a_bound() -> None:
+    for a, b in (([[2.0**1020]], [[0.0]]), ([[0.0]], [[2.0**1020]])):
+        result = spamm(a, b, tau=0.0, alpha=1e300, backend="cpu")
+        assert result.c[0, 0] == 0 and result.error_bound == 0
+
+
+def test_thresholds_are_compared_in_any_unit() -> None:
+    for p, q in ((-600, -400), (-1070, 0), (900, 100), (1020, -1070)):
+        a, b = np.diag(np.ldexp([1.0, 4.0, 0.0], p)), np.diag(np.ldexp([1.0, 1.0, 1.0], q))
+        for tau, kept in ((0.0, 27), (1.0, 2), (4.0, 1), (8.0, 0)):
+            found = spamm(a, b, tau=math.ldexp(tau, p + q), block=1, backend="cpu")
+            assert round(27 * found.valid_ratio) == kept and np.count_nonzero(found.c) == min(kept, 2)
 
 
 def steps(values: list[float]) -> Callable[[float], float]:

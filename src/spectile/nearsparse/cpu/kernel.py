@@ -129,9 +129,9 @@ def _prefetch(typing: Any, x: Any, at: Any) -> Any:
 
 
 @njit(nogil=True)
-def prefetch_tile(x: Any, block: int, i: int, j: int) -> None:
-    """Fetch tile (i, j), whose rows lie far apart where no hardware prefetch reaches."""
-    columns = min(block, x.shape[1] - j * block)
+def prefetch_tile(x: Any, block: int, width: int, i: int, j: int) -> None:
+    """Fetch tile (i, j), of `block` rows and `width` columns, whose rows lie where no hardware prefetch reaches."""
+    columns = min(width, x.shape[1] - j * width)
     for r in range(i * block, min((i + 1) * block, x.shape[0])):
         for s in range(0, columns, 64 // x.itemsize):
-            _prefetch(x, r * x.shape[1] + j * block + s)  # type: ignore[call-arg]
+            _prefetch(x, r * x.shape[1] + j * width + s)  # type: ignore[call-arg]

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from spectile.core.jit import njit
+from spectile.core.pointers import without_read_only
 from spectile.core.threads import blas_threads, results
 from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cpu.kernel import PAD, multiply_add, prefetch_tile, register_block
+from spectile.nearsparse.cpu.norms import parts_of, real_view
 
 # Tile rows of A that one thread holds packed (at most), and tile columns of B that it multiplies with them at a time.
 PANEL, GROUP = 32, 8
@@ -29,24 +31,45 @@ SERIAL = 64
 
 
 @njit(nogil=True)
-def _pack(x: Any, block: int, i: int, j: int, transpose: bool, tile: Any) -> None:
-    """Copy tile (i, j) of `x`, zero-padded; A's are transposed, so that k runs in the rows as in B's."""
-    rows, columns = min(block, x.shape[0] - i * block), min(block, x.shape[1] - j * block)
+def _pack_a(a: Any, parts: int, block: int, i: int, k: int, tile: Any) -> None:
+    """Copy tile (i, k) of A, transposed, so that k runs in the rows as in B's: the real parts, then the imaginary."""
+    rows, columns = min(block, a.shape[0] - i * block), min(block, a.shape[1] // parts - k * block)
     if rows < tile.shape[1] or columns < tile.shape[1]:
         tile[:] = 0
     for r in range(rows):
-        source = x[i * block + r, j * block : j * block + columns]
-        if transpose:
+        source = a[i * block + r, parts * k * block : parts * (k * block + columns)]
+        if parts == 1:
             for s in range(columns):
                 tile[s, r] = source[s]
         else:
             for s in range(columns):
-                tile[r, s] = source[s]
+                tile[s, r], tile[block + s, r] = source[2 * s], source[2 * s + 1]
+
+
+@njit(nogil=True)
+def _pack_b(b: Any, parts: int, block: int, k: int, j: int, tile: Any) -> None:
+    """Copy tile (k, j) of B: what A's rows are multiplied with for each part of C.
+
+    (Re A, Im A) times (Re B, -Im B) is the real part of A B, and times (Im B, Re B) the imaginary one.
+    """
+    rows, columns = min(block, b.shape[0] - k * block), min(block, b.shape[1] // parts - j * block)
+    if rows < tile.shape[2] or columns < tile.shape[2]:
+        tile[:] = 0
+    for r in range(rows):
+        source = b[k * block + r, parts * j * block : parts * (j * block + columns)]
+        if parts == 1:
+            for s in range(columns):
+                tile[0, r, s] = source[s]
+        else:
+            for s in range(columns):
+                tile[0, r, s] = tile[1, block + r, s] = source[2 * s]
+                tile[0, block + r, s] = -source[2 * s + 1]
+                tile[1, r, s] = source[2 * s + 1]
 
 
 @njit(nogil=True)
 def _list_and_pack(
-    a: Any, b: Any, norms_a: Any, norms_bt: Any, tau: float, block: int, first: int, group: int, width: int,
+    a: Any, b: Any, parts: int, norms_a: Any, norms_bt: Any, tau: float, block: int, first: int, group: int, width: int,
     counts: Any, valid: Any, needed_a: Any, needed_b: Any, packed_a: Any, packed_b: Any,
 ) -> int:  # fmt: skip
     """List the valid k of each tile of C in a panel and a group, pack what they need, and return their number."""
@@ -62,15 +85,15 @@ def _list_and_pack(
             for t in range(count):
                 k, ahead = valid[i, j, t], valid[i, j, min(t + AHEAD, count - 1)]
                 if not needed_a[i, ahead]:
-                    prefetch_tile(a, block, first + i, ahead)
+                    prefetch_tile(a, block, parts * block, first + i, ahead)
                 if not needed_b[ahead, j]:
-                    prefetch_tile(b, block, ahead, group + j)
+                    prefetch_tile(b, block, parts * block, ahead, group + j)
                 if not needed_a[i, k]:
                     needed_a[i, k] = True
-                    _pack(a, block, first + i, k, True, packed_a[i, k])
+                    _pack_a(a, parts, block, first + i, k, packed_a[i, k])
                 if not needed_b[k, j]:
                     needed_b[k, j] = True
-                    _pack(b, block, k, group + j, False, packed_b[k, j])
+                    _pack_b(b, parts, block, k, group + j, packed_b[k, j])
             counts[i, j] = count
             executed += count
     return executed
@@ -78,31 +101,32 @@ def _list_and_pack(
 
 @njit(nogil=True)
 def _sum_tile(
-    valid: Any, count: int, i: int, j: int, height: int, breadth: int, block: int, registers: Any,
-    packed_a: Any, packed_b: Any, sums: Any,
+    valid: Any, count: int, i: int, j: int, height: int, breadth: int, registers: Any, packed_a: Any, packed_b: Any,
+    sums: Any,
 ) -> None:  # fmt: skip
-    """Sum the valid products of tile (i, j) of a panel and a group."""
-    blocks, ld = packed_b.shape[0], packed_a.shape[3]
-    size, line = block * ld, 64 // sums.itemsize
+    """Sum the valid products of tile (i, j) of a panel and a group: the parts of C below one another."""
+    blocks, parts, length, ld = packed_b.shape[0], packed_b.shape[2], packed_b.shape[3], packed_b.shape[4]
+    size, line = length * ld, 64 // sums.itemsize
     sums[:] = 0
     for t in range(count):
         k, ahead = valid[t], valid[min(t + 1, count - 1)]
-        tile_a, tile_b = (i * blocks + k) * size, (k * GROUP + j) * size
-        # The next product's tiles are fetched during this one: A's in its first half, B's in the other.
-        ahead_a, ahead_b = (i * blocks + ahead) * size, (ahead * GROUP + j) * size
-        for r in range(0, height, registers[0]):
-            for s in range(0, breadth, registers[1]):
-                at, from_a, from_b = r * ld + s, tile_a + r, tile_b + s
-                if 2 * r < height:
-                    multiply_add(  # type: ignore[call-arg]
-                        sums, at, packed_a, from_a, packed_b, from_b, ld, block, packed_a, ahead_a
-                    )
-                    ahead_a += block * line
-                else:
-                    multiply_add(  # type: ignore[call-arg]
-                        sums, at, packed_a, from_a, packed_b, from_b, ld, block, packed_b, ahead_b
-                    )
-                    ahead_b += block * line
+        for part in range(parts):
+            tile_a, tile_b = (i * blocks + k) * size, ((k * GROUP + j) * parts + part) * size
+            # The next product's tiles are fetched during this one: A's in its first half, B's in the other.
+            ahead_a, ahead_b = (i * blocks + ahead) * size, ((ahead * GROUP + j) * parts + part) * size
+            for r in range(0, height, registers[0]):
+                for s in range(0, breadth, registers[1]):
+                    at, from_a, from_b = (part * ld + r) * ld + s, tile_a + r, tile_b + s
+                    if 2 * r < height:
+                        multiply_add(  # type: ignore[call-arg]
+                            sums, at, packed_a, from_a, packed_b, from_b, ld, length, packed_a, ahead_a
+                        )
+                        ahead_a += length * line
+                    else:
+                        multiply_add(  # type: ignore[call-arg]
+                            sums, at, packed_a, from_a, packed_b, from_b, ld, length, packed_b, ahead_b
+                        )
+                        ahead_b += length * line
 
 
 @njit(nogil=True)
@@ -110,15 +134,21 @@ def _store_tile(
     sums: Any, row: int, column: int, height: int, breadth: int, alpha: Any, beta: Any, c: Any, out: Any
 ) -> None:
     """Write alpha times the sums plus beta C."""
+    ld = sums.shape[1]
+    parts = sums.shape[0] // ld
     for r in range(height):
-        target = out[row + r, column : column + breadth]
-        if beta == 0:
+        target = out[row + r, parts * column : parts * (column + breadth)]
+        if beta == 0 and parts == 1:
             for s in range(breadth):
                 target[s] = alpha * sums[r, s]
-        else:
-            source = c[row + r, column : column + breadth]
+        elif beta == 0:
             for s in range(breadth):
-                target[s] = alpha * sums[r, s] + beta * source[s]
+                target[2 * s], target[2 * s + 1] = alpha * sums[r, s], alpha * sums[ld + r, s]
+        else:
+            source = c[row + r, parts * column : parts * (column + breadth)]
+            for part in range(parts):
+                for s in range(breadth):
+                    target[parts * s + part] = alpha * sums[part * ld + r, s] + beta * source[parts * s + part]
 
 
 @njit(nogil=True)
@@ -130,8 +160,8 @@ def _multiply_panel(
 
     ``packed_a[i, k]`` and ``packed_b[k, j]`` are work space: this panel of A, and GROUP tile columns of B.
     """
-    blocks, columns_b, ld = norms_bt.shape[1], norms_bt.shape[0], packed_a.shape[3]
-    sums = np.empty((ld, ld), out.dtype)
+    blocks, columns_b, parts, ld = norms_bt.shape[1], norms_bt.shape[0], packed_b.shape[2], packed_a.shape[3]
+    sums = np.empty((parts * ld, ld), out.dtype)
     counts, valid = np.empty((last - first, GROUP), np.intp), np.empty((last - first, GROUP, blocks), np.intp)
     needed_a, needed_b = np.zeros((last - first, blocks), np.bool_), np.empty((blocks, GROUP), np.bool_)
     executed = 0
@@ -139,14 +169,14 @@ def _multiply_panel(
         width = min(GROUP, columns_b - group)
         needed_b[:] = False
         executed += _list_and_pack(
-            a, b, norms_a, norms_bt, tau, block, first, group, width, counts, valid, needed_a, needed_b,
+            a, b, parts, norms_a, norms_bt, tau, block, first, group, width, counts, valid, needed_a, needed_b,
             packed_a, packed_b,
         )  # fmt: skip
         for i in range(last - first):
             for j in range(width):
                 row, column = (first + i) * block, (group + j) * block
-                height, breadth = min(block, out.shape[0] - row), min(block, out.shape[1] - column)
-                _sum_tile(valid[i, j], counts[i, j], i, j, height, breadth, block, registers, packed_a, packed_b, sums)
+                height, breadth = min(block, out.shape[0] - row), min(block, out.shape[1] // parts - column)
+                _sum_tile(valid[i, j], counts[i, j], i, j, height, breadth, registers, packed_a, packed_b, sums)
                 _store_tile(sums, row, column, height, breadth, alpha, beta, c, out)
     return executed
 
@@ -163,6 +193,8 @@ class Division:
         Tile rows of A and C that a thread takes at a time.
     blocks, block, leading : int
         Tiles along k, their size, and the elements from one row of a packed tile to the next.
+    parts : int
+        Real numbers in an entry.
     """
 
     workers: int
@@ -170,23 +202,24 @@ class Division:
     blocks: int
     block: int
     leading: int
+    parts: int
 
     @classmethod
-    def of(cls, rows: int, blocks: int, columns: int, block: int, itemsize: int) -> Division:
+    def of(cls, rows: int, blocks: int, columns: int, block: int, itemsize: int, parts: int) -> Division:
         """Return the division of a product of (rows, blocks) and (blocks, columns) tiles."""
         parallel = rows * blocks * columns > SERIAL
         workers = blas_threads() if parallel else 1
         leading = ceil_div(block, PAD) * PAD
         # Several panels a thread, for balance, but tall enough that B is not packed too often, and of bounded size.
-        affordable = PANEL_BYTES // max(1, blocks * block * leading * itemsize)
+        affordable = PANEL_BYTES // max(1, blocks * parts * block * leading * itemsize)
         panel = max(1, min(PANEL, rows, max(GROUP, rows // (4 * workers)), affordable))
-        return cls(min(workers, max(1, ceil_div(rows, panel))), panel, blocks, block, leading)
+        return cls(min(workers, max(1, ceil_div(rows, panel))), panel, blocks, block, leading, parts)
 
     @property
     def packed(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shapes of a thread's packed tiles: of a panel of A, and of a group of columns of B."""
-        tile = self.block, self.leading
-        return (self.panel, self.blocks, *tile), (self.blocks, GROUP, *tile)
+        tile = self.parts * self.block, self.leading
+        return (self.panel, self.blocks, *tile), (self.blocks, GROUP, self.parts, *tile)
 
     def memory_bytes(self, itemsize: int) -> int:
         """Return the bytes of all threads' packed tiles and lists of valid products."""
@@ -200,10 +233,12 @@ def multiply(
 ) -> int:
     """Compute alpha A B + beta C into `out`; return the number of tile products."""
     rows, blocks = norms_a.shape
+    parts, source = parts_of(out), out if c is None else c
+    a, b, source, out = (without_read_only(real_view(x)) for x in (a, b, source, out))
     register_rows, vectors, lanes = register_block(8 * out.itemsize)
-    kind, source = out.dtype.type, out if c is None else c
+    kind = out.dtype.type
     norms_bt = np.ascontiguousarray(norms_b.T)
-    division = Division.of(rows, blocks, norms_b.shape[1], block, out.itemsize)
+    division = Division.of(rows, blocks, norms_b.shape[1], block, out.itemsize, parts)
     panel = division.panel
     spare: queue.SimpleQueue[Any] = queue.SimpleQueue()
     for _ in range(division.workers):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from spectile.core.jit import njit
+from spectile.core.pointers import without_read_only
 from spectile.core.threads import blas_threads, each
 from spectile.core.tiling import ceil_div
 
@@ -19,13 +22,15 @@ SERIAL_NORMS = 4096
 TRANSPOSED, SERIAL_ENTRIES = 32, 1 << 16
 # Sums of squares outside of these may hold squares that overflowed, or have lost squares that underflowed.
 _SAFE_SQUARES = (2.0**-900, 2.0**1000)
+# Between them products of norms, and their sums, are far from the ends of the range of float64.
+_SAFE_NORMS = (2.0**-400, 2.0**400)
 # The smallest normal number of float64, and the smallest.
 _NORMAL, _SMALLEST = 2.0**-1022, 2.0**-1074
 
 
 @njit(nogil=True)
-def _scaled_norm(tile: Any) -> float:
-    """Return the norm of a tile whose squares leave the range of float64, scaled by a power of two meanwhile.
+def _scaled_norm(tile: Any, shift: int) -> float:
+    """Return the norm of a tile over 2**shift, where its squares may leave the range of float64.
 
     One that has fewer digits than a normal number is rounded up: bounds must not be too small.
     """
@@ -45,21 +50,21 @@ def _scaled_norm(tile: Any) -> float:
             value = math.ldexp(np.float64(tile[r, s]), -exponent)
             total += value * value
     root = math.sqrt(total)
-    norm = math.ldexp(root, exponent)
-    if norm < _NORMAL and math.ldexp(norm, -exponent) < root:
+    norm = math.ldexp(root, exponent - shift)
+    if norm < _NORMAL and math.ldexp(norm, shift - exponent) < root:
         norm += _SMALLEST
     return norm
 
 
 @njit(nogil=True, fastmath={"reassoc", "contract"})
-def _sum_squares(x: Any, block: int, first: int, last: int, squares: Any) -> None:
-    """Sum the squares of the tiles of tile rows first ... last - 1."""
+def _sum_squares(x: Any, block: int, width: int, first: int, last: int, squares: Any) -> None:
+    """Sum the squares of the tiles, of `block` rows and `width` columns, of tile rows first ... last - 1."""
     for i in range(first, last):
         squares[i] = 0
         # Row by row through all tiles: memory is read as a stream.
         for r in range(i * block, min((i + 1) * block, x.shape[0])):
             for j in range(squares.shape[1]):
-                row = x[r, j * block : min((j + 1) * block, x.shape[1])]
+                row = x[r, j * width : min((j + 1) * width, x.shape[1])]
                 total = 0.0
                 for s in range(row.shape[0]):
                     value = np.float64(row[s])
@@ -68,34 +73,100 @@ def _sum_squares(x: Any, block: int, first: int, last: int, squares: Any) -> Non
 
 
 @njit(nogil=True)
-def _take_roots(x: Any, block: int, first: int, last: int, norms: Any, low: float, high: float) -> None:
-    """Turn sums of squares into norms, and take those anew that float64 squares do not hold."""
+def _take_roots(
+    x: Any, block: int, width: int, first: int, last: int, norms: Any, low: float, high: float, shift: int
+) -> None:
+    """Turn sums of squares into norms over 2**shift, and take those anew that float64 squares do not hold."""
     for i in range(first, last):
         for j in range(norms.shape[1]):
-            if x.itemsize < 8 or low <= norms[i, j] <= high:
+            if shift == 0 and (x.itemsize < 8 or low <= norms[i, j] <= high):
                 norms[i, j] = math.sqrt(norms[i, j])
             else:
-                norms[i, j] = _scaled_norm(x[i * block : (i + 1) * block, j * block : (j + 1) * block])
+                norms[i, j] = _scaled_norm(x[i * block : (i + 1) * block, j * width : (j + 1) * width], shift)
 
 
-def norm_map(x: Any, block: int = 32) -> Any:
-    """Return the Frobenius norms of the tiles, float64, shape (ceil(m / block), ceil(n / block))."""
+def norm_map(x: Any, block: int = 32, shift: int = 0) -> Any:
+    """Return the Frobenius norms of the tiles over 2**shift, float64, shape (ceil(m / block), ceil(n / block))."""
     x = row_major(as_summed(x))
     norms = np.empty((ceil_div(x.shape[0], block), ceil_div(x.shape[1], block)))
-    rows = norms.shape[0]
+    rows, parts = norms.shape[0], parts_of(x)
+    x = without_read_only(real_view(x))
 
     def strip(first: int) -> None:
         last = min(first + STRIP, rows)
-        _sum_squares(x, block, first, last, norms)
-        _take_roots(x, block, first, last, norms, *_SAFE_SQUARES)
+        _sum_squares(x, block, parts * block, first, last, norms)
+        _take_roots(x, block, parts * block, first, last, norms, *_SAFE_SQUARES, shift)
 
     each(range(0, rows, STRIP), blas_threads() if norms.size > SERIAL_NORMS else 1, strip)
     return norms
 
 
+@dataclass(frozen=True)
+class Maps:
+    """The norm maps of A and B, brought near 1 by powers of two where their products would leave float64's range.
+
+    Attributes
+    ----------
+    a, b : numpy.ndarray
+        Norms over 2**p and 2**q.
+    exponent : int
+        p + q: products of these norms are those of A and B over 2**exponent.
+    """
+
+    a: Any
+    b: Any
+    exponent: int = 0
+
+    @classmethod
+    def of(cls, a: Any, b: Any, block: int) -> Maps:
+        """Return the maps of two matrices."""
+        (one, p), (two, q) = (_near_one(x, block) for x in (a, b))
+        return cls(one, two, p + q)
+
+    def inside(self, value: float) -> float:
+        """Return a threshold, or a bound, in the unit of the products of these norms."""
+        return shifted(value, -self.exponent)
+
+    def outside(self, value: float) -> float:
+        """Return a bound in the unit of A B."""
+        return shifted(value, self.exponent)
+
+
+def _near_one(x: Any, block: int) -> tuple[Any, int]:
+    norms = norm_map(x, block)
+    largest = float(norms.max(initial=0.0))
+    if largest == 0 or math.isnan(largest) or _SAFE_NORMS[0] <= largest <= _SAFE_NORMS[1]:
+        return norms, 0
+    # Of a norm that overflows the entries do not.
+    shift = math.frexp(largest)[1] if largest < math.inf else sys.float_info.max_exp
+    return norm_map(x, block, shift), shift
+
+
+def shifted(value: float, exponent: int) -> float:
+    """Return ``value * 2**exponent``, rounded up where it is subnormal, and infinite where it is too large."""
+    digits, own = math.frexp(value)
+    try:
+        result = math.ldexp(digits, own + exponent)
+    except OverflowError:
+        return math.inf
+    if result < _NORMAL and math.ldexp(result, -own - exponent) < digits:
+        return math.nextafter(result, math.inf)
+    return result
+
+
 def as_summed(x: Any) -> Any:
     """Return `x` in the dtype of the sums: float16 is multiplied in float32, where its products are exact."""
     return x.astype(np.float32, order="C") if x.dtype == np.float16 else x
+
+
+def parts_of(x: Any) -> int:
+    """Return the real numbers in an entry."""
+    return 2 if x.dtype.kind == "c" else 1
+
+
+def real_view(x: Any) -> Any:
+    """Return a row-major matrix as one of real numbers, the parts of a complex entry side by side."""
+    return x.view(x.real.dtype) if x.dtype.kind == "c" else x
 
 
 def check_norms(norms_a: Any, norms_b: Any) -> None:
@@ -104,8 +175,8 @@ def check_norms(norms_a: Any, norms_b: Any) -> None:
         if not np.isfinite(norms).all():
             i, k = np.argwhere(~np.isfinite(norms))[0]
             raise ValueError(
-                f"tile ({i}, {k}) of {name} holds NaN or infinity, or its norm overflows: correct or scale {name}, "
-                "or give tau with check_finite=False to let them propagate as in a dense product"
+                f"tile ({i}, {k}) of {name} holds NaN or infinity: correct {name}, or give tau with check_finite=False "
+                "to let them propagate as in a dense product"
             )
 
 

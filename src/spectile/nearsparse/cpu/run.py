@@ -14,7 +14,7 @@ from spectile.core.memory import require_host_free
 from spectile.core.pointers import overlap
 from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cpu.multiply import Division, multiply
-from spectile.nearsparse.cpu.norms import as_summed, check_norms, norm_map, row_major
+from spectile.nearsparse.cpu.norms import Maps, as_summed, check_norms, norm_map, row_major
 from spectile.nearsparse.cpu.search import count_valid, error_bound, share_of, threshold, whole_norm
 from spectile.nearsparse.operands import copy_if_overlapping, each_product, must_be_copied
 from spectile.nearsparse.result import SpammResult
@@ -61,11 +61,11 @@ def threshold_cpu(a: Any, b: Any, request: Request) -> Threshold:
     needed = max(map(_copied_bytes, (a, b))) + _map_bytes(shape, request.block)
     if needed > UNASKED:
         require_host_free(needed, f"the threshold of a product of shape {(shape[0], shape[2])}")
-    norms_a, norms_b = (norm_map(x, request.block) for x in (a, b))
-    check_norms(norms_a, norms_b)
-    tau = threshold(norms_a, norms_b, request, shape)
-    left = share_of(norms_a, norms_b, count_valid(norms_a, norms_b, tau))
-    return Threshold(tau, left, error_bound(norms_a, norms_b, tau, request, shape, 0.0))
+    maps = Maps.of(a, b, request.block)
+    check_norms(maps.a, maps.b)
+    tau, compared = threshold(maps, request, shape)
+    left = share_of(maps.a, maps.b, count_valid(maps.a, maps.b, compared))
+    return Threshold(tau, left, error_bound(maps, compared, request, shape, 0.0))
 
 
 def memory_bytes(a: Any, b: Any, c: Any, direct: Any, request: Request) -> int:
@@ -82,7 +82,7 @@ def memory_bytes(a: Any, b: Any, c: Any, direct: Any, request: Request) -> int:
     """
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     shape = (*a.shape[-2:], b.shape[-1])
-    sums = np.dtype(request.arithmetic.sums)
+    parts, sums = request.arithmetic.parts, as_summed(a[..., :0, :0]).dtype
     block = _block(request, shape)
     rows, blocks, columns = (ceil_div(size, block) for size in shape)
     items, entries = math.prod(batch), math.prod(batch) * shape[0] * shape[2]
@@ -94,7 +94,8 @@ def memory_bytes(a: Any, b: Any, c: Any, direct: Any, request: Request) -> int:
         kept += (converted or must_be_copied(c, direct, True)) * entries * sums.itemsize
     # One product at a time: its operands as they are packed from, and what is packed, or sorted in the search.
     copies = sum(_copied_bytes(x) // max(1, math.prod(x.shape[:-2])) for x in (a, b))
-    packed = Division.of(rows, blocks, columns, block, sums.itemsize).memory_bytes(sums.itemsize) + 8 * blocks * columns
+    division = Division.of(rows, blocks, columns, block, sums.itemsize // parts, parts)
+    packed = division.memory_bytes(sums.itemsize // parts) + 8 * blocks * columns
     searched = _map_bytes(shape, block)
     # C is rounded, and looked at for what overflowed, when all products are done.
     rounded = entries * (np.dtype(request.arithmetic.output).itemsize + 1) * (request.arithmetic.output != sums.name)
@@ -122,16 +123,16 @@ def _one(a: Any, b: Any, c: Any, out: Any, request: Request) -> tuple[float, flo
     """Multiply two matrices; return tau, the valid ratio, and a function that bounds the error."""
     request = dataclasses.replace(request, block=_block(request, (*a.shape, b.shape[1])))
     a, b = (row_major(as_summed(x)) for x in (a, b))
-    norms_a, norms_b = norm_map(a, request.block), norm_map(b, request.block)
+    maps = Maps.of(a, b, request.block)
     if request.norms_first:
-        check_norms(norms_a, norms_b)
+        check_norms(maps.a, maps.b)
     shape = (*a.shape, b.shape[1])
-    tau = threshold(norms_a, norms_b, request, shape)
+    tau, compared = threshold(maps, request, shape)
     # C may be overwritten before its norm is asked for.
     norm_c = 0.0 if c is None else whole_norm(norm_map(c, request.block))
-    executed = multiply(a, b, norms_a, norms_b, tau, request.block, request.alpha, request.beta, c, out)
-    bound = functools.partial(error_bound, norms_a, norms_b, tau, request, shape, norm_c)
-    return tau, share_of(norms_a, norms_b, executed), bound
+    executed = multiply(a, b, maps.a, maps.b, compared, request.block, request.alpha, request.beta, c, out)
+    bound = functools.partial(error_bound, maps, compared, request, shape, norm_c)
+    return tau, share_of(maps.a, maps.b, executed), bound
 
 
 def _rounded(result: Any, dtype: str) -> Any:

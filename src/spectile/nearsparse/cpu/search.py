@@ -12,7 +12,8 @@ import numpy as np
 
 from spectile.core.jit import njit
 from spectile.core.threads import blas_threads, results
-from spectile.nearsparse.bounds import LEAST_NORM, NORM_SLACK, largest_tau, rounding_bound, skipping_limit, square_unit
+from spectile.nearsparse.bounds import NORM_SLACK, largest_tau, rounding_bound, skipping_limit, square_unit
+from spectile.nearsparse.cpu.norms import Maps, shifted
 from spectile.nearsparse.types import Request
 
 # Tile products below which starting threads costs more than it gains.
@@ -127,27 +128,39 @@ def tau_for_error(norms_a: Any, norms_b: Any, limit: float) -> float:
     return largest_tau(functools.partial(skipped_bound, norms_a, norms_b), largest, limit)
 
 
-def threshold(norms_a: Any, norms_b: Any, request: Request, shape: tuple[int, int, int]) -> float:
-    """Return tau of a request, searched in the norm maps where it is not given."""
+def threshold(maps: Maps, request: Request, shape: tuple[int, int, int]) -> tuple[float, float]:
+    """Return tau of a request, searched in the norm maps where it is not given, and in the unit of their products."""
     if request.tau is not None:
-        return float(request.tau)
-    if request.valid_ratio is not None:
-        return tune_tau(norms_a, norms_b, request.valid_ratio, 60, min(0.01, request.valid_ratio / 10))[0]
-    assert request.rtol is not None
-    norm_a, norm_b = whole_norm(norms_a), whole_norm(norms_b)
-    if norm_a == 0 or norm_b == 0:
-        return math.inf
-    rounding = rounding_bound(shape, norm_a, norm_b, request.precision)
-    if min(norm_a, norm_b) < LEAST_NORM["float64"]:
-        rounding = math.inf
-    return tau_for_error(norms_a, norms_b, skipping_limit(request.rtol, norm_a * norm_b, rounding))
+        tau = float(request.tau)
+    elif request.valid_ratio is not None:
+        tolerance = min(0.01, request.valid_ratio / 10)
+        tau = _least(maps, tune_tau(maps.a, maps.b, request.valid_ratio, 60, tolerance)[0])
+    else:
+        assert request.rtol is not None
+        scale = whole_norm(maps.a) * whole_norm(maps.b)
+        if scale == 0:
+            return math.inf, math.inf
+        rounding = maps.inside(_rounding(maps, request, shape))
+        tau = _least(maps, tau_for_error(maps.a, maps.b, skipping_limit(request.rtol, scale, rounding)))
+    return tau, maps.inside(tau)
 
 
-def error_bound(
-    norms_a: Any, norms_b: Any, tau: float, request: Request, shape: tuple[int, int, int], norm_c: float
-) -> float:
-    """Return the bound of the error of a product, by what tau skips and by rounding."""
-    norm_a, norm_b = whole_norm(norms_a), whole_norm(norms_b)
-    scales = {"alpha": request.alpha, "beta": request.beta, "norm_c": norm_c}
-    rounding = rounding_bound(shape, norm_a, norm_b, request.precision, **scales)
-    return abs(request.alpha) * skipped_bound(norms_a, norms_b, tau) + rounding
+def _least(maps: Maps, tau: float) -> float:
+    """Return the number nearest to a threshold in the unit of the maps, and not above it, in the unit of A B."""
+    found = maps.outside(tau)
+    if found == math.inf > tau:
+        return sys.float_info.max
+    return found if maps.inside(found) <= tau else math.nextafter(found, 0.0)
+
+
+def _rounding(maps: Maps, request: Request, shape: tuple[int, int, int], **scales: float) -> float:
+    """Return the bound of rounding; of norms beyond the range it takes their product alone."""
+    half = maps.exponent // 2
+    norm_a, norm_b = shifted(whole_norm(maps.a), half), shifted(whole_norm(maps.b), maps.exponent - half)
+    return rounding_bound(shape, norm_a, norm_b, request.precision, **scales)
+
+
+def error_bound(maps: Maps, tau: float, request: Request, shape: tuple[int, int, int], norm_c: float) -> float:
+    """Return the bound of the error of a product, by what tau, in the unit of the maps, skips and by rounding."""
+    skipped = maps.outside(abs(request.alpha) * skipped_bound(maps.a, maps.b, tau))
+    return skipped + _rounding(maps, request, shape, alpha=request.alpha, beta=request.beta, norm_c=norm_c)

@@ -11,7 +11,7 @@ from spectile.core import arrays, launch
 from spectile.core.compile import Unit
 from spectile.core.pointers import address
 from spectile.core.tiling import ceil_div
-from spectile.nearsparse.checks import check_dtype
+from spectile.nearsparse.checks import check_precision
 from spectile.nearsparse.cuda.choose import norms_launch
 from spectile.nearsparse.cuda.geometry import is_aligned, layout, log2, pitch, row_major, stride
 from spectile.nearsparse.cuda.units import NORM_UNITS
@@ -130,7 +130,7 @@ def norm_map_cuda(a: Any, block: int) -> Any:
     arrays.require_here("a", matrix)
     if matrix.ndim != 2:
         raise ValueError(f"a norm map is of a matrix, not of an array with {matrix.ndim} dimensions: pass one matrix")
-    check_dtype("a", matrix)
+    check_precision(matrix, matrix, None, "cuda")
     matrix = row_major("a", matrix, on_device=True)
     maps = NormMaps(matrix, cupy.empty((matrix.shape[1], 0), matrix.dtype), block)
     if matrix.size:

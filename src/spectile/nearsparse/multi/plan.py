@@ -37,9 +37,9 @@ def host_threshold(a: np.ndarray, b: np.ndarray, request: Request) -> float:
     """Return tau, searched in norm maps that the CPU takes: no device need hold both matrices."""
     if request.tau is not None:
         return float(request.tau)
-    norms_a, norms_b = (cpu_norms.norm_map(x, request.block) for x in (a, b))
-    cpu_norms.check_norms(norms_a, norms_b)
-    return cpu_search.threshold(norms_a, norms_b, request, (*a.shape, b.shape[1]))
+    maps = cpu_norms.Maps.of(a, b, request.block)
+    cpu_norms.check_norms(maps.a, maps.b)
+    return cpu_search.threshold(maps, request, (*a.shape, b.shape[1]))[0]
 
 
 class Plan(ABC):
