@@ -8,14 +8,17 @@ try:
 except ImportError as error:
     raise ImportError('spectile.jax needs JAX, which is not installed: pip install "spectile[jax]"') from error
 
+from spectile.autodiff.near_sparse import NearSparseProduct
 from spectile.autodiff.spectra import GaugeError, GaugeWarning
 from spectile.jax.eigen import eigh, eigvalsh
 from spectile.jax.functions import expm, logm, matrix_function, polar, sign, sqrtm
+from spectile.jax.near_sparse import spamm
 from spectile.jax.sparse import SymbolicProduct, spgemm, symbolic
 
 __all__ = [
     "GaugeError",
     "GaugeWarning",
+    "NearSparseProduct",
     "SymbolicProduct",
     "eigh",
     "eigvalsh",
@@ -24,4 +27,4 @@ __all__ = [
     "matrix_function",
     "polar",
 ]
-__all__ += ["sign", "spgemm", "sqrtm", "symbolic"]
+__all__ += ["sign", "spamm", "spgemm", "sqrtm", "symbolic"]

@@ -59,3 +59,24 @@ def test_refusals():
         ours.eigh(a)[1][0, 0].backward()
     with pytest.raises(ValueError, match="backend"):
         ours.eigh(a.detach(), backend="cpu")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_near_sparse_products_are_those_of_the_host(dtype):
+    i = torch.arange(300.0, dtype=torch.float64)
+    a = torch.exp(-abs(i[:, None] - i) / 10).to(dtype)
+    wanted = {"rtol": 1e-2} if dtype == torch.float32 else {"rtol": 1e-6}
+    for where in ("cpu", "cuda"):
+        x = a.to(where).requires_grad_()
+        product = ours.spamm(x, x[:, :200], **wanted)
+        assert product.c.device == product.error_bound.device == x.device
+        assert (product.c - x @ x[:, :200]).double().norm() <= product.error_bound
+        (gradient,) = torch.autograd.grad((product.c**2).sum(), x)
+        (dense,) = torch.autograd.grad(((x @ x[:, :200]) ** 2).sum(), x)
+        assert (gradient - dense).norm() <= 100 * wanted["rtol"] * dense.norm()
+
+
+def test_complex_near_sparse_products_are_the_hosts():
+    a = torch.eye(4, dtype=torch.complex128, device="cuda")
+    with pytest.raises(TypeError, match="multiplied on the CPU"):
+        ours.spamm(a, a, tau=0.0)

@@ -1,0 +1,149 @@
+"""Products of near-sparse tensors, with derivatives of any order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from spectile.autodiff import near_sparse
+from spectile.autodiff.near_sparse import Choices, NearSparseProduct, choices
+from spectile.autodiff.spectra import adjoint
+from spectile.core.device import Backend
+from spectile.torch.arrays import arrays, refuse_two_tangents, tensor
+
+
+@torch.library.custom_op("spectile::near_sparse", mutates_args=())
+def multiply(
+    a: torch.Tensor, b: torch.Tensor, kind: str, value: float, derived: float, block: int, backend: str, check: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the product and the bound of its error; NaN is refused where that is to be checked."""
+    # On a GPU rows are contiguous: the product copies nothing there.
+    given = (a.contiguous(), b.contiguous()) if a.is_cuda else (a, b)
+    with arrays(*given) as (one, two):
+        how = Choices(kind, value, derived, block, backend)
+        c, bound = near_sparse.multiply(one, two, how, None if check else False)
+        return tensor(c).contiguous(), torch.from_numpy(bound).to(a.device)
+
+
+@multiply.register_fake
+def _(a: torch.Tensor, b: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return a.new_empty((*batch, a.shape[-2], b.shape[-1])), a.new_empty(batch, dtype=torch.float64)
+
+
+@multiply.register_vmap
+def _(info: Any, in_dims: Any, a: torch.Tensor, b: torch.Tensor, *how: Any) -> Any:
+    moved = (x[None] if d is None else x.movedim(d, 0) for x, d in zip((a, b), in_dims[:2], strict=True))
+    return multiply(*moved, *how), (0, 0)
+
+
+class Product(torch.autograd.Function):
+    """A B and the bound of its error, for operands of the same leading dimensions; the bound counts as constant."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        a: torch.Tensor, b: torch.Tensor, kind: str, value: float, derived: float, block: int, backend: str, check: bool
+    ) -> Any:
+        return multiply(a, b, kind, value, derived, block, backend, check)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs[:2], output[1])
+        ctx.save_for_forward(*inputs[:2], output[1])
+        ctx.how = inputs[2:-1]
+
+    @staticmethod
+    def backward(ctx: Any, bar: Any, _: Any) -> Any:
+        a, b, _ = ctx.saved_tensors
+        a_bar = _derived(bar, adjoint(b), ctx.how)[0] if ctx.needs_input_grad[0] else None
+        b_bar = _derived(adjoint(a), bar, ctx.how)[0] if ctx.needs_input_grad[1] else None
+        return a_bar, b_bar, *(None,) * 6
+
+
+class ProductForward(Product):
+    """The same with tangents, which `torch.compile` does not trace through."""
+
+    @staticmethod
+    def jvp(ctx: Any, a_dot: Any, b_dot: Any, *_: Any) -> Any:
+        a, b, bound = ctx.saved_tensors
+        parts = [] if a_dot is None else [_derived(a_dot, b, ctx.how)[0]]
+        parts += [] if b_dot is None else [_derived(a, b_dot, ctx.how)[0]]
+        return sum(parts[1:], parts[0]), torch.zeros_like(bound)
+
+
+def _product(a: torch.Tensor, b: torch.Tensor, how: tuple[Any, ...], check: bool) -> Any:
+    return (Product if torch.compiler.is_compiling() else ProductForward).apply(a, b, *how, check)
+
+
+def _derived(a: torch.Tensor, b: torch.Tensor, how: tuple[Any, ...]) -> Any:
+    """Return a product that a derivative is made of, with the error that is asked of these."""
+    return _product(a, b, Choices(*how).of_derivatives, False)
+
+
+def spamm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    tau: float | None = None,
+    valid_ratio: float | None = None,
+    rtol: float | None = None,
+    backward_rtol: float | None = None,
+    block: int = 32,
+    backend: Backend = "auto",
+) -> NearSparseProduct:
+    """Multiply near-sparse tensors, skipping what is negligible, with derivatives of any order.
+
+    It is :func:`spectile.spamm`, differentiable in forward and reverse mode, under `torch.func` with its `vmap`.  The
+    gradients are those of the product A B itself, not of its thresholded form, and near-sparse products with an error
+    of their own: with the cotangent G of C, ``||dA - G Bᴴ||_F <= backward_rtol ||G||_F ||B||_F`` and
+    ``||dB - Aᴴ G||_F <= backward_rtol ||A||_F ||G||_F``, for each product of a batch.
+
+    Parameters
+    ----------
+    a : tensor, shape (..., m, k)
+        float32, float64, complex64 or complex128, complex ones on the host.
+    b : tensor, shape (..., k, n)
+        Of the same dtype.  Leading dimensions broadcast.
+    tau, valid_ratio, rtol, block, backend
+        As for :func:`spectile.spamm`; one of the first three.
+    backward_rtol : float, optional
+        Error of each product that a derivative is made of, rounding included; 0 multiplies everything.  By default
+        `rtol` where that is given, and 0 otherwise.
+
+    Returns
+    -------
+    NearSparseProduct
+        ``c`` and ``error_bound`` (float64, of each product of a batch), which on a GPU is read back.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for :func:`spectile.spamm`; ValueError in the backward pass, too, for a `backward_rtol` below what rounding
+        allows: the inner dimensions there are n and m.
+
+    Notes
+    -----
+    With ``backward_rtol=0`` NaN in a cotangent propagates as in a dense product.
+
+    Examples
+    --------
+    >>> import torch, spectile.torch
+    >>> i = torch.arange(256.0, dtype=torch.float64)
+    >>> a = torch.exp(-abs(i[:, None] - i) / 10).requires_grad_()
+    >>> product = spectile.torch.spamm(a, a, rtol=1e-6)
+    >>> bool((product.c - a @ a).norm() <= product.error_bound)
+    True
+    >>> product.c.trace().backward()
+    >>> bool((a.grad - 2 * a.detach().mT).norm() <= 1e-4 * a.detach().norm())
+    True
+    """
+    kinds = tuple(str(x.dtype).removeprefix("torch.") for x in (a, b))
+    how = choices((a.shape, b.shape), (kinds[0], kinds[1]), tau, valid_ratio, rtol, backward_rtol, block, backend)
+    refuse_two_tangents()
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a, b = (x.expand(*batch, *x.shape[-2:]) for x in (a, b))
+    c, bound = _product(a, b, how, True)
+    return NearSparseProduct(c, bound.detach())
