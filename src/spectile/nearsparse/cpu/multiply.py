@@ -34,7 +34,7 @@ SERIAL = 64
 def _pack_a(a: Any, parts: int, block: int, i: int, k: int, tile: Any) -> None:
     """Copy tile (i, k) of A, transposed, so that k runs in the rows as in B's: the real parts, then the imaginary."""
     rows, columns = min(block, a.shape[0] - i * block), min(block, a.shape[1] // parts - k * block)
-    if rows < tile.shape[1] or columns < tile.shape[1]:
+    if rows < tile.shape[1]:
         tile[:] = 0
     for r in range(rows):
         source = a[i * block + r, parts * k * block : parts * (k * block + columns)]
@@ -43,7 +43,7 @@ def _pack_a(a: Any, parts: int, block: int, i: int, k: int, tile: Any) -> None:
                 tile[s, r] = source[s]
         else:
             for s in range(columns):
-                tile[s, r], tile[block + s, r] = source[2 * s], source[2 * s + 1]
+                tile[s, r], tile[columns + s, r] = source[2 * s], source[2 * s + 1]
 
 
 @njit(nogil=True)
@@ -53,7 +53,7 @@ def _pack_b(b: Any, parts: int, block: int, k: int, j: int, tile: Any) -> None:
     (Re A, Im A) times (Re B, -Im B) is the real part of A B, and times (Im B, Re B) the imaginary one.
     """
     rows, columns = min(block, b.shape[0] - k * block), min(block, b.shape[1] // parts - j * block)
-    if rows < tile.shape[2] or columns < tile.shape[2]:
+    if columns < tile.shape[2]:
         tile[:] = 0
     for r in range(rows):
         source = b[k * block + r, parts * j * block : parts * (j * block + columns)]
@@ -62,8 +62,8 @@ def _pack_b(b: Any, parts: int, block: int, k: int, j: int, tile: Any) -> None:
                 tile[0, r, s] = source[s]
         else:
             for s in range(columns):
-                tile[0, r, s] = tile[1, block + r, s] = source[2 * s]
-                tile[0, block + r, s] = -source[2 * s + 1]
+                tile[0, r, s] = tile[1, rows + r, s] = source[2 * s]
+                tile[0, rows + r, s] = -source[2 * s + 1]
                 tile[1, r, s] = source[2 * s + 1]
 
 
@@ -101,15 +101,16 @@ def _list_and_pack(
 
 @njit(nogil=True)
 def _sum_tile(
-    valid: Any, count: int, i: int, j: int, height: int, breadth: int, registers: Any, packed_a: Any, packed_b: Any,
-    sums: Any,
+    valid: Any, count: int, i: int, j: int, height: int, breadth: int, inner: int, block: int, registers: Any,
+    packed_a: Any, packed_b: Any, sums: Any,
 ) -> None:  # fmt: skip
     """Sum the valid products of tile (i, j) of a panel and a group: the parts of C below one another."""
-    blocks, parts, length, ld = packed_b.shape[0], packed_b.shape[2], packed_b.shape[3], packed_b.shape[4]
-    size, line = length * ld, 64 // sums.itemsize
+    blocks, parts, ld = packed_b.shape[0], packed_b.shape[2], packed_b.shape[4]
+    size, line = parts * block * ld, 64 // sums.itemsize
     sums[:] = 0
     for t in range(count):
         k, ahead = valid[t], valid[min(t + 1, count - 1)]
+        length = parts * min(block, inner - k * block)
         for part in range(parts):
             tile_a, tile_b = (i * blocks + k) * size, ((k * GROUP + j) * parts + part) * size
             # The next product's tiles are fetched during this one: A's in its first half, B's in the other.
@@ -176,7 +177,10 @@ def _multiply_panel(
             for j in range(width):
                 row, column = (first + i) * block, (group + j) * block
                 height, breadth = min(block, out.shape[0] - row), min(block, out.shape[1] // parts - column)
-                _sum_tile(valid[i, j], counts[i, j], i, j, height, breadth, registers, packed_a, packed_b, sums)
+                _sum_tile(
+                    valid[i, j], counts[i, j], i, j, height, breadth, b.shape[0], block, registers,
+                    packed_a, packed_b, sums,
+                )  # fmt: skip
                 _store_tile(sums, row, column, height, breadth, alpha, beta, c, out)
     return executed
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 from collections.abc import Callable
@@ -70,12 +69,24 @@ def whole_norm(norms: Any) -> float:
 
 def skipped_bound(norms_a: Any, norms_b: Any, tau: float) -> float:
     """Return sqrt(sum_ij (sum of the skipped ||A_ik|| ||B_kj||)^2), a bound of the Frobenius norm of what tau skips."""
+    return _bounder(norms_a, norms_b)(tau)
+
+
+def _bounder(norms_a: Any, norms_b: Any) -> Callable[[float], float]:
+    """Return `skipped_bound` of these norm maps."""
     norms_bt = np.ascontiguousarray(norms_b.T)
     rows, parallel = norms_a.shape[0], norms_a.size * norms_b.shape[1] > SERIAL**3
-    threads = blas_threads() if parallel else 1
     unit = square_unit(float(norms_a.max(initial=0.0)) * float(norms_b.max(initial=0.0)))
-    squares = results(range(rows), threads, lambda i: _skipped(norms_a, norms_bt, tau, unit, i, i + 1))
-    return math.sqrt(sum(squares)) / unit * NORM_SLACK["float64"]
+    # A task is a row, or all of them where their sums take no longer than to hand them out.
+    step, threads = (1, blas_threads()) if parallel else (max(1, rows), 1)
+
+    def bound(tau: float) -> float:
+        squares = results(
+            range(0, rows, step), threads, lambda i: _skipped(norms_a, norms_bt, tau, unit, i, min(i + step, rows))
+        )
+        return math.sqrt(sum(squares)) / unit * NORM_SLACK["float64"]
+
+    return bound
 
 
 def share_of(norms_a: Any, norms_b: Any, count: int) -> float:
@@ -125,7 +136,7 @@ def tune_tau(
 def tau_for_error(norms_a: Any, norms_b: Any, limit: float) -> float:
     """Return the largest tau, to a relative 1e-6 and never above it, whose :func:`skipped_bound` is at most `limit`."""
     largest = float((norms_a.max(axis=0) * norms_b.max(axis=1)).max())
-    return largest_tau(functools.partial(skipped_bound, norms_a, norms_b), largest, limit)
+    return largest_tau(_bounder(norms_a, norms_b), largest, limit)
 
 
 def threshold(maps: Maps, request: Request, shape: tuple[int, int, int]) -> tuple[float, float]:
