@@ -103,7 +103,7 @@ def spamm(
         "auto" takes the dense product of the vendor where it is faster by an estimate, and the result's `method` says
         so.  A valid ratio that is given decides at once, and so does a size at which SpAMM never wins; otherwise the
         valid products are counted first and the count is read back where that costs less than a wrong choice would.
-        On one GPU, for two matrices; a batch, several GPUs and the CPU always take SpAMM.
+        For two matrices; a batch and several GPUs always take SpAMM, and so does a CPU where C is added.
 
     Returns
     -------
@@ -334,7 +334,8 @@ def explain(
     where = operands.backend(backend)
     name = operands.precision(precision, where)
     if where == "cpu":
-        return [Candidate("cpu", math.nan, "the only one on a CPU")]
+        skipping = Candidate("cpu", math.nan, "the valid tile products")
+        return [skipping, Candidate("dense", math.nan, "where its work is less")] if method == "auto" else [skipping]
     from spectile.core.arrays import to_device
     from spectile.core.device import describe
     from spectile.nearsparse.cuda.candidates import candidates

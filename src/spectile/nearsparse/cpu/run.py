@@ -13,9 +13,10 @@ import numpy as np
 from spectile.core.memory import require_host_free
 from spectile.core.pointers import overlap
 from spectile.core.tiling import ceil_div
+from spectile.nearsparse.cpu import dense
 from spectile.nearsparse.cpu.multiply import Division, multiply
 from spectile.nearsparse.cpu.norms import Maps, as_summed, check_norms, norm_map, row_major
-from spectile.nearsparse.cpu.search import count_valid, error_bound, share_of, threshold, whole_norm
+from spectile.nearsparse.cpu.search import allowed, count_valid, error_bound, share_of, threshold, whole_norm
 from spectile.nearsparse.operands import copy_if_overlapping, each_product, must_be_copied
 from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import Request, Threshold
@@ -37,8 +38,11 @@ def spamm_cpu(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResult
     if c is not None:
         c = copy_if_overlapping(np.ascontiguousarray(c, dtype=sums), result, True)
     taus, ratios, bounds = np.empty(batch), np.empty(batch), np.empty(batch, object)
+    # Of a batch, or a sum with C, every product is SpAMM's.
+    chooses = request.method == "auto" and batch == () and c is None and 0 not in (*a.shape, *b.shape)
+    method = "spamm"
     for index, one in zip(np.ndindex(batch), each_product(a, b, c, result, batch), strict=True):
-        taus[index], ratios[index], bounds[index] = _one(*one, request)
+        taus[index], ratios[index], bounds[index], method = _one(*one, request, chooses)
     if request.arithmetic.output != result.dtype:
         result = _rounded(result, request.arithmetic.output)
     if out is not None and result is not out:
@@ -51,6 +55,7 @@ def spamm_cpu(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResult
         executed_ratio=_number(ratios),
         error_bound=lambda: _collect(batch, lambda index: bounds[index]()),
         norm_c=lambda: _collect(batch, lambda index: whole_norm(norm_map(result[index], request.block))),
+        method=method,
     )
 
 
@@ -119,20 +124,40 @@ def _block(request: Request, shape: tuple[int, int, int]) -> int:
     return min(request.block, max(1, *shape))
 
 
-def _one(a: Any, b: Any, c: Any, out: Any, request: Request) -> tuple[float, float, Callable[[], float]]:
-    """Multiply two matrices; return tau, the valid ratio, and a function that bounds the error."""
+def _one(
+    a: Any, b: Any, c: Any, out: Any, request: Request, chooses: bool
+) -> tuple[float, float, Callable[[], float], str]:
+    """Multiply two matrices; return tau, the valid ratio, a function that bounds the error, and what multiplied.
+
+    With `chooses` the dense product does where it is faster: before the threshold is searched, or when it is known.
+    """
     request = dataclasses.replace(request, block=_block(request, (*a.shape, b.shape[1])))
     a, b = (row_major(as_summed(x)) for x in (a, b))
     maps = Maps.of(a, b, request.block)
     if request.norms_first:
         check_norms(maps.a, maps.b)
     shape = (*a.shape, b.shape[1])
+    if chooses and dense.is_faster(shape, request, request.valid_ratio or 0.0):
+        if request.rtol is not None:
+            allowed(maps, request, shape)
+        return _dense(a, b, out, maps, request, shape)
     tau, compared = threshold(maps, request, shape)
+    known = dataclasses.replace(request, tau=tau)
+    if chooses and dense.is_faster(shape, known, share_of(maps.a, maps.b, count_valid(maps.a, maps.b, compared))):
+        return _dense(a, b, out, maps, request, shape)
     # C may be overwritten before its norm is asked for.
     norm_c = 0.0 if c is None else whole_norm(norm_map(c, request.block))
     executed = multiply(a, b, maps.a, maps.b, compared, request.block, request.alpha, request.beta, c, out)
     bound = functools.partial(error_bound, maps, compared, request, shape, norm_c)
-    return tau, share_of(maps.a, maps.b, executed), bound
+    return tau, share_of(maps.a, maps.b, executed), bound, "spamm"
+
+
+def _dense(
+    a: Any, b: Any, out: Any, maps: Maps, request: Request, shape: tuple[int, int, int]
+) -> tuple[float, float, Callable[[], float], str]:
+    """Return what :func:`_one` returns, of the dense product: nothing is skipped."""
+    dense.multiply(a, b, request.alpha, out)
+    return 0.0, 1.0, functools.partial(error_bound, maps, 0.0, request, shape, 0.0), "dense"
 
 
 def _rounded(result: Any, dtype: str) -> Any:

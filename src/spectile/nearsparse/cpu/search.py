@@ -147,13 +147,26 @@ def threshold(maps: Maps, request: Request, shape: tuple[int, int, int]) -> tupl
         tolerance = min(0.01, request.valid_ratio / 10)
         tau = _least(maps, tune_tau(maps.a, maps.b, request.valid_ratio, 60, tolerance)[0])
     else:
-        assert request.rtol is not None
-        scale = whole_norm(maps.a) * whole_norm(maps.b)
-        if scale == 0:
+        limit = allowed(maps, request, shape)
+        if limit == math.inf:
             return math.inf, math.inf
-        rounding = maps.inside(_rounding(maps, request, shape))
-        tau = _least(maps, tau_for_error(maps.a, maps.b, skipping_limit(request.rtol, scale, rounding)))
+        tau = _least(maps, tau_for_error(maps.a, maps.b, limit))
     return tau, maps.inside(tau)
+
+
+def allowed(maps: Maps, request: Request, shape: tuple[int, int, int]) -> float:
+    """Return what skipped products may add up to in the unit of the maps, infinity where A or B is zero.
+
+    Raises
+    ------
+    ValueError
+        If rounding alone is bounded by more than the error that is wanted.
+    """
+    assert request.rtol is not None
+    scale = whole_norm(maps.a) * whole_norm(maps.b)
+    if scale == 0:
+        return math.inf
+    return skipping_limit(request.rtol, scale, maps.inside(_rounding(maps, request, shape)))
 
 
 def _least(maps: Maps, tau: float) -> float:

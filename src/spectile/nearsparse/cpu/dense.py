@@ -1,0 +1,51 @@
+"""The dense product on a CPU, and whether it is faster than skipping.
+
+Costs are counted in multiply-adds of a dense product: the rate of the processor is in all of them.  A tile product
+takes longer than its share of a large dense product, and what is done once for each entry (norms, packing, a tile of C
+that is written) is dear where the other two dimensions are small.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from spectile.nearsparse.types import Request
+
+# A multiply-add of a valid tile product, over one of a dense product.
+TILED = 1.45
+# Multiply-adds in whose time an entry of A or B is squared for the norms, packed, or read by a dense product, and an
+# entry of C is written from a tile or by a dense product.
+SQUARED, PACKED, READ, STORED, WRITTEN = 5.0, 25.0, 4.0, 12.0, 4.0
+# Those of a search for a threshold in small norm maps, and of the calls of one product.
+SEARCHED, CALLED = 8e6, 3e6
+
+
+def is_faster(shape: tuple[int, int, int], request: Request, share: float) -> bool:
+    """Return whether the dense product is expected to be faster where a share of the tile products is valid.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        (m, k, n).
+    request : Request
+        What is wanted; a threshold that is searched counts.
+    share : float
+        Of the tile products; a threshold that is not yet known leaves at least none.
+    """
+    m, k, n = shape
+    parts = request.arithmetic.parts
+    products, given, made = parts**2 * m * k * n, parts * (m * k + k * n), parts * m * n
+    dense = products + READ * given + WRITTEN * made
+    skipping = TILED * share * products + (SQUARED + PACKED * math.sqrt(share)) * given + STORED * made + CALLED
+    return dense <= skipping + (SEARCHED if request.tau is None else 0.0)
+
+
+def multiply(a: Any, b: Any, alpha: float, out: Any) -> None:
+    """Compute alpha A B into `out`, which is apart from both."""
+    with np.errstate(all="ignore"):  # what overflows has an infinite bound
+        np.matmul(a, b, out=out)
+        if alpha != 1:
+            np.multiply(out, out.dtype.type(alpha), out=out)
