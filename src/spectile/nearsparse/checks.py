@@ -46,8 +46,8 @@ class Operands:
 
     def backend(self, wanted: Backend) -> Literal["cpu", "cuda"]:
         """Return where the product is made: where a GPU would be free to choose, complex ones are the CPU's."""
-        on_host = wanted == "auto" and not self.on_gpu and np.dtype(self.a.dtype).kind == "c"
-        return choose_backend("cpu" if on_host else wanted, self.on_gpu)
+        found = choose_backend(wanted, self.on_gpu)
+        return "cpu" if wanted == "auto" and not self.on_gpu and np.dtype(self.a.dtype).kind == "c" else found
 
     def precision(self, wanted: str | None, backend: str) -> str:
         """Return the key of the precision of all parts, or raise where they have none."""
