@@ -122,6 +122,10 @@ def _gather(
     """Make all chunks in kept room, then allocate C at its size, for which malloc may have memory used before."""
     made: dict[int, Room] = {}
     with _kept.take(dtypes, work.products) as room:
+        if len(rows) == 1 and made_of is None:
+            entries = make(*rows[0], room)
+            columns, values = (array.copy() for array in _part(room, 0, entries))
+            return indptr, columns, values
 
         def fill_chunk(start: np.uint64, stop: np.uint64) -> None:
             first = work.products_before(int(start))

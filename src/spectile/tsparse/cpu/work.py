@@ -37,7 +37,9 @@ def survey(indptr_a: np.ndarray, indices_a: np.ndarray, rows_b: threads.Pointer)
     """Return the multiplications of ``A @ B``."""
     rows = len(indptr_a) - 1
     blocks = min(rows, BLOCKS)
-    edges = np.arange(blocks + 1) * rows // max(blocks, 1)
+    edges = np.arange(blocks + 1)
+    if blocks < rows:
+        edges = edges * rows // blocks
     before = np.zeros(blocks + 1, np.int64)
     arrays = threads.unsigned(edges, indptr_a, indices_a, *threads.bounds(rows_b), before[1:])
     count = num_threads() if len(indices_a) >= threads.WORTH_A_PIECE else 1
@@ -54,10 +56,10 @@ def survey(indptr_a: np.ndarray, indices_a: np.ndarray, rows_b: threads.Pointer)
 def chunks(work: Work, count: int, worth: int = WORTH_A_CHUNK) -> threads.Chunks:
     """Return the first row and the end of chunks of rows of like cost: one for little work, few for one thread."""
     rows = int(work.edges[-1])
-    costs = work.before + ROW_COST * work.edges
     if count == 1:
         worth = WORTH_ALONE
-    if rows < 2 or costs[-1] < worth:
+    if rows < 2 or work.products + ROW_COST * rows < worth:
         return [(ZERO, np.uint64(rows))]
+    costs = work.before + ROW_COST * work.edges
     pieces = count * int(1 + costs[-1] // (count * worth))
     return threads.between(work.edges[np.searchsorted(costs, np.linspace(0, costs[-1], pieces + 1)[1:-1])], rows)
