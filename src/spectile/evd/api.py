@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, Literal
 
 from spectile.core.choice import Candidate
 from spectile.core.device import Backend
-from spectile.core.options import flag
+from spectile.core.options import flag, word
 from spectile.core.protocols import ArrayLike
 from spectile.evd import refine
 from spectile.evd.arguments import check_driver, definite_of, reads_lower, require_square, subset_of
 from spectile.evd.dispatch import backend_module
+from spectile.evd.distributed.matrix import BlockCyclicMatrix
 from spectile.evd.types import Definite, EighResult, Options, Tridiagonalization
 
 Driver = Literal["ev", "evd", "evr", "evx", "gv", "gvd", "gvx"]
@@ -32,6 +34,7 @@ def eigh(
     driver: Driver | None = None,
     UPLO: Literal["L", "U", "l", "u"] | None = None,
     x0: Any = None,
+    comm: Any = None,
     backend: Backend = "auto",
 ) -> Any:
     """Solve the standard or generalized eigenproblem of a real symmetric or complex Hermitian matrix.
@@ -80,8 +83,13 @@ def eigh(
         products of matrices until residual and orthogonality are those of a full solution, and each result lies close
         to the vector that it came from.  Where they are too far, all is solved anew, so that the result never depends
         on how good they are.  For all eigenvectors of `type` 1, without a driver.
+    comm : mpi4py.MPI.Comm, optional
+        Ranks, on any hosts, that solve one problem of `type` 1 together by ScaLAPACK; all of them make the same call.
+        `a` and `b` are then :class:`spectile.evd.distributed.BlockCyclicMatrix`, of which each rank has made its part
+        (without `comm` their own communicator counts), or arrays that each rank has whole.  Every rank gets all
+        eigenvalues, and eigenvectors as such a matrix; a part of them costs what all cost.
     backend : {"auto", "cpu", "cuda"}
-        ``auto`` chooses CUDA for an array on a GPU or if there is a device.
+        ``auto`` chooses CUDA for an array on a GPU or if there is a device; several ranks work on their CPUs.
 
     Returns
     -------
@@ -104,6 +112,8 @@ def eigh(
         If the matrix and the work space do not fit; the message has the bytes.
     numpy.linalg.LinAlgError
         If the iteration on the tridiagonal matrix does not converge, or `b` is not positive definite.
+    ImportError
+        With `comm`, if there is no ScaLAPACK; what one rank raises, all raise.
 
     See Also
     --------
@@ -148,10 +158,14 @@ def eigh(
     >>> spectile.eigh(fock, overlap, x0=orbitals, backend="cpu").eigenvalues.round(6).tolist()
     [-0.499975, 0.500025]
     """
-    _, options, definite = _problem(
+    comm = comm if comm is not None else a.comm if isinstance(a, BlockCyclicMatrix) else None
+    problem = (
         a, b, lower, UPLO, not flag("eigvals_only", eigvals_only), overwrite_a, overwrite_b, type, check_finite,
         subset_by_index, subset_by_value, driver,
     )  # fmt: skip
+    if comm is not None:
+        return _on_ranks(comm, problem, x0, backend)
+    _, options, definite = _problem(*problem)
     if x0 is not None:
         if subset_by_index is not None or subset_by_value is not None or driver is not None or type != 1:
             raise ValueError("x0 is for all eigenvectors of type 1 without a driver: leave out x0, or the other words")
@@ -160,6 +174,28 @@ def eigh(
             return near[0] if eigvals_only else EighResult(*near)
     found = backend_module("run", (a,) if b is None else (a, b), backend).eigh(a, options, definite)
     return found if eigvals_only else EighResult(*found)
+
+
+def _on_ranks(comm: Any, problem: tuple[Any, ...], x0: Any, backend: str) -> Any:
+    """Solve a problem on the ranks of a communicator."""
+    from spectile.evd.distributed import solver
+
+    if not (hasattr(comm, "allgather") and hasattr(comm, "py2f")):
+        raise TypeError("comm is no communicator: pass one of mpi4py, such as MPI.COMM_WORLD")
+
+    def checked() -> tuple[Options, Definite | None]:
+        _, options, definite = _problem(*problem)
+        if x0 is not None or options.driver is not None or (definite is not None and definite.kind != 1):
+            raise ValueError(
+                "several ranks solve problems of type 1 by a driver of ScaLAPACK's: leave out the other words"
+            )
+        if word("backend", backend, "auto", "cpu", "cuda") == "cuda":
+            raise ValueError('several ranks work on their CPUs: leave out backend="cuda"')
+        return options, definite
+
+    options, definite = solver.together(comm, checked)
+    w, v = solver.eigh(problem[0], options, definite, comm)
+    return w if v is None else EighResult(w, v)
 
 
 def _problem(
@@ -195,13 +231,16 @@ def eigvalsh(
     subset_by_value: tuple[float, float] | None = None,
     driver: Driver | None = None,
     UPLO: Literal["L", "U", "l", "u"] | None = None,
+    comm: Any = None,
     backend: Backend = "auto",
 ) -> Any:
     """Return the eigenvalues of a standard or generalized problem, ascending.
 
     Parameters
     ----------
-    a, b, lower, overwrite_a, overwrite_b, type, check_finite, subset_by_index, subset_by_value, driver, UPLO, backend
+    a, b, lower, overwrite_a, overwrite_b, type, check_finite, subset_by_index, subset_by_value, driver, UPLO
+        As for `eigh`.
+    comm, backend
         As for `eigh`.
 
     Returns
@@ -233,6 +272,7 @@ def eigvalsh(
         subset_by_value=subset_by_value,
         driver=driver,
         UPLO=UPLO,
+        comm=comm,
         backend=backend,
     )
 
@@ -308,6 +348,7 @@ def explain(
     driver: Driver | None = None,
     UPLO: Literal["L", "U", "l", "u"] | None = None,
     x0: Any = None,
+    comm: Any = None,
     backend: Backend = "auto",
 ) -> list[Candidate]:
     """Return the solvers of which :func:`eigh` takes one with these arguments.
@@ -318,6 +359,8 @@ def explain(
         As for :func:`eigh`; nothing is computed.
     lower, overwrite_a, overwrite_b, type, check_finite, UPLO
         Likewise, and they decide nothing.
+    comm
+        Likewise; nothing is sent.
     x0
         Likewise; how near it is would have to be computed, so that the solvers are those that it may fall back to.
 
@@ -343,6 +386,9 @@ def explain(
         a, b, lower, UPLO, not flag("eigvals_only", eigvals_only), overwrite_a, overwrite_b, type, check_finite,
         subset_by_index, subset_by_value, driver,
     )  # fmt: skip
+    if comm is not None or isinstance(a, BlockCyclicMatrix):
+        name = "syevd" if options.vectors else "syev"
+        return [Candidate(f"ScaLAPACK's {name}", math.nan, "several ranks")]
     run = backend_module("run", (a,) if b is None else (a, b), backend)
     listed: list[Candidate] = run.explain(shape, a, options, definite)
     return listed

@@ -79,7 +79,7 @@ PATHS = {"checkpoint"}
 RESULTS = {"start"}
 # Of arrays and of what is judged with them: their own tests.
 OTHERS = {"b", "out", "c", "devices", "bounds", "subset_by_index", "subset_by_value", "select_range", "tol", "x0"}
-OTHERS |= {"mask", "C", "s", "permutation", "df"}
+OTHERS |= {"mask", "C", "s", "permutation", "df", "comm"}
 OTHERS |= {"weights", "orbitals", "bra", "vectors", "operator", "periods"}
 OTHERS |= {"max_ev"}  # SciPy leaves it to LAPACK, which is not asked
 HOSTILE = {

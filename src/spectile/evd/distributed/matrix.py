@@ -1,0 +1,188 @@
+"""Dense matrices whose blocks are dealt out to the ranks of a communicator, row by row and column by column."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from spectile.core.arrays import host_array
+
+#: Rows and columns of a block, unless a caller chooses: what BLAS multiplies fast, and still many for each rank.
+BLOCK = 64
+
+
+def nearly_square(ranks: int) -> tuple[int, int]:
+    """Return rows and columns of the grid of so many ranks that is nearest to a square.
+
+    Examples
+    --------
+    >>> nearly_square(6), nearly_square(7)
+    ((2, 3), (1, 7))
+    """
+    rows = next(p for p in range(math.isqrt(ranks), 0, -1) if ranks % p == 0)
+    return rows, ranks // rows
+
+
+def held_by(place: int, places: int, length: int, block: int) -> np.ndarray:
+    """Return which of `length` indices, dealt out in blocks to so many places in turn, one place holds.
+
+    Examples
+    --------
+    >>> held_by(1, 2, 9, 2).tolist()
+    [2, 3, 6, 7]
+    """
+    index = np.arange(length)
+    return index[index // block % places == place]
+
+
+class BlockCyclicMatrix:
+    """A dense matrix in ScaLAPACK's layout: each rank of a communicator holds every so-and-so-many-th block.
+
+    Every rank makes one with the same arguments and fills its own part.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+        The ranks.
+    shape : (int, int)
+        Of the whole matrix.
+    dtype : dtype, default float64
+        float32, float64, complex64 or complex128.
+    block : int, default 64
+        Rows and columns of a block.
+    grid : (int, int), optional
+        Rows and columns of ranks, whose product is their number; by default as square as that allows.  Rank r is at
+        ``divmod(r, grid[1])``.
+
+    Attributes
+    ----------
+    rows, columns : array of int
+        Those of the whole matrix that this rank holds.
+    local : array, shape (rows.size, columns.size)
+        Their entries, zero at first: fill it in place.
+    comm, shape, dtype, block, grid
+        As given.
+
+    Raises
+    ------
+    ValueError
+        If the shape, the dtype, the block or the grid is none.
+
+    See Also
+    --------
+    spectile.eigh : takes such matrices.
+
+    Examples
+    --------
+    Of one rank; ``mpiexec -n 4`` starts four:
+
+    >>> from mpi4py import MPI
+    >>> from spectile.evd.distributed import BlockCyclicMatrix
+    >>> a = BlockCyclicMatrix.from_function(MPI.COMM_WORLD, (3, 3), lambda i, j: 1.0 / (1 + i + j))
+    >>> if MPI.COMM_WORLD.size == 1: a.local.round(2).tolist()
+    [[1.0, 0.5, 0.33], [0.5, 0.33, 0.25], [0.33, 0.25, 0.2]]
+    """
+
+    def __init__(
+        self,
+        comm: Any,
+        shape: tuple[int, int],
+        dtype: Any = np.float64,
+        *,
+        block: int = BLOCK,
+        grid: tuple[int, int] | None = None,
+    ) -> None:
+        self.comm, self.shape, self.dtype = comm, _two("shape", shape, 0), np.dtype(dtype)
+        (self.block,) = _integers("block", (block,), 1)
+        self.grid = nearly_square(comm.size) if grid is None else _two("grid", grid, 1)
+        if self.dtype.char not in "fdFD":
+            raise ValueError(f"dtype {self.dtype} is not solved: choose float32, float64, complex64 or complex128")
+        if math.prod(self.grid) != comm.size:
+            raise ValueError(f"grid = {self.grid} has not the {comm.size} ranks of comm: leave it out, or name another")
+        self.rows, self.columns = (
+            held_by(place, places, length, self.block)
+            for place, places, length in zip(divmod(comm.rank, self.grid[1]), self.grid, self.shape, strict=True)
+        )
+        self._local = np.zeros((self.rows.size, self.columns.size), self.dtype, order="F")
+
+    @property
+    def local(self) -> np.ndarray:
+        """Entries of this rank, column-major."""
+        return self._local
+
+    @classmethod
+    def from_function(
+        cls, comm: Any, shape: tuple[int, int], f: Callable[[Any, Any], Any], dtype: Any = np.float64, **layout: Any
+    ) -> BlockCyclicMatrix:
+        """Return the matrix of entries ``f(i, j)``, of which each rank computes its own.
+
+        Parameters
+        ----------
+        comm, shape, dtype
+            As for the class, and `layout` is its `block` and `grid`.
+        f : callable
+            Takes row numbers, shape (p, 1), and column numbers, shape (1, q), and returns entries, shape (p, q); of an
+            array that each rank has, ``lambda i, j: a[i, j]``.
+        """
+        matrix = cls(comm, shape, dtype, **layout)
+        matrix.local[:] = f(matrix.rows[:, None], matrix.columns[None, :])
+        return matrix
+
+    def gather(self, root: int = 0) -> np.ndarray | None:
+        """Return the whole matrix on one rank, and None on the others, all of which call this.
+
+        Parameters
+        ----------
+        root : int, default 0
+            The rank that gets it.
+        """
+        if self.comm.rank != root:
+            self.comm.gather((self.rows, self.columns, self.local), root)
+            return None
+        whole = np.zeros(self.shape, self.dtype)
+        for rows, columns, local in self.comm.gather((self.rows, self.columns, self.local), root):
+            whole[np.ix_(rows, columns)] = local
+        return whole
+
+    def like(self, shape: tuple[int, int]) -> BlockCyclicMatrix:
+        """Return a matrix of zeros of another shape on the same ranks."""
+        return BlockCyclicMatrix(self.comm, shape, self.dtype, block=self.block, grid=self.grid)
+
+    def __repr__(self) -> str:
+        rows, columns = self.shape
+        return (
+            f"BlockCyclicMatrix({rows} x {columns} {self.dtype} in blocks of {self.block}, "
+            f"{self.grid[0]} x {self.grid[1]} ranks, {self.local.shape[0]} x {self.local.shape[1]} on this one)"
+        )
+
+
+def block_cyclic(name: str, a: Any, comm: Any, like: BlockCyclicMatrix | None = None) -> BlockCyclicMatrix:
+    """Return an operand as it is, or an array that every rank has, dealt out."""
+    if isinstance(a, BlockCyclicMatrix):
+        return a
+    array = host_array(name, a)
+    if array.ndim != 2:
+        raise ValueError(f"{name} has shape {array.shape}, and one matrix is solved on several ranks: pass it alone")
+    dtype = array.dtype if array.dtype.char in "fdFD" else np.dtype(np.float64)
+    grid = nearly_square(comm.size)
+    block = min(BLOCK, max(1, array.shape[0] // max(grid)))  # each rank has one
+    layout = {"block": block, "grid": grid} if like is None else {"block": like.block, "grid": like.grid}
+    return BlockCyclicMatrix.from_function(comm, array.shape, lambda i, j: array[i, j], dtype, **layout)
+
+
+def _two(name: str, given: Any, least: int) -> tuple[int, int]:
+    try:
+        first, second = given
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} = {given!r} is not two integers: give rows and columns") from None
+    return _integers(name, (first, second), least)  # type: ignore[return-value]
+
+
+def _integers(name: str, given: tuple[Any, ...], least: int) -> tuple[int, ...]:
+    for one in given:
+        if isinstance(one, bool) or not isinstance(one, int | np.integer) or not least <= one < 2**31:
+            raise ValueError(f"{name} holds {one!r}: give integers from {least} to 2**31 - 1")
+    return tuple(int(one) for one in given)

@@ -1,0 +1,111 @@
+"""ScaLAPACK through scalapack4py: the library, a grid of ranks, and its routines by LAPACK's names."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib.metadata
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from spectile.evd.distributed.matrix import BlockCyclicMatrix
+
+MISSING = (
+    "eigenproblems of several ranks need ScaLAPACK ({}): pip install 'spectile[scalapack]' brings one for Linux on "
+    "x86-64, and SCALAPACK_LIB_PATH names a library of your own"
+)
+
+
+@functools.cache
+def library() -> Any:
+    """Return scalapack4py's functions of the library that is installed.
+
+    Raises
+    ------
+    ImportError
+        If there is none.
+    """
+    try:
+        import scalapack4py
+        from mpi4py import MPI
+        from scalapack4py.library_loader import load_scalapack
+
+        mode = os.RTLD_LAZY | ctypes.RTLD_GLOBAL
+        ctypes.CDLL(MPI.__file__, mode=mode)  # BLACS finds MPI among the names that all libraries see
+        named = os.environ.get("SCALAPACK_LIB_PATH") or os.environ.get("MKLROOT")
+        parts = [] if named else _of_the_wheel("openmpi" if "Open MPI" in MPI.Get_library_version() else "intelmpi")
+        for part in parts:
+            ctypes.CDLL(part, mode=mode)
+        return scalapack4py.ScaLAPACK4py(ctypes.CDLL(None) if parts else load_scalapack())
+    except (ImportError, OSError, AttributeError) as error:
+        raise ImportError(MISSING.format(str(error).partition("\n")[0].rstrip(".:"))) from error
+
+
+def _of_the_wheel(mpi: str) -> list[str]:
+    """Return the parts of ScaLAPACK in MKL's wheel, in the order in which they need each other; none without it."""
+    try:
+        files = importlib.metadata.files("mkl") or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    names = ("libmkl_rt.so", f"libmkl_blacs_{mpi}_lp64.so", "libmkl_scalapack_lp64.so")
+    found = [str(file.locate()) for name in names for file in files if file.name.startswith(name)]
+    return found if len(found) == len(names) else []
+
+
+class Grid:
+    """A grid of the ranks of a communicator, for one call.
+
+    Parameters
+    ----------
+    context : int
+        BLACS's number of it.
+    dtype : dtype
+        Of the matrices.
+    """
+
+    def __init__(self, context: int, dtype: np.dtype[Any]) -> None:
+        self.library, self.context, self.dtype = library(), context, dtype
+
+    def description(self, matrix: BlockCyclicMatrix) -> Any:
+        """Return what ScaLAPACK reads of a matrix beside its entries."""
+        # Of a matrix within one block ScaLAPACK asks for too little work space.
+        block = min(matrix.block, max(matrix.shape))
+        return self.library.make_blacs_desc(self.context, *matrix.shape, block, block)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a routine by LAPACK's name without its prefix; of a matrix its three numbers are handed on, too.
+
+        Raises
+        ------
+        ValueError
+            If ScaLAPACK finds an argument wrong.
+        """
+        if self.dtype.kind == "c":
+            name = {"syev": "heev", "syevd": "heevd", "sygst": "hegst"}.get(name, name)
+        flat: list[Any] = []
+        for one in arguments:
+            flat += (one.local, 1, 1, self.description(one)) if isinstance(one, BlockCyclicMatrix) else [one]
+        getattr(self.library, f"p{self.dtype.char.lower().translate(_LETTERS[self.dtype.kind])}{name}")(*flat)
+
+
+#: From NumPy's characters to LAPACK's prefixes.
+_LETTERS = {"f": str.maketrans("fd", "sd"), "c": str.maketrans("fd", "cz")}
+
+
+@contextlib.contextmanager
+def grid_of(matrix: BlockCyclicMatrix) -> Iterator[Grid]:
+    """Give the grid of ranks that a matrix lies on."""
+    found, handle = library(), ctypes.c_int(matrix.comm.py2f())
+    blacs = found.blacs
+    blacs.sys2blacs_handle_.restype = ctypes.c_int
+    system = blacs.sys2blacs_handle_(ctypes.byref(handle))
+    context = found.make_blacs_context(system, *matrix.grid)
+    try:
+        yield Grid(context, matrix.dtype)
+    finally:
+        found.close_blacs_context(context)
+        blacs.free_blacs_system_handle_(ctypes.byref(ctypes.c_int(system)))
