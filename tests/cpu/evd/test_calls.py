@@ -3,6 +3,7 @@
 import ctypes
 import os
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from spectile import evd
 from spectile.evd.cpu import run as cpu_run
 from spectile_study.inputs.spectra import random_hermitian
 
+from ...eigenproblems import LAYOUTS, laid_out
 from ...intervals import check_batches, check_ends
 from ...scales import PATHS, check_path
 
@@ -199,3 +201,40 @@ def test_what_a_call_asks_for_is_what_it_uses(case):
     keywords, pair = MEMORY[case]
     peak, asked = peak_and_asked(keywords, pair)
     assert abs(peak - asked) < 0.1 * asked + 4e6  # the buffers of the BLAS
+
+
+@settings(max_examples=16, deadline=None, derandomize=True)
+@given(
+    n=st.integers(320, 380),
+    dtype=st.sampled_from([*DTYPES, "int32", ">f8", "float16"]),
+    layout=st.sampled_from(LAYOUTS),
+    keywords=st.fixed_dictionaries({name: st.booleans() for name in ("lower", "eigvals_only", "overwrite_a")}),
+    part=st.sampled_from(["all", "driver", "index", "value"]),
+    pair=st.booleans(),
+    chosen=st.floats(0, 1, exclude_max=True),
+)
+def test_no_call_uses_more_than_it_has_asked_for(n, dtype, layout, keywords, part, pair, chosen):
+    if part == "driver":
+        names = ("gv", "gvd", "gvx") if pair else ("ev", "evd", "evr", "evx")
+        keywords["driver"] = names[int(chosen * len(names))]
+    elif part == "index":
+        keywords["subset_by_index"] = (int(chosen * n / 2), int(chosen * n))
+    elif part == "value":
+        keywords["subset_by_value"] = (0.0, 30 * chosen + 1)
+    working = dtype if dtype in DTYPES else "float64"
+    full = [8 * random_hermitian(n, np.random.default_rng(n), working), np.eye(n, dtype=working)][: 1 + pair]
+    operands = [laid_out(one.astype(dtype), layout, keywords["lower"], np) for one in full]
+    asked = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_run, "CHECKED_ORDER", 0)
+        patch.setattr(cpu_run.memory, "require_host_free", lambda size, what: asked.append(size))
+        evd.eigh(*([np.eye(3)] * (1 + pair)), backend="cpu")  # what a first call keeps
+        asked.clear()
+        tracemalloc.start()
+        try:
+            evd.eigh(*operands, **keywords, backend="cpu")
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    # Beside n² both of us work in some blocks of columns.
+    assert peak < 1.1 * sum(asked) + 256 * n * np.dtype(working).itemsize

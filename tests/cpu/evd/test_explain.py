@@ -46,10 +46,15 @@ def watched(monkeypatch):
         ((40, 40), {"driver": "evx"}),
         ((5, 8, 8), {}),
         ((2, 40, 40), {}),
+        ((2, 40, 40), {"dtype": np.float64}),
+        ((2, 40, 40), {"dtype": np.complex128, "subset_by_index": (0, 4)}),
+        ((2, 40, 40), {"dtype": np.complex128, "subset_by_index": (0, 20)}),
+        ((2, 130, 130), {"dtype": np.complex128}),
     ],
 )
 def test_the_cpu_takes_what_is_told(shape, keywords, watched):
-    a = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+    keywords = dict(keywords)
+    a = np.random.default_rng(3).standard_normal(shape).astype(keywords.pop("dtype", np.float32))
     a = a + np.swapaxes(a, -1, -2)
     if "subset_by_value" in keywords and len(shape) > 2:
         a[:] = a[0]

@@ -8,6 +8,9 @@ import numpy as np
 
 from spectile.evd.types import exponent_near_one, out_of_range, require_finite
 
+#: Columns of a triangle that are looked at together: copies of them are small beside the matrix.
+STRIP = 64
+
 
 def load_matrix(array: Any, *, lower: bool, overwrite: bool, check_finite: bool) -> tuple[Any, int]:
     """Return the matrix as column-major lower triangle times 2**scale, and scale, so that the largest entry is near 1.
@@ -47,8 +50,8 @@ def load_matrix(array: Any, *, lower: bool, overwrite: bool, check_finite: bool)
 def largest_entry(matrix: Any) -> float:
     """Return the largest real or imaginary part of the lower triangle; NaN or infinity if it holds any."""
     tops = [0.0]
-    for start in range(0, matrix.shape[0], 256):
-        columns = np.tril(matrix[start:, start : start + 256])
+    for start in range(0, matrix.shape[0], STRIP):
+        columns = np.tril(matrix[start:, start : start + STRIP])
         if columns.dtype.kind == "c":
             np.einsum("ii->i", columns[: columns.shape[1]]).imag = 0  # is not read
         for part in _parts(columns):
@@ -59,8 +62,8 @@ def largest_entry(matrix: Any) -> float:
 def frobenius_of_triangle(matrix: Any) -> float:
     """Return the Frobenius norm of the Hermitian matrix with this lower triangle, whose entries are near 1."""
     total = 0.0
-    for start in range(0, matrix.shape[0], 256):
-        columns = np.tril(matrix[start:, start : start + 256], -1)
+    for start in range(0, matrix.shape[0], STRIP):
+        columns = np.tril(matrix[start:, start : start + STRIP], -1)
         total += sum(2 * float(np.square(part, dtype=np.float64).sum()) for part in _parts(columns))
     return float(np.sqrt(total + np.square(np.diagonal(matrix).real, dtype=np.float64).sum()))
 

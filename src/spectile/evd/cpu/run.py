@@ -23,8 +23,10 @@ from spectile.evd.types import SCALARS, Definite, Options, Subset, require_finit
 STAGES_BYTES = 72 * 2**20
 #: Order from which the host's memory is looked up before it is used, which takes 0.3 ms; below, a matrix is a few MB.
 CHECKED_ORDER = 1024
-#: Order up to which NumPy's loop over a batch, in C, takes less time than a call from Python for each matrix.
-LOOPED_ORDER = 16
+#: Orders up to which NumPy's loop over a batch, in C, takes less time than a call from Python for each matrix, which
+#: costs about 12 us.  The loop works in double precision, so that for single it soon takes twice LAPACK's time; for
+#: double both call the same driver, and from the larger order on a call is less than 2 % of it.
+LOOPED_ORDER = {"float32": 16, "complex64": 16, "float64": 128, "complex128": 128}
 
 
 def eigh(a: Any, options: Options, definite: Definite | None = None) -> Any:
@@ -40,9 +42,10 @@ def eigh(a: Any, options: Options, definite: Definite | None = None) -> Any:
     array, in_kind = _as_matrices("a", a), in_kind_of(a)
     if definite is not None:
         array, b = _as_pair(array, _as_matrices("b", definite.b))
-        definite = definite._replace(b=b)
-        if overlap(array, b):  # one would be overwritten while the other is read
-            options, definite = options._replace(overwrite=False), definite._replace(overwrite=False)
+        definite = definite._replace(b=b, overwrite=definite.overwrite or _is_new(b, definite.b))
+    options = options._replace(overwrite=True) if _is_new(array, a) else options
+    if definite is not None and overlap(array, definite.b):  # one would be overwritten while the other is read
+        options, definite = options._replace(overwrite=False), definite._replace(overwrite=False)
     if array.ndim == 2 and array.size:
         w, v = _solve(array, options, definite)
     else:
@@ -55,7 +58,7 @@ def _as_pair(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return both operands in one dtype and one shape."""
     dtype = np.promote_types(a.dtype, b.dtype)
     shape = np.broadcast_shapes(a.shape, b.shape)
-    a, b = a.astype(dtype, copy=False), b.astype(dtype, copy=False)
+    a, b = _converted(a, dtype), _converted(b, dtype)
     return (a if a.shape == shape else np.broadcast_to(a, shape)), (
         b if b.shape == shape else np.broadcast_to(b, shape)
     )
@@ -63,7 +66,7 @@ def _as_pair(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _solve_each(array: np.ndarray, options: Options, definite: Definite | None) -> tuple[Any, Any]:
     n, lead, subset = array.shape[-1], array.shape[:-2], options.subset
-    if n <= LOOPED_ORDER and array.size and definite is None and options.driver is None and np.isfinite(array).all():
+    if definite is None and array.size and _is_looped(array, options) and np.isfinite(array).all():
         return _solve_small_batch(array, options)
     indices = list(np.ndindex(*lead)) if n else []
     own = (_solve(array[i], options, definite and definite._replace(b=definite.b[i])) for i in indices)
@@ -77,6 +80,13 @@ def _solve_each(array: np.ndarray, options: Options, definite: Definite | None) 
         if v is not None:
             v[index] = vectors
     return w, v
+
+
+def _is_looped(array: np.ndarray, options: Options) -> bool:
+    """Return whether a batch goes to NumPy, which knows no driver, and no part of a larger matrix that costs less."""
+    n, small = array.shape[-1], min(LOOPED_ORDER.values())
+    own = options.driver if n <= small else _driver(n, options)
+    return n <= LOOPED_ORDER[array.dtype.name] and own is None
 
 
 def _stacked(results: list[tuple[Any, Any]], lead: tuple[int, ...]) -> tuple[Any, Any]:
@@ -136,12 +146,14 @@ def explain(shape: tuple[int, ...], a: Any, options: Options, definite: Definite
     if definite is not None:
         taken = f"LAPACK's {_generalized_driver(n, options)}"
         return [Candidate(taken, math.nan, "the generalized problem")]
-    looped = batch and n <= LOOPED_ORDER and options.driver is None
+    looped = batch and _is_looped(array, options)
     staged = not looped and n > 0 and options.driver is None
     staged = staged and by_stages(array.reshape(-1, n, n)[0], vectors=options.vectors)
     driver = _driver(n, options) or drivers.fastest(n, options.vectors)
     return [
-        Candidate("NumPy's loop", math.nan if looped else None, f"a batch up to order {LOOPED_ORDER}"),
+        Candidate(
+            "NumPy's loop", math.nan if looped else None, f"a batch up to order {LOOPED_ORDER[array.dtype.name]}"
+        ),
         Candidate("two stages", math.nan if staged else None, f"eigenvalues of {STAGES_BYTES:,} bytes and few threads"),
         Candidate(f"LAPACK's {driver}", None if looped or staged else math.nan, "all else"),
     ]
@@ -230,8 +242,22 @@ def _as_matrices(name: str, a: Any) -> np.ndarray:
     array = host_array(name, a)
     dtype = working_dtype(array.dtype)
     if array.dtype is not dtype:
-        array = array.astype(dtype, copy=False)
-    return array if array.flags.aligned else array.copy()
+        array = _converted(array, dtype)
+    return array if array.flags.aligned else _converted(array, dtype, copy=True)
+
+
+def _converted(array: np.ndarray, dtype: Any, copy: bool = False) -> np.ndarray:
+    """Return an array in a dtype; a new one is in columns, as LAPACK works, and its memory is asked for."""
+    if not copy and array.dtype == dtype:
+        return array
+    if array.shape[-1:] >= (CHECKED_ORDER,):
+        _require_memory(array, array.size, dtype)
+    return array.astype(dtype, order="F" if array.ndim == 2 else "C")
+
+
+def _is_new(array: np.ndarray, given: Any) -> bool:
+    """Return whether an array is a copy of what a caller gave, so that it may be overwritten."""
+    return array is not given and isinstance(given, np.ndarray) and not overlap(array, given)
 
 
 def _elements(array: np.ndarray, options: Options, driver: str) -> int:
@@ -249,8 +275,9 @@ def _stage_elements(array: np.ndarray, options: Options, bandwidth: int) -> int:
     return n * n * (not own) + 2 * n * (solver.BLOCK + bandwidth) + (3 * n * n if options.vectors else 0)
 
 
-def _require_memory(array: np.ndarray, elements: int) -> None:
-    memory.require_host_free(array.dtype.itemsize * elements, f"the eigenproblem of order {array.shape[-1]:,}")
+def _require_memory(array: np.ndarray, elements: int, dtype: Any = None) -> None:
+    itemsize = np.dtype(array.dtype if dtype is None else dtype).itemsize
+    memory.require_host_free(itemsize * elements, f"the eigenproblem of order {array.shape[-1]:,}")
 
 
 def _require_finite(array: np.ndarray, options: Options) -> None:
