@@ -1,6 +1,8 @@
 """Eigenproblems of several ranks: how blocks are dealt out, and what ScaLAPACK makes of them where it is installed."""
 
 import importlib.util
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,6 +37,10 @@ for wrong in ({"grid": (2, 2)}, {"grid": 2}, {"block": 0}, {"block": 1.5}, {"blo
         assert next(iter(wrong)) in str(error)
     else:
         raise AssertionError(wrong)
+if comm.size == 1:
+    import doctest
+    from spectile.evd.distributed import matrix
+    assert doctest.testmod(matrix).failed == 0
 """
 
 REFUSED = """
@@ -176,8 +182,21 @@ def test_what_one_rank_refuses_all_refuse(ranks, run_ranks):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.skipif(importlib.util.find_spec("scalapack4py") is None, reason="ScaLAPACK is not installed")
+INSTALLED = pytest.mark.skipif(importlib.util.find_spec("scalapack4py") is None, reason="ScaLAPACK is not installed")
+
+
+@INSTALLED
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_problems_of_several_ranks(ranks, run_ranks):
     done = run_ranks(START + SOLVED, ranks)
     assert done.returncode == 0 and done.stdout.count("done") == ranks, done.stderr
+
+
+@INSTALLED
+def test_the_guide_runs(run_ranks):
+    guide = Path(__file__).parents[3] / "docs/guide.md"
+    (block,) = re.findall(r"```python requires=scalapack\n(.*?)```", guide.read_text(), flags=re.DOTALL)
+    done = run_ranks(START + block, 2)
+    assert done.returncode == 0, done.stderr
+    low, high, *shape = done.stdout.split()
+    assert 0 < float(low) < 1 < float(high) < 20 and shape == ["(500,", "256)"]

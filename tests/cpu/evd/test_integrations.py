@@ -1,0 +1,49 @@
+"""The page of integrations: what it shows runs, as in the libraries themselves; what others lack, they lack."""
+
+import inspect
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+PAGE = (Path(__file__).parents[3] / "docs/integrations.md").read_text(encoding="utf-8")
+
+
+def test_scikit_learn_finds_what_it_finds_itself(capsys):
+    decomposition = pytest.importorskip("sklearn.decomposition")
+    names = {}
+    for block in re.findall(r"```python requires=sklearn\n(.*?)```", PAGE, flags=re.DOTALL):
+        exec(block, names)
+        if "KernelPCA" in block:
+            itself = decomposition.KernelPCA(4, kernel="rbf", eigen_solver="dense").fit(names["points"])
+            np.testing.assert_allclose(names["model"].eigenvalues_, itself.eigenvalues_, rtol=1e-10)
+            np.testing.assert_allclose(names["model"].eigenvectors_, itself.eigenvectors_, atol=1e-8)
+    assert capsys.readouterr().out == "(4,)\n[1, 1, 1]\n"
+    assert len(set(names["labels"])) == 3
+
+
+def test_pytorch_has_no_generalized_problem_no_part_and_nan_where_values_coincide():
+    torch = pytest.importorskip("torch")
+    one = torch.eye(2, dtype=torch.float64)
+    with pytest.raises(TypeError):
+        torch.linalg.eigh(one, one)
+    with pytest.raises(TypeError):
+        torch.linalg.eigh(one, subset_by_index=(0, 0))
+    a = one.clone().requires_grad_()
+    projector = torch.linalg.eigh(a)[1]
+    assert torch.autograd.grad((projector @ projector.mT)[0, 0], a)[0].isnan().any()
+
+
+def test_jax_has_no_generalized_problem_no_part_and_nan_where_values_coincide():
+    jax = pytest.importorskip("jax")
+    eigh, one = jax.scipy.linalg.eigh, jax.numpy.eye(2)
+    with pytest.raises(NotImplementedError):
+        eigh(one, one)
+    assert "subset_by_index" not in inspect.signature(eigh).parameters
+    assert bool(jax.numpy.isnan(jax.grad(lambda a: (lambda v: (v @ v.T)[0, 0])(eigh(a)[1]))(one)).any())
+
+
+def test_cupy_has_no_generalized_problem_and_no_part():
+    cupy = pytest.importorskip("cupy")
+    assert list(inspect.signature(cupy.linalg.eigh).parameters) == ["a", "UPLO"]
