@@ -15,7 +15,8 @@ from spectile.density.maps import METHODS
 from spectile.density.operands import in_tiles
 from spectile.density.projector import Unresolved, projector
 from spectile.density.result import DensityMatrix
-from spectile.tiles import TileMatrix
+from spectile.tiles import Error, TileMatrix
+from spectile.tiles.types import SLACK
 
 
 def density_matrix(
@@ -122,25 +123,66 @@ def density_matrix(
     rough = near.norm("spectral") ** 2
     size = max(1.0, rough) * max(1.0, h.norm("spectral"))
     refused: ValueError | None = None
-    for share, sharper in ((0.5, 1.0), (0.05, 1.0), (0.05, 1e-2), (0.05, 1e-4)):
-        # What the factor and the products lack is small beside the error, and where the gap makes it larger smaller.
-        fine = 0.02 * share * sharper * error
-        factor = refined(overlap, min(1e-2, fine / size), start=near)
-        z, near = factor.factor(overlap), factor.z
+    for share, sharper in ((0.5, 1.0), (0.5, 1e-2), (0.05, 1e-2), (0.05, 1e-4)):
+        # What the factor and the products lack is small beside the error, and smaller where a small gap enlarges it.
+        fine = 0.1 * share * sharper * error / max(1.0, rough)
+        factor = refined(overlap, min(1e-2, 0.2 * fine), start=near)
+        near = factor.z
+        # A Fermi function has no gap to be safe by: it takes the factor as inexact.
+        z = near if beta is None else factor.factor(overlap)
         inner = z.H._times(h._times(z, fine / math.sqrt(size)), fine, half="upper")
         try:
             found = _orthogonal(inner, electrons, mu, share * error / rough, beta, method, start, asked=error)
         except Unresolved as reason:
             refused = reason
             continue
+        if beta is None:
+            found = _of_pencil(found, inner, factor.size + near.norm("spectral") ** 2 * overlap.error.fro)
         p = z._times(found.matrix, 0.02 * error / z.norm("spectral"))._times(z.H, 0.02 * error, half="upper")
         if p.error.fro <= error:
-            return dataclasses.replace(found, matrix=p, error=p.error.fro, factor=z)
+            return dataclasses.replace(found, matrix=p, error=p.error.fro, factor=factor.factor(overlap))
         refused = ValueError(
             f"error = {error} is below what can be guaranteed with this overlap: ask for {2 * p.error.fro:.2g} or more"
         )
     assert refused is not None
     raise refused
+
+
+def _of_pencil(found: DensityMatrix, h: TileMatrix, r: float) -> DensityMatrix:
+    """Return D of H for the overlap I + R, ``||R||_F <= r``, such that Z D Z^H is P.
+
+    With M = (I + R)^(-1/2) and c in the gap, M H M - c = M (H - c - c R) M.  Of two matrices A and M A M the projectors
+    on the negative eigenvalues differ by at most ``sqrt(2) (||M - I||_F + ||M^-1 - I||_F)``, whatever the gap: in the
+    bases of their eigenvectors, values w > 0 > l, ``Y_ij = ((M - I)_ij l_j - w_i (M^-1 - I)_ij) / (w_i - l_j)``.  Their
+    eigenvalues differ by factors from 1 / (1 + r) to 1 / (1 - r) (Ostrowski).
+    """
+    n, count = h.shape[0], found.electrons
+    if r >= 0.5:
+        raise Unresolved("s is nearly singular in this precision, or its own error is too large for an inverse factor")
+    low, high = h.eigenvalue_bounds()
+    t = r / (2 * (1 - r) ** 1.5)
+    turned, centre = 0.0, 0.0
+    if 0 < count < n:
+        assert found.homo is not None and found.lumo is not None
+        centre = (found.homo[1] + found.lumo[0]) / 2
+        if 2 * abs(centre) * r >= found.gap:
+            raise Unresolved(f"the overlap is too inexact for a gap of {found.gap:.2g}: give it more accurately")
+        turned = math.sqrt(2) * (t + r + abs(centre) * r / (found.gap - abs(centre) * r))
+    bound = (found.error + turned) * SLACK
+    # M D M is what stands between Z and Z^H.
+    bound = (bound + t * (2 + t)) * SLACK
+
+    def wider(ends: tuple[float, float] | None) -> tuple[float, float] | None:
+        if ends is None or not math.isfinite(ends[0]):
+            return ends
+        off = [(abs(x - centre) + abs(centre)) * r / (1 - r) * SLACK for x in ends]
+        return ends[0] - off[0], ends[1] + off[1]
+
+    largest = max(high - centre, centre - low) + abs(centre)
+    return dataclasses.replace(
+        found, matrix=found.matrix._with(error=Error.of(bound, bound)), error=bound, homo=wider(found.homo),
+        lumo=wider(found.lumo), energy_error=(found.energy_error + count * largest * r / (1 - r)) * SLACK,
+    )  # fmt: skip
 
 
 def _alike(x: TileMatrix, y: TileMatrix) -> bool:

@@ -151,7 +151,7 @@ def planned(method: str, h: float, l_: float) -> Iterator[tuple[Polynomial, floa
 def distance(idempotency: float) -> float:
     """Return how far x is from 0 or 1, at most, where ``|x - x^2|`` is at most the given number; infinity from 1/4 on.
 
-    >>> distance(0.09), distance(0.25)
+    >>> round(distance(0.09), 12), distance(0.25)
     (0.1, inf)
     """
     return 2 * idempotency / (1 + math.sqrt(1 - 4 * idempotency)) if idempotency < 0.25 else math.inf

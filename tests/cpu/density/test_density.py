@@ -213,6 +213,18 @@ def test_an_overlap():
         inverse_factor(TileMatrix.from_dense(h, 7, hermitian=True))
 
 
+def test_what_f_and_s_lack_is_part_of_the_error():
+    h, _ = insulator(16, 60, 1, 0.8)
+    s = gaussians(16, 60, 0.8)
+    occupied = widest_gap(scipy.linalg.eigh(h, s, eigvals_only=True))
+    f, cut = (TileMatrix.from_dense(x, 3, hermitian=True, atol=1e-4) for x in (h, s))
+    assert f.error.fro > 1e-7 and cut.error.fro > 1e-7
+    for given_ in ((f, s), (h, cut), (f, cut)):
+        found = spectile.density_matrix(*given_, electrons=occupied, error=5e-2, block=3)
+        assert_guaranteed(found, h, occupied, s)
+        assert found.error > 1e-6
+
+
 def test_an_overlap_and_a_small_gap():
     """What the inverse factor lacks is divided by the gap."""
     s = gaussians(15, 30, 2.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import scipy.linalg
 
 import spectile
+from spectile.density import inverse_sqrt, maps, polar
 from spectile.tiles import TileMatrix
 
 pytestmark = pytest.mark.gpu
@@ -59,3 +61,48 @@ def test_arrays_of_cupy() -> None:
     assert isinstance(there.matrix.data, cupy.ndarray)
     difference = np.linalg.norm(there.matrix.to_host().to_dense() - on_host.matrix.to_dense())
     assert difference <= there.error + on_host.error
+
+
+@pytest.mark.parametrize("method", list(maps.METHODS))
+def test_every_method_keeps_the_error(method: Any) -> None:
+    h = _insulator(200, 3)
+    _, vectors = np.linalg.eigh(h)
+    exact = vectors[:, :100] @ vectors[:, :100].T
+    f = TileMatrix.from_dense(h, 25, hermitian=True).to_device()
+    found = spectile.density_matrix(f, electrons=100, error=1e-5, method=method)
+    assert np.linalg.norm(found.matrix.to_host().to_dense() - exact) <= found.error <= 1e-5
+
+
+def test_a_start_of_the_last_cycle() -> None:
+    h = _insulator(200, 4)
+    i = np.arange(200)
+    s = np.eye(200) + 0.1 * np.exp(-np.abs(i[:, None] - i))
+    values, vectors = scipy.linalg.eigh(h, s)
+    exact = vectors[:, :100] @ vectors[:, :100].T
+    f, overlap = (TileMatrix.from_dense(x, 25, hermitian=True).to_device() for x in (h, s))
+    first = spectile.density_matrix(f, overlap, electrons=100, error=1e-3)
+    found = spectile.density_matrix(f, overlap, electrons=100, error=1e-6, start=first)
+    assert np.linalg.norm(found.matrix.to_host().to_dense() - exact) <= found.error <= 1e-6
+    assert found.homo[1] >= values[99] - 1e-9 and found.lumo[0] <= values[100] + 1e-9
+    with pytest.raises(ValueError, match="start has other tiles"):
+        spectile.density_matrix(f, overlap, electrons=100, start=_on_host(first))
+
+
+def _on_host(found: Any) -> Any:
+    return dataclasses.replace(found, matrix=found.matrix.to_host())
+
+
+def test_inverse_roots_and_polar_decompositions() -> None:
+    import cupy
+
+    i = np.arange(120)
+    s = np.exp(-0.8 * np.subtract.outer(i, i) ** 2.0)
+    values, vectors = np.linalg.eigh(s)
+    root = inverse_sqrt(cupy.asarray(s), error=1e-7, block=20)
+    assert isinstance(root.data, cupy.ndarray)
+    assert np.linalg.norm(root.to_host().to_dense() - (vectors / np.sqrt(values)) @ vectors.T) <= root.error.fro <= 1e-7
+    a = np.tril(s)
+    u, p = polar(cupy.asarray(a), error=1e-7, block=20)
+    exact_u, exact_p = scipy.linalg.polar(a)
+    assert np.linalg.norm(u.to_host().to_dense() - exact_u) <= u.error.fro <= 1e-7
+    assert np.linalg.norm(p.to_host().to_dense() - exact_p) <= p.error.fro
