@@ -1,8 +1,13 @@
 """Functions of a matrix whose rows lie on two MPI ranks give what one process gives.  Skipped without MPI."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 
 from tests.hamiltonians import haldane
+
+PAGE = Path(__file__).parents[3] / "docs/spectral.md"
 
 PROGRAM = """
 import sys
@@ -153,3 +158,15 @@ def test_two_ranks_with_rows_of_their_own(run_ranks, tmp_path):
     np.savez(tmp_path / "hall.npz", H=H.toarray(), positions=positions, periods=periods)
     done = run_ranks(PROGRAM, 2, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_the_pages_example_runs_on_two_ranks(run_ranks):
+    before = "import numpy as np, spectile\nfrom spectile.kpm.operators.lattices import anderson\n"
+    before += "H = anderson(9, disorder=4.0, rng=1)\n"
+    before += "site = np.stack(np.unravel_index(np.arange(9**3), (9, 9, 9)), axis=1)\n"
+    (example,) = re.findall(r"```py\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    done = run_ranks(before + example, 2)
+    assert done.returncode == 0, done.stderr[-3000:]
+    # Both ranks print the same numbers.
+    one, two = done.stdout.strip().splitlines()
+    assert one == two and one.startswith("disordered, per length: "), done.stdout

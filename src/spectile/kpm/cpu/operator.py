@@ -161,16 +161,16 @@ class CpuOperator:
         partial = np.zeros((len(blocks), 2, v.shape[2]), dtype=v.dtype)
         scalars = np.array([scale, shift, keep], dtype=v.dtype)
         edges = np.array(blocks, dtype=np.int64).reshape(-1, 2)
-        # One call a thread: what it sums depends on the blocks, not on who does them.
-        parts = np.linspace(0, len(blocks), threads + 1).astype(int)
-
-        def work(n: int) -> None:
-            mine = slice(parts[n], parts[n + 1])
-            self.rows(v, w, scalars, edges[mine], partial[mine])
-
         if threads == 1 or len(blocks) <= 1:
             self.rows(v, w, scalars, edges, partial)
         else:
+            # One call a thread: what it sums depends on the blocks, not on who does them.
+            parts = np.linspace(0, len(blocks), threads + 1).astype(int)
+
+            def work(n: int) -> None:
+                mine = slice(parts[n], parts[n + 1])
+                self.rows(v, w, scalars, edges[mine], partial[mine])
+
             each(range(threads), threads, work)
         return partial.sum(axis=0, dtype=np.float64)
 
@@ -258,7 +258,13 @@ class CpuRecursion:
         self.v, self.w = block, np.zeros_like(block)
         self.threads = threads or useful_threads(operator.num_rows, block.shape[2])
         self.steps = 0
-        self._blocks = operator.blocks(self.num_vectors)
+        # What every step needs, made once: steps that are asked for one by one are short on small samples.
+        self._edges = np.array(operator.blocks(self.num_vectors), dtype=np.int64).reshape(-1, 2)
+        self._together = min(self.threads, len(self._edges))
+        self._parts = np.linspace(0, len(self._edges), self._together + 1).astype(int)
+        # Two sets of sums: one is added up while the next step begins.
+        self._partial = np.zeros((2, len(self._edges), 2, self.num_vectors), dtype=block.dtype)
+        self._scalars = np.array([[a, -a * b, 0.0], [2 * a, -2 * a * b, 1.0]], dtype=block.dtype)
 
     @property
     def num_vectors(self) -> int:
@@ -268,14 +274,9 @@ class CpuRecursion:
     def advance(self, steps: int) -> Array:
         """Apply H̃ `steps` times and return the scalar products, shape (2 * steps, R)."""
         etas = np.empty((steps, 2, self.num_vectors))
-        edges = np.array(self._blocks, dtype=np.int64).reshape(-1, 2)
-        threads = min(self.threads, len(edges))
-        parts = np.linspace(0, len(edges), threads + 1).astype(int)
-        # Two sets of sums: one is added up while the next step begins.
-        partial = np.zeros((2, len(edges), 2, self.num_vectors), dtype=self.v.dtype)
-        a, b = self.a, self.b
-        scalars = np.array([[a, -a * b, 0.0], [2 * a, -2 * a * b, 1.0]], dtype=self.v.dtype)
-        first = self.steps
+        edges, parts, threads = self._edges, self._parts, self._together
+        partial, scalars, first = self._partial, self._scalars, self.steps
+        partial[...] = 0  # a call that was broken off leaves something
 
         def vectors(m: int) -> tuple[Array, Array]:
             swapped = (m + (first > 0)) % 2
