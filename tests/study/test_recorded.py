@@ -23,7 +23,7 @@ NOT_RECORDED = {
     "spamm": r"truncation_.*_gpus[48]|water_\d+_\w+_(scf|orthogonal|ergo)_.*|accuracy_.*",
     "tsparse": "",
     "evd": "",
-    "kpm": "",
+    "kpm": r"film_.*|packet_.*",
 }
 
 
