@@ -16,11 +16,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="spectile", description="Four systems for symmetric and sparse matrices.")
     parser.add_argument("--version", action="version", version=f"spectile {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    probe = commands.add_parser("probe", help="describe this machine: processor, libraries, CUDA devices")
+    about = 'describe this machine: the backend that "auto" takes, processor, libraries, CUDA devices'
+    probe = commands.add_parser("probe", help=about, description=about, epilog="example: spectile probe > machine.json")
     probe.set_defaults(command=_probe)
-    compile_ = commands.add_parser("compile", help="compile the CUDA kernels ahead of the first call; needs no GPU")
+    about = "compile the CUDA kernels ahead of the first call; needs no GPU"
+    compile_ = commands.add_parser(
+        "compile", help=about, description=about, epilog="example: spectile compile --arch sm_90a"
+    )
     compile_.add_argument("--arch", action="append", required=True, help="sm_80, sm_90a, ...; repeat for several")
-    compile_.add_argument("--out", type=Path, required=True, help="folder; that of the package is spectile/cubins")
+    kept = Path(__file__).parent / "cubins"
+    compile_.add_argument("--out", type=Path, default=kept, help="folder; by default the one that calls look into")
     compile_.set_defaults(command=_compile)
     return run(parser.prog, parser.parse_args(arguments))
 
@@ -59,7 +64,7 @@ def _compile(options: argparse.Namespace) -> int:
 
     unknown = [arch for arch in options.arch if arch not in PORTABLE]
     if unknown:
-        raise ValueError(f"no kernel is written for {', '.join(unknown)}: choose of {', '.join(PORTABLE)}")
+        raise ValueError(f"no kernel is written for {', '.join(unknown)}: choose from {', '.join(PORTABLE)}")
     units = [unit for system in (evd, kpm, nearsparse, tsparse) for unit in system.UNITS]
     chosen = [(unit, arch) for unit in dict.fromkeys(units) for arch in options.arch if arch in unit.archs]
     paths = [options.out / image_name(unit, arch, "cubin") for unit, arch in chosen]

@@ -110,3 +110,13 @@ def test_import_takes_less_than_50_ms(python, tmp_path):
     """The least of some imports, by the processor's time, which what else the machine does hardly lengthens."""
     code = "import time; start = time.process_time(); import spectile; print(time.process_time() - start)"
     assert min(float(run(python, "-c", code, cwd=tmp_path).stdout) for _ in range(9)) < 0.05
+
+
+def test_commands_describe_themselves_with_an_example_that_they_take(python, tmp_path):
+    command = str(python.with_name("spectile"))
+    for name in ("probe", "compile"):
+        shown = run(command, name, "--help", cwd=tmp_path).stdout
+        (example,) = re.findall(r"^example: spectile (.*)$", shown, flags=re.M)
+        assert example.startswith(name) and "\n\noptions:" in shown
+    kernels = run(command, "compile", "--arch", "none", cwd=tmp_path, check=False)
+    assert kernels.returncode == 2 and kernels.stderr.count("\n") == 1 and "sm_90a" in kernels.stderr
