@@ -28,7 +28,7 @@ from spectile_study.bench.case import InputAbsent, Method
 from spectile_study.bench.compare import compare, report
 from spectile_study.bench.measure import Job, measure_case
 from spectile_study.bench.measure.checks import check_method
-from spectile_study.bench.timing import Plan, interleave
+from spectile_study.bench.timing import SHORTEST_SAMPLE_S, Plan, interleave
 from spectile_study.inputs.suitesparse import MissingMatrix
 
 ROOT = Path(__file__).parents[2]
@@ -91,7 +91,7 @@ def test_interleave_rotates_and_stops_slow_methods():
 
 
 def test_a_method_waits_until_the_threads_of_the_one_before_rest():
-    workers, alive, data = [], [], bytes(40_000_000)
+    workers, alive, data = [], [], bytes(10_000_000)
 
     def leave_a_thread_at_work():
         workers.append(threading.Thread(target=lambda: hashlib.sha256(data)))
@@ -143,7 +143,8 @@ def test_a_sample_of_a_short_call_is_a_mean_over_many():
     (samples,) = interleave(
         [Method("short", run, lambda result: {}, {})], Plan(rounds=4, warmup=1, budget_s=1)
     ).values()
-    assert len(calls) > 100 and 2e-5 <= min(samples[1:]) < 5e-4
+    # The calls of a sample take two milliseconds together, so that less is no sum of them; a busy machine adds to each.
+    assert len(calls) > 100 and 2e-5 <= min(samples) < SHORTEST_SAMPLE_S
 
 
 @pytest.mark.parametrize(("warmup", "seconds", "calls"), [(0, 5.0, 3), (0, 0.5, 4), (1, 5.0, 4)])

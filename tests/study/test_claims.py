@@ -278,7 +278,7 @@ def shown_after(written, name, script):
     page.write_text((written / "claims.html").read_text().replace("</body>", f"<script>{script}</script></body>"))
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
     options += [f"--user-data-dir={written / 'profile'}", "--virtual-time-budget=2000", "--dump-dom", page.as_uri()]
-    done = subprocess.run([browser, *options], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([browser, *options], capture_output=True, text=True, timeout=300, check=True)
     rows = re.findall(r"<tr (data-[^>]*)>", done.stdout)
     return done.stdout, [row for row in rows if "hidden" not in row], len(rows)
 

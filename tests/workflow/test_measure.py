@@ -104,7 +104,7 @@ def test_killed_measuring_leaves_finished_records_and_no_orphan(tmp_path):
     command = [*MEASURE, *SHEET, "--out-dir", tmp_path / "records/kpm", "--case", "waiting", "--case", "all_well"]
     environment = os.environ | {"PYTHONPATH": str(FAULTY), "FAULTY_NOTE": str(note)}
     supervisor = subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 240
     while not (note.exists() and note.read_text()) and time.monotonic() < until:
         time.sleep(0.02)
     worker = int(note.read_text())

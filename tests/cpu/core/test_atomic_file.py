@@ -12,7 +12,7 @@ from spectile.core.atomic_file import atomic_write
 
 
 def test_threads_that_write_one_file_do_not_meet(tmp_path: Path) -> None:
-    path, together = tmp_path / "file", threading.Barrier(2, timeout=30)
+    path, together = tmp_path / "file", threading.Barrier(2, timeout=120)
 
     def write(text: str) -> None:
         with atomic_write(path) as partial:

@@ -20,7 +20,7 @@ from spectile.core import arrays, device, devices
 
 def test_importing_needs_no_cupy() -> None:
     code = "import sys, spectile.core.device; sys.exit('cupy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0
 
 
 def test_reason_and_error_agree() -> None:

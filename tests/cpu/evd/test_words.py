@@ -82,14 +82,14 @@ def test_calls_at_the_same_time_have_words_of_their_own(stream):
 
     def launch(address, arrived):
         seen.append((int(address), arrived.ctypes.data))
-        met.wait(timeout=10)
+        met.wait(timeout=120)
         tell(address, FINITE)
 
     threads = [threading.Thread(target=report.all_finite, args=(launch,)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=20)
+        thread.join()
     addresses, counters = zip(*seen, strict=True)
     assert len(set(addresses)) == len(set(counters)) == 4
     assert len(report._WORDS[0]) == 4

@@ -71,7 +71,7 @@ def test_ranks_equal_serial(ranks, run_ranks, tmp_path):
 
 
 def test_a_dead_rank_is_worded_and_nothing_hangs(dead_rank):
-    done = dead_rank("cpu", 0.5)
+    done = dead_rank("cpu", 3)
     assert "rank 1 did not answer rank 0" in done.stdout, done.stderr
 
 

@@ -125,7 +125,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_forked_child_has_threads_of_its_own():
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORK], capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, "-W", "ignore", "-c", FORK], capture_output=True, text=True, timeout=300, check=False,
         env=os.environ | {"NUMBA_NUM_THREADS": "2"},
     )  # fmt: skip
     assert done.stdout.strip() == "0", done.stderr

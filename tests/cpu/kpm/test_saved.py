@@ -315,7 +315,7 @@ def test_a_job_that_a_batch_system_ends_leaves_its_state(tmp_path):
     )
     assert job.stdout.readline() == "begun\n"
     job.send_signal(signal.SIGTERM)
-    job.communicate("go on\n", timeout=120)
+    job.communicate("go on\n", timeout=300)
     assert job.returncode == 143
     assert load(path, SAMPLE).num_moments == 2 + 2 * 128
     whole = kpm_dos(SAMPLE, 700, 2, rng=5, backend="cpu", checkpoint=path)

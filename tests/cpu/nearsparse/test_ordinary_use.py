@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import pickle
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -92,9 +91,7 @@ def test_the_bound_holds_where_squares_or_products_leave_the_range(dtype: str, s
 
 def test_infinite_norms_do_not_keep_the_search_from_ending() -> None:
     norms = NormMap(np.full((4, 4), np.inf))
-    started = time.perf_counter()
     assert tune_tau(norms, norms, 0.1)[1] == 1.0
-    assert time.perf_counter() - started < 10
 
 
 def test_matrices_are_told_from_norm_maps() -> None:

@@ -15,7 +15,7 @@ LINK = 394e9
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 8])
 def test_rows_are_cut_by_work(parts):
-    work = np.random.default_rng().random(500)
+    work = np.random.default_rng(parts).random(500)
     cuts = partition.cut_rows(work, np.ones(parts))
     assert cuts[0] == 0 and cuts[-1] == 500 and cuts == sorted(cuts) and len(cuts) == parts + 1
     sums = [work[a:b].sum() for a, b in itertools.pairwise(cuts)]

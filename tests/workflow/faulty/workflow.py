@@ -94,7 +94,7 @@ def run(folder, *options, check=True, timeout=300, **variables):
     return code, printed
 
 
-def wait_for(what, ready, seconds=60):
+def wait_for(what, ready, seconds=240):
     until = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < until, f"{what} did not come within {seconds} s"
