@@ -5,10 +5,8 @@ import sys
 import threading
 from pathlib import Path
 
-from snakemake.cli import get_argument_parser
-from snakemake.common.configfile import load_configfile
-from snakemake.exceptions import WorkflowError
-from snakemake.io import IOFile
+import yaml
+from snakemake_interface_common.exceptions import WorkflowError
 
 # The sources beside this workflow come first, here and in its jobs: another checkout's, or a released spectile's, would
 # measure other kernels than those that are here.
@@ -21,8 +19,11 @@ os.environ[SEARCH_PATH] = os.pathsep.join(
     [SOURCES, *(path for path in OTHERS if path not in ("", SOURCES))]
 )
 
+from spectile_study import snakemake_parts
 from spectile_study.bench.sheets import SheetError
 from spectile_study.plan import Plan, check_device
+
+SNAKEMAKE = snakemake_parts.Parts(workflow)
 
 # In its own folder the workflow's paths are relative, so that the folder may be moved.
 STUDY = Path() if HOME == Path.cwd() else HOME
@@ -38,7 +39,7 @@ def worded(function, *arguments):
 
 
 # Another workflow that uses this one as a module has targets, hooks and a report of its own.
-IS_MAIN = Path(str(workflow.main_snakefile)).resolve() in (
+IS_MAIN = Path(SNAKEMAKE.main_snakefile()).resolve() in (
     HOME / "Snakefile",
     HOME / "workflow/Snakefile",
 )
@@ -53,20 +54,20 @@ def asked_for():
         or not any(word.startswith("results/") for word in words)
     ):
         return []
-    return get_argument_parser().parse_known_args(words)[0].targets
+    return snakemake_parts.targets(words)
 
 
 # What the working directory's configuration, or that of another workflow, leaves open is as it is beside this workflow.
-for key, value in load_configfile(str(HOME / "config/config.yaml")).items():
+for key, value in yaml.safe_load((HOME / "config/config.yaml").read_text()).items():
     config.setdefault(key, value)
 PLAN = worded(Plan, config, STUDY)
-if not workflow.remote_exec:
+if not SNAKEMAKE.is_in_a_job():
     worded(PLAN.check)
     worded(PLAN.check_targets, asked_for())
 
 
 # What is stale is told once, by the Snakemake that its user started, and not again where that one writes its report.
-if not workflow.remote_exec and "--report" not in sys.argv and PLAN.news():
+if not SNAKEMAKE.is_in_a_job() and not snakemake_parts.writes_report() and PLAN.news():
     print(f"spectile: {PLAN.news()}.", file=sys.stderr)
 
 
@@ -90,10 +91,9 @@ wildcard_constraints:
 
 def is_kept(record):
     """Return whether a record came from elsewhere (spectile-study unpack, spectile-study measure) and no one asks for it again."""
-    asked = workflow.dag_settings
-    if workflow.remote_exec or asked.forcerun or asked.forceall or asked.forcetargets:
+    if SNAKEMAKE.is_in_a_job() or SNAKEMAKE.is_forced():
         return False
-    return Path(record).exists() and not workflow.persistence.metadata(IOFile(record))
+    return Path(record).exists() and not SNAKEMAKE.has_made(record)
 
 
 def inputs_of(wildcards):
@@ -103,9 +103,8 @@ def inputs_of(wildcards):
     """
     record = PLAN.record(wildcards.paper, wildcards.case)
     receipts = worded(PLAN.inputs, wildcards)
-    if not workflow.remote_exec and PLAN.is_measured_again(wildcards):
-        # As --forcerun does for a file, of those alone that this run needs.
-        workflow.dag.forcefiles.add(record)
+    if not SNAKEMAKE.is_in_a_job() and PLAN.is_measured_again(wildcards):
+        SNAKEMAKE.make_again(record)
     elif is_kept(record):
         there = [path for path in receipts if Path(path).exists()]
         return [
@@ -117,9 +116,8 @@ def inputs_of(wildcards):
 
 def gpus_of(wildcards):
     """Return the GPUs of a measuring job, held against Snakemake's own limit."""
-    limit = workflow.global_resources.get("gpu")
     try:
-        return PLAN.gpus(wildcards, limit.value if limit is not None else None)
+        return PLAN.gpus(wildcards, SNAKEMAKE.limit("gpu"))
     except SheetError as error:
         raise WorkflowError(str(error)) from None
 
@@ -135,5 +133,5 @@ def end_without_timers():
             thread.cancel()
 
 
-if workflow.remote_exec:
+if SNAKEMAKE.is_in_a_job():
     threading.Thread(target=end_without_timers, daemon=True).start()

@@ -25,13 +25,7 @@ def is_requested():
 
 def write_rules():
     """Write the graph of this run's rules beside its results: spectile-study keep takes it along with the records."""
-    dag = workflow.dag
-    edges = {
-        (before.rule.name, job.rule.name)
-        for job in dag.jobs
-        for before in dag.dependencies[job]
-    }
-    write_text(Path(PLAN.result("rules.svg")), rules.svg(sorted(edges)))
+    write_text(Path(PLAN.result("rules.svg")), rules.svg(SNAKEMAKE.rules()))
 
 
 def write_report():
@@ -41,7 +35,7 @@ def write_report():
     if not PLAN.is_recorded:
         write_rules()
     command = [INTERPRETER, "-m", "snakemake", "--nolock", "--quiet", "all"]
-    command += ["--snakefile", os.path.relpath(workflow.main_snakefile)]
+    command += ["--snakefile", os.path.relpath(SNAKEMAKE.main_snakefile())]
     command += ["--configfile", PLAN.result("config.yaml")]
     command += ["--report-stylesheet", str(STUDY / "workflow/report/style.css")]
     try:
@@ -104,9 +98,9 @@ def list_missing():
 
 onstart:
     # The run ends before its first job if it wants a CUDA device, and its jobs run on this machine, which has none.
-    if workflow.local_exec and config["source"] == "measured":
+    if SNAKEMAKE.has_jobs_here() and config["source"] == "measured":
         worded(check_device, config["device"])
-    if not workflow.remote_exec:
+    if not SNAKEMAKE.is_in_a_job():
         set_aside(RECORDS, ASIDE)
 
 
@@ -121,6 +115,6 @@ onerror:
 
 
 # A Snakemake that was killed left records aside, or the request for its report; one at work holds the lock.
-if not workflow.remote_exec and not any(Path(".snakemake/locks").glob("*")):
+if not SNAKEMAKE.is_in_a_job() and not snakemake_parts.is_at_work():
     bring_records_back()
     forget_request()
