@@ -108,7 +108,7 @@ def spamm(draw: Draw, place: Place) -> None:
     wide_c, c = np.zeros(shape, np.longdouble), None
     if beta:
         c = lay_drawn(draw, "c", numbers(draw, "c", shape, output), place)
-        wide_c = host(c.array).astype(np.longdouble)
+        wide_c = host(c.array).astype(wide_a.dtype)
         keywords |= {"beta": beta, "c": c.array}
     out = _out(draw, alias, a, b, c, shape, output, place)
     if out is not None:
@@ -123,10 +123,17 @@ def spamm(draw: Draw, place: Place) -> None:
         if supported and not _may_refuse(result, keywords, wide_a, wide_b, shape, precision or dtype.name, output):
             must(result)
         return
-    holds(dtype.kind == "f", f"{dtype} is multiplied")
+    holds(dtype.kind == "f" or (dtype.kind == "c" and not place.on_gpu), f"{dtype} is multiplied")
     found = host(result.c)
     holds(found.shape == shape and found.dtype == output, f"C is {found.dtype} {found.shape}, not {output} {shape}")
     holds(out is None or result.c is out.array, "C is not the array out")
+    if dtype.kind == "c":
+        with np.errstate(all="ignore"):
+            off = found.astype(wide_a.dtype) - np.longdouble(alpha) * (wide_a @ wide_b) - np.longdouble(beta) * wide_c
+            error = np.sqrt((np.abs(off) ** 2).sum(axis=(-2, -1)))
+        bound = np.asarray(result.error_bound)
+        holds(bool(np.all((error <= bound) | ~np.isfinite(bound))), f"errors {error} above their bounds {bound}")
+        return
     numbers_found = {name: getattr(result, name) for name in ("tau", "valid_ratio", "executed_ratio", "error_bound")}
     for name, value in numbers_found.items():
         holds(np.shape(value) == lead, f"{name} has shape {np.shape(value)}, the batch {lead}")
