@@ -220,6 +220,7 @@ class Definition:
                         found = find(name)
                 if found:
                     self.reaches[name] = found
+        self.targets = {each for found in self.reaches.values() for each in found}
 
 
 def _is_table(node: Node) -> bool:
@@ -245,6 +246,13 @@ def _look_up(node: Node, study: str) -> Definition:
 
 
 @functools.cache
+def _begun(module: str) -> tuple[Node, ...]:
+    """Return what importing a module does beside defining names: its own statements, and those of its packages."""
+    parts = module.split(".")
+    return tuple((name, "") for cut in range(1, len(parts) + 1) if (name := ".".join(parts[:cut])) in _paths())
+
+
+@functools.cache
 def reached(drivers: tuple[str, ...], study: str, backend: str) -> tuple[Node, ...]:
     """Return the definitions that a case reaches, in order.
 
@@ -261,29 +269,33 @@ def reached(drivers: tuple[str, ...], study: str, backend: str) -> tuple[Node, .
     found: set[Node] = set()
     while ahead:
         node = ahead.pop()
-        name = node[0].split(".")
-        if node in found or (backend == "cpu" and "cuda" in name):
+        if node in found or (backend == "cpu" and _is_of_a_device(node)):
             continue
         found.add(node)
-        ahead += [(package, "") for cut in range(1, len(name) + 1) if (package := ".".join(name[:cut])) in _paths()]
-        ahead += [each for nodes in _look_up(node, study).reaches.values() for each in nodes]
+        ahead += _begun(node[0])
+        ahead += _look_up(node, study).targets
     return tuple(sorted(found))
+
+
+@functools.cache
+def _line(node: Node, study: str, backend: str) -> str:
+    """Return what a definition says, and each of its names with what that means; a table stands for itself alone."""
+    definition = _look_up(node, study)
+    known = []
+    for name, found in definition.reaches.items():
+        meant = [each for each in found if not _is_table(each) and not (backend == "cpu" and _is_of_a_device(each))]
+        known.append(f"{name}={','.join(sorted(_look_up(each, '').says for each in meant))}")
+    return " ".join([definition.says, *sorted(known)])
+
+
+def _is_of_a_device(node: Node) -> bool:
+    return "cuda" in node[0].split(".")
 
 
 @functools.cache
 def programs(drivers: tuple[str, ...], study: str, backend: str) -> str:
     """Return the sha256 of the programs of all definitions that a case reaches, whatever the names of their files."""
-    nodes = reached(drivers, study, backend)
-    inside = set(nodes)
-    lines = []
-    for node in nodes:
-        definition = _look_up(node, study)
-        # What a name means counts by what that says.
-        known = (
-            f"{name}={','.join(sorted(_look_up(each, study).says for each in found if each in inside))}"
-            for name, found in definition.reaches.items()
-        )
-        lines.append(" ".join([definition.says, *sorted(known)]))
+    lines = [_line(node, study if _is_table(node) else "", backend) for node in reached(drivers, study, backend)]
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
@@ -350,5 +362,6 @@ def digest_of_all(drivers: tuple[str, ...], study: str, backend: str) -> str:
 
 def forget() -> None:
     """Read the sources anew from now on."""
-    for each in (sources.template_of, _paths, _module, find, _definition, reached, programs, kernels, digest_of_all):
+    kept = (_paths, _module, find, _definition, _begun, _line, reached, programs, kernels, digest_of_all)
+    for each in (sources.template_of, *kept):
         each.cache_clear()
