@@ -2,18 +2,17 @@
 
 =================  ==============================================================================================
 ``spamm``          near-sparse product that skips what is negligible (SpAMM; Liu et al., 2021)
-``spgemm``         sparse product, by rows or in tiles on tensor cores (tSparse; Zachariadis et al., 2020)
+``spgemm``         sparse product, over semirings and under masks (tSparse; Zachariadis et al., 2020)
 ``eigh``           eigenvalues and eigenvectors of a symmetric matrix (EVD; Wang et al., 2024)
 ``kpm_dos``        spectral density of a huge sparse Hamiltonian (KPM; Kreutzer et al., 2015)
 =================  ==============================================================================================
 
-``TileMatrix`` is a near-sparse matrix as an object that knows its error, for many products in a row; ``density_matrix``
-is the first of the functions of such matrices.
+These are the chief functions of four systems, and each has relatives: ``dir(spectile)`` lists them all.  ``TileMatrix``
+is a near-sparse matrix as an object that carries a bound of its error; ``density_matrix`` and `spectile.density`
+compute functions of such matrices.  ``spectile.torch`` and ``spectile.jax`` have products, eigenvalues and matrix
+functions with derivatives, for tensors of PyTorch and arrays of JAX.
 
-``spectile.torch`` and ``spectile.jax`` have them with derivatives, for tensors of PyTorch and arrays of JAX.
-
-These are the chief functions of four systems, and each has relatives: ``dir(spectile)`` lists them all.  Importing this
-package loads neither Numba nor CuPy; a function does when it is first called.
+Importing this package loads neither Numba nor CuPy; a function does when it is first called.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ def density_matrix(
     Parameters
     ----------
     f : TileMatrix, array or SciPy sparse matrix of shape (n, n)
-        Hermitian, to rounding: what it is off by counts as its error.  What is no tile matrix is stored in tiles of
-        `block` rows, in the order `permutation`.
+        Hermitian, to rounding: a deviation from that counts as its error.  Anything but a TileMatrix is stored in tiles
+        of `block` rows, in the order `permutation`.
     s : the same, optional
         Overlap, positive definite; the identity by default.
     electrons : float, optional
@@ -42,12 +42,12 @@ def density_matrix(
     mu : float, optional
         Chemical potential, in place of `electrons`.
     error : float, default 1e-6
-        What P may be off by in the Frobenius norm.
+        Largest allowed error of P in the Frobenius norm.
     beta : float, optional
         Inverse temperature, in the inverse unit of `f`: P is the Fermi function of F, which needs no gap.
     method : {"sp2_accelerated", "sp2", "trs4", "mcweeny"}
-        The polynomials of the purification; the error is guaranteed by each.  The first takes the fewest products of
-        tiles on the insulators that we tried.
+        The polynomials of the purification; each guarantees the error.  The first usually takes the fewest products of
+        tiles.
     block : int or sequence of int, default 32
         Rows of a tile, or of each.
     permutation : sequence of int, optional

@@ -86,7 +86,7 @@ def inverse_sqrt(s: Any, *, error: float = 1e-8, block: Any = 32) -> TileMatrix:
     s : TileMatrix, array or SciPy sparse matrix of shape (n, n)
         Hermitian and positive definite.
     error : float, default 1e-8
-        What the result may be off by in the Frobenius norm, beside what the error of `s` makes of it.
+        Largest allowed error in the Frobenius norm, besides what follows from the error of `s`.
     block : int or sequence of int, default 32
         Rows of a tile, or of each, where `s` is no tile matrix.
 
@@ -130,7 +130,7 @@ def polar(a: Any, *, error: float = 1e-8, block: Any = 32) -> tuple[TileMatrix, 
     a : TileMatrix, array or SciPy sparse matrix of shape (m, n)
         Of full column rank; rounding allows about 1e-16 times the square of its condition number.
     error : float, default 1e-8
-        What U may be off by in the Frobenius norm, beside what the error of `a` makes of it.
+        Largest allowed error of U in the Frobenius norm, besides what follows from the error of `a`.
     block : int or sequence of int, default 32
         Rows and columns of a tile, or of each of a square matrix, where `a` is no tile matrix.
 

@@ -29,7 +29,7 @@ def fermi(h: TileMatrix, *, mu: float, beta: float, error: float = 1e-6) -> Tile
     mu, beta : float
         Chemical potential and inverse temperature.
     error : float, default 1e-6
-        What the result may be off by in the Frobenius norm, beside what H's own error makes of it: at most beta / 4
+        Largest allowed error in the Frobenius norm, besides what follows from the error of H itself: at most beta / 4
         times as much.
 
     Raises
@@ -67,7 +67,7 @@ def exp(x: TileMatrix, *, error: float = 1e-8) -> TileMatrix:
     x : TileMatrix
         Stored as Hermitian.
     error : float, default 1e-8
-        What the result may be off by in the Frobenius norm, beside what X's own error makes of it.
+        Largest allowed error in the Frobenius norm, besides what follows from the error of X itself.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def polynomial(x: TileMatrix, coefficients: Any, *, error: float = 1e-8) -> Tile
     coefficients : sequence of float
         The constant first.
     error : float, default 1e-8
-        What the result may be off by in the Frobenius norm, beside what X's own error makes of it.
+        Largest allowed error in the Frobenius norm, besides what follows from the error of X itself.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def sign(x: TileMatrix, *, error: float = 1e-6) -> TileMatrix:
     x : TileMatrix
         Stored as Hermitian.
     error : float, default 1e-6
-        What the result may be off by in the Frobenius norm.
+        Largest allowed error in the Frobenius norm.
 
     Raises
     ------

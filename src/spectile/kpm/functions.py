@@ -60,7 +60,7 @@ def evolve(
 
     Returns
     -------
-    array, complex, shape (T, N, R), without the axes that `times` and `psi` have not
+    array, complex, shape (T, N, R), without the axes that `times` or `psi` lacks
         NumPy's, or CuPy's where H is applied on a GPU.
 
     Raises

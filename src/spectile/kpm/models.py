@@ -189,7 +189,7 @@ def read_wannier90(
 
 
 def from_pythtb(model: Any) -> LatticeModel:
-    """Return a model of PythTB (1.8, ``tb_model``), without spin, as one of ours.
+    """Return a model of PythTB (1.8, ``tb_model``), without spin, as a :class:`LatticeModel`.
 
     Raises
     ------

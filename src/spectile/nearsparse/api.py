@@ -53,7 +53,7 @@ def spamm(
     a : array, shape (..., m, k)
         float16, bfloat16, float32, float64, complex64 or complex128; a NumPy or CuPy array, or any object with
         ``__cuda_array_interface__`` or ``__dlpack__``.  Leading dimensions are batches and broadcast as in
-        `numpy.matmul`.  Complex products are the CPU's.
+        `numpy.matmul`.  Complex matrices are multiplied on a CPU alone.
     b : array, shape (..., k, n)
         Of the same dtype and kind as `a`.
     tau : float, optional
@@ -75,13 +75,14 @@ def spamm(
     c : array, shape (..., m, n), optional
         Needed when `beta` is not 0; not read otherwise, and never written unless it is also `out`.
     out : array, shape (..., m, n), optional
-        Receives the result; C-contiguous, of the dtype of C.  Where it overlaps an operand, as much memory is taken.
+        Receives the result; C-contiguous, of the dtype of C.  Where it overlaps an operand, the call takes as much
+        memory again.
     strict : bool, default False
         Multiply exactly the valid tile products.  By default a backend may multiply some more where that is faster,
         which only lowers the error; the result's `executed_ratio` counts them.
     precision : {"float16", "float16c16", "float32", "tf32x3", "float64", "complex64", "complex128"}, optional
-        By default the dtype of the inputs, with a float32 C for float16 and bfloat16, of which a copy in float32 is
-        multiplied for the latter.  "float16c16" rounds C to float16;
+        By default the dtype of the inputs.  For float16 and bfloat16 C is float32, and bfloat16 is converted to float32
+        before it is multiplied.  "float16c16" rounds C to float16;
         "tf32x3" multiplies float32 by three TF32 products on CUDA's tensor cores.  The short forms "fp16", "fp16c16",
         "fp32" and "fp64" are accepted as well.
     check_finite : bool, optional
@@ -100,10 +101,11 @@ def spamm(
     split : {"rows", "columns"}
         How the operands in lists were distributed.
     method : {"spamm", "auto"}
-        "auto" takes the dense product of the vendor where it is faster by an estimate, and the result's `method` says
-        so.  A valid ratio that is given decides at once, and so does a size at which SpAMM never wins; otherwise the
-        valid products are counted first and the count is read back where that costs less than a wrong choice would.
-        For two matrices; a batch and several GPUs always take SpAMM, and so does a CPU where C is added.
+        "auto" takes the dense product (the vendor's on a GPU, NumPy's on a CPU) where it is estimated to be faster, and
+        the result's `method` says so.  A valid ratio that is given decides at once, and so does a size at which SpAMM
+        never wins; otherwise the valid products are counted first and the count is read back where that costs less than
+        a wrong choice would. This is for two matrices: SpAMM always multiplies a batch, on several GPUs, and on a CPU
+        where C is added.
 
     Returns
     -------

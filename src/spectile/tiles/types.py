@@ -13,7 +13,7 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
 class Error(NamedTuple):
-    """Guaranteed bounds of what a matrix differs from the exact one by.
+    """Guaranteed bounds of the difference between a matrix and the exact one.
 
     Attributes
     ----------

@@ -51,7 +51,7 @@ def spgemm(
     check_finite: bool = True,
     backend: Backend = "auto",
 ) -> Any:
-    """Multiply two sparse matrices: C = A B, over a semiring, and return what is wanted of it.
+    """Multiply two sparse matrices: C = A B, over a semiring, under a mask, or with its largest entries alone.
 
     Parameters
     ----------
@@ -67,8 +67,8 @@ def spgemm(
         ``or_and`` is of Booleans: what is not 0 is True.  ``any_pair`` gives True where A and B meet, ``plus_pair``
         how often, int64 (of CuPy, which has no sparse integers, float64); both read no values.
     mask : sparse matrix or array, shape (m, n), optional
-        Only entries of C are made that the mask holds and that are not 0 in it; they cost what their products cost, by
-        rows or by columns of B, whichever is less.
+        Only those entries of C are made where the mask has an entry that is not 0; they cost what their products cost,
+        by rows or by columns of B, whichever is less.
     complement : bool, default False
         Whether those entries are dropped instead, and all others made.
     alpha, beta : number, default 1 and 0
