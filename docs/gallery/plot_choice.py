@@ -1,6 +1,6 @@
 """
-What a call would do, and on what
-=================================
+What a call would do, and on which machine
+==========================================
 
 ``spectile.explain`` lists the ways in which a call may be computed, with predicted times, and which one is taken.
 ``show_config`` tells what the machine has.

@@ -3,7 +3,7 @@ A density matrix with its certificate
 =====================================
 
 ``density_matrix`` finds the projector on the occupied states of an insulator without diagonalizing it.  The error
-that it tells is a guarantee.  Here a dense eigensolver confirms it.
+that it reports is a guarantee.  Here a dense eigensolver confirms it.
 """
 
 import matplotlib.pyplot as plt
@@ -25,8 +25,8 @@ print(f"true error {true:.1e}, guaranteed {p.error:.1e}")
 assert true <= p.error <= 1e-6
 
 # %%
-# The density matrix decays with distance, and most of its tiles are not stored; beside it what each step of the
-# purification was off by, and what it knew of the gap.
+# The density matrix decays with distance, and most of its tiles are not stored; beside it, the error of each step of
+# the purification, and the gap that was known by then.
 
 fig, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.8), layout="constrained")
 size = np.log10(np.maximum(np.abs(p.matrix.to_dense()), 1e-12))

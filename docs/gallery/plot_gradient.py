@@ -2,8 +2,8 @@
 The shape of a molecule by gradients through an eigensolver
 ===========================================================
 
-``spectile.torch.eigh`` has derivatives, also where eigenvalues coincide.  A ring of sites whose bonds weaken with
-length and cost energy when they are short finds its lengths by descent.
+``spectile.torch.eigh`` has derivatives, also where eigenvalues coincide.  The bonds of a ring of sites weaken with
+length and cost energy when they are short; gradient descent finds their lengths.
 """
 
 import matplotlib.pyplot as plt
@@ -34,7 +34,7 @@ for _ in range(120):
 print("largest force:", f"{gradient.abs().max():.1e}")
 
 # %%
-# With four electron pairs on eight sites the ring is not happy with equal bonds (Peierls): long and short take turns.
+# With four electron pairs on eight sites, equal bonds are unstable (Peierls): long and short bonds alternate.
 
 fig, ax = plt.subplots()
 ax.plot(history)

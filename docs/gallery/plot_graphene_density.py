@@ -3,7 +3,7 @@ Density of states of graphene, with error bars
 ==============================================
 
 ``kpm_dos`` multiplies the Hamiltonian by a few random vectors and never factorises it.  The trace over random vectors
-has a statistical error, which the density tells at each energy.
+has a statistical error, which the density reports at each energy.
 """
 
 import matplotlib.pyplot as plt

@@ -1,8 +1,8 @@
 """
-Clusters of a graph by Markov's walk
-====================================
+Markov clustering of a graph
+============================
 
-A random walk on a graph is squared and made sharper until each walker stays in its cluster (van Dongen, 2000).
+A random walk on a graph is squared and sharpened until each walker stays in its cluster (van Dongen, 2000).
 ``spgemm`` drops what is small while it multiplies, so that the walk stays sparse.
 """
 
@@ -27,7 +27,7 @@ print(f"{count} clusters")
 assert len(set(zip(group.tolist(), cluster.tolist(), strict=True))) == count == 4
 
 # %%
-# The graph as it came, and with its vertices in the order of their clusters:
+# The graph in its original order, and with its vertices in the order of their clusters:
 
 order = np.argsort(cluster)
 fig, axes = plt.subplots(1, 3, figsize=(9.5, 3.2), layout="constrained")

@@ -1,10 +1,10 @@
 """
-An error that you can bear, and the work that is left
-=====================================================
+The acceptable error, and the work that remains
+===============================================
 
 The speed-up of a near-sparse product is at most one over the share of tile products that are left.
-``spamm_threshold`` tells this share for an error without multiplying anything, for matrices that decay more or less
-fast.
+``spamm_threshold`` tells this share for a given error without multiplying anything; here for matrices that decay at
+different rates.
 """
 
 import matplotlib.pyplot as plt

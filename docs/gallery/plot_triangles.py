@@ -2,8 +2,8 @@
 Triangles of a graph
 ====================
 
-The product of the upper triangle of an adjacency matrix with itself counts paths; with a mask only those are made
-that an edge closes.  networkx agrees.
+The product of the upper triangle of an adjacency matrix with itself counts paths; with a mask only those paths
+are counted that an edge closes.  networkx agrees.
 """
 
 import matplotlib.pyplot as plt

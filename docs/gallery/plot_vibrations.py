@@ -3,7 +3,7 @@ Vibrations of a string with a weight: a generalized problem
 ===========================================================
 
 Finite elements give K u = ω² M u with a stiffness K and a mass M, neither of them the identity.  ``eigh(K, M)`` takes
-both, and a part of the spectrum by number.
+both, and finds a part of the spectrum by index.
 """
 
 import matplotlib.pyplot as plt

@@ -2,8 +2,8 @@
 A self-consistent field of PySCF without a diagonalization
 ==========================================================
 
-PySCF makes the Fock matrix of two waters from their density, ``density_matrix`` the density from the Fock matrix.
-The energy is that of PySCF's own field.
+PySCF makes the Fock matrix of two water molecules from their density, ``density_matrix`` the density from the Fock
+matrix.  The energy is that of PySCF's own field.
 """
 
 import matplotlib.pyplot as plt
