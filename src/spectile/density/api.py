@@ -12,7 +12,7 @@ from spectile.core.options import number, word
 from spectile.density.factor import refined
 from spectile.density.functions import fermi
 from spectile.density.maps import METHODS
-from spectile.density.operands import in_tiles
+from spectile.density.operands import in_tiles, positive
 from spectile.density.projector import Unresolved, projector
 from spectile.density.result import DensityMatrix
 from spectile.tiles import Error, TileMatrix
@@ -97,13 +97,11 @@ def density_matrix(
     True
     """
     word("method", method, *METHODS)
-    error = number("error", error)
+    error = positive("error", error)
     electrons = None if electrons is None else number("electrons", electrons)
     mu, beta = (None if x is None else number(name, x) for name, x in (("mu", mu), ("beta", beta)))
     if (electrons is None) == (mu is None):
         raise ValueError("pass the number of electrons of one spin, or a chemical potential mu, and not both")
-    if not (error > 0 and math.isfinite(error)):
-        raise ValueError(f"error is {error}: pass a positive number")
     if start is not None and not isinstance(start, DensityMatrix):
         raise TypeError(f"start is a {type(start).__name__}: pass what density_matrix returned")
     h = in_tiles("f", f, block, permutation, hermitian=True)

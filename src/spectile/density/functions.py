@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.options import number
+from spectile.density.operands import hermitian, positive
 from spectile.density.projector import projector
 from spectile.tiles import Error, TileMatrix
 from spectile.tiles.types import EXACT, SLACK, roundoff
@@ -34,6 +36,8 @@ def fermi(h: TileMatrix, *, mu: float, beta: float, error: float = 1e-6) -> Tile
 
     Raises
     ------
+    TypeError
+        If the matrix is no tile matrix, or a number is none.
     ValueError
         If `h` is not stored as Hermitian, beta times its width is too large for a series, or rounding does not allow
         the error.
@@ -49,8 +53,9 @@ def fermi(h: TileMatrix, *, mu: float, beta: float, error: float = 1e-6) -> Tile
     def function(x: Any) -> Any:
         return 0.5 * (1 - np.tanh(beta / 2 * (x - mu)))
 
-    if not (beta > 0 and math.isfinite(beta) and math.isfinite(mu)):
-        raise ValueError(f"mu is {mu} and beta {beta}: pass a finite number and a positive one")
+    h, mu, beta = hermitian("h", h), number("mu", mu), positive("beta", beta)
+    if not math.isfinite(mu):
+        raise ValueError(f"mu is {mu}: pass a finite number")
 
     def largest(centre: float, half: float, rho: float) -> float:
         # Poles lie at mu +- i pi / beta, and where beta |imaginary part| <= pi / 2 the modulus is at most 1.
@@ -71,6 +76,8 @@ def exp(x: TileMatrix, *, error: float = 1e-8) -> TileMatrix:
 
     Raises
     ------
+    TypeError
+        If the matrix is no tile matrix, or a number is none.
     ValueError
         As `fermi`.
 
@@ -81,7 +88,7 @@ def exp(x: TileMatrix, *, error: float = 1e-8) -> TileMatrix:
     >>> round(exp(spectile.TileMatrix.identity([1])).trace(), 6)
     2.718282
     """
-    high = x.eigenvalue_bounds()[1]
+    high = hermitian("x", x).eigenvalue_bounds()[1]
     if high > 600:
         raise ValueError(f"x has eigenvalues of up to {high:.3g}, whose exponential overflows: scale or shift it")
 
@@ -106,6 +113,8 @@ def polynomial(x: TileMatrix, coefficients: Any, *, error: float = 1e-8) -> Tile
 
     Raises
     ------
+    TypeError
+        If the matrix is no tile matrix, or a number is none.
     ValueError
         As `fermi`, or if a coefficient is not finite.
 
@@ -116,9 +125,10 @@ def polynomial(x: TileMatrix, coefficients: Any, *, error: float = 1e-8) -> Tile
     >>> round(polynomial(spectile.TileMatrix.identity([1]), [1.0, 2.0, 3.0]).trace(), 9)
     6.0
     """
-    given = np.atleast_1d(np.asarray(coefficients, np.float64))
-    if given.ndim != 1 or not np.isfinite(given).all():
+    given = np.array([number("coefficients", value) for value in np.ravel(coefficients)])
+    if not (given.size and np.ndim(coefficients) <= 1 and np.isfinite(given).all()):
         raise ValueError("coefficients are no list of finite numbers: pass those of a polynomial, the constant first")
+    x, error = hermitian("x", x), positive("error", error)
     centre, half = _interval(x)
     inner = np.polynomial.Polynomial(given)(np.polynomial.Polynomial([centre, half]))
     series = np.polynomial.chebyshev.poly2cheb(inner.coef)
@@ -140,6 +150,8 @@ def sign(x: TileMatrix, *, error: float = 1e-6) -> TileMatrix:
 
     Raises
     ------
+    TypeError
+        If the matrix is no tile matrix, or a number is none.
     ValueError
         If there is no gap around 0, or as `fermi`.
 
@@ -151,13 +163,12 @@ def sign(x: TileMatrix, *, error: float = 1e-6) -> TileMatrix:
     >>> sign(a).to_dense().round(6).tolist()
     [[-1.0, 0.0], [0.0, 1.0]]
     """
+    x, error = hermitian("x", x), positive("error", error)
     return (-2.0 * projector(x, -1, 0.0, error / 2, "sp2_accelerated").matrix).shifted(1.0)
 
 
 def _interval(x: TileMatrix) -> tuple[float, float]:
     """Return the middle and half the width of an interval around the eigenvalues, stored and exact."""
-    if not x.hermitian:
-        raise ValueError("the matrix is not stored as Hermitian: make it with hermitian=True")
     low, high = x.eigenvalue_bounds()
     return (low + high) / 2, max((high - low) / 2, 1e-3 * max(abs(low), abs(high)), 1e-300) * (1 + 1e-9)
 
@@ -167,8 +178,7 @@ def _of_function(x: TileMatrix, function: Any, largest: Callable[..., float], er
 
     L. N. Trefethen, Approximation Theory and Approximation Practice, theorem 8.2.
     """
-    if not (error > 0 and math.isfinite(error)):
-        raise ValueError(f"error is {error}: pass a positive number")
+    error = positive("error", error)
     centre, half = _interval(x)
     root = math.sqrt(x.shape[0])
     radii = 1 + np.logspace(-4, 3, 400)

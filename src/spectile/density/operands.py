@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from spectile.core.options import number
 from spectile.tiles import TileMatrix
 from spectile.tiles.layout import offsets
 from spectile.tiles.types import SLACK, roundoff
@@ -40,3 +42,18 @@ def in_tiles(name: str, given: Any, block: Any, permutation: Any = None, hermiti
         return whole.hermitian_part()
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
+
+
+def hermitian(name: str, given: Any) -> TileMatrix:
+    """Return a tile matrix that is stored as Hermitian, or raise where it is none."""
+    if not isinstance(given, TileMatrix):
+        raise TypeError(f"{name} is a {type(given).__name__}: store it in tiles, as TileMatrix.from_dense does")
+    return in_tiles(name, given, None, hermitian=True)
+
+
+def positive(name: str, value: Any) -> float:
+    """Return a positive finite number, or raise where it is none."""
+    value = number(name, value)
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"{name} is {value}: pass a positive number")
+    return value

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spectile.core.arrays import host_array
 from spectile.core.choice import Candidate
 from spectile.core.device import Backend, choose_backend
 from spectile.core.options import flag, word
@@ -309,7 +310,8 @@ def spmm(A: Any, X: Any, *, check_finite: bool = True) -> np.ndarray:
     Raises
     ------
     TypeError
-        If `A` is not sparse or on a GPU (CuPy's ``A @ X`` is cuSPARSE), or the common type is no float.
+        If `A` is not sparse or on a GPU (CuPy's ``A @ X`` is cuSPARSE), `X` is no array or masked, or the common type
+        is no float.
     ValueError
         If the shapes do not fit, or an entry is not finite.
 
@@ -325,6 +327,7 @@ def spmm(A: Any, X: Any, *, check_finite: bool = True) -> np.ndarray:
         raise TypeError("A is on a GPU, and spmm is computed on the host: use A @ X, which is cuSPARSE")
     if not isinstance(X, np.ndarray):
         raise TypeError(f"X is a {type(X).__name__}, not an array of NumPy: use spgemm for a sparse one")
+    X = host_array("X", X)
     if X.ndim not in (1, 2) or X.shape[0] != A.shape[1]:
         raise ValueError(f"A has shape {A.shape} and X {X.shape}: the columns of A must be the rows of X")
     kind = np.result_type(A.dtype, X.dtype)
@@ -365,13 +368,17 @@ def _check_wanted(A: Any, B: Any, wanted: Wanted, precision: Precision) -> None:
         for name, kind in kinds:
             if kind.kind == "c" and precision.dtype.kind != "c":
                 raise TypeError(f"{name} is complex and the product is real: convert A with .astype(complex)")
-    prune, top_n = wanted.prune, wanted.top_n
-    if prune is not None and (not isinstance(prune, Real) or not 0 <= _number("prune", prune) < np.inf):
-        raise ValueError(f"prune is {reprlib.repr(prune)}; give the size below which entries are dropped, 0 or more")
+    _check_prune(wanted.prune)
+    top_n = wanted.top_n
     if top_n is not None and (not isinstance(top_n, Integral) or top_n < 1):
         raise ValueError(
             f"top_n is {reprlib.repr(top_n)}; give the number of entries of a row that are kept, 1 or more"
         )
+
+
+def _check_prune(prune: Any) -> None:
+    if prune is not None and (not isinstance(prune, Real) or not 0 <= _number("prune", prune) < np.inf):
+        raise ValueError(f"prune is {reprlib.repr(prune)}; give the size below which entries are dropped, 0 or more")
 
 
 def _number(name: str, value: Any) -> Any:
@@ -475,6 +482,7 @@ def galerkin(R: Any, A: Any, P: Any, *, memory_limit: int | None = None) -> Gale
     >>> product.C.toarray().tolist(), product.numeric(2 * A).toarray().tolist()
     ([[2.0, -1.0], [-1.0, 2.0]], [[4.0, -2.0], [-2.0, 4.0]])
     """
+    _check_limit(memory_limit)
     from spectile.tsparse.cpu.galerkin import GalerkinProduct
 
     return GalerkinProduct(R, A, P, memory_limit)
@@ -531,6 +539,7 @@ def error_bound(
     if check_pair(A, B):
         raise TypeError("A and B are on a GPU, and the bound is computed on the host: copy them there with A.get()")
     chosen = choose_precision(A, B, precision)
+    _check_prune(prune)
     left, right = operands(A, B)
     pattern = cpu.symbolic(left, right)
     if chosen.dtype.kind == "i":

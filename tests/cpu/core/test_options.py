@@ -1,6 +1,7 @@
 """Options of every public function: what is no choice is refused in a sentence that names it."""
 
 import inspect
+import operator
 import warnings
 
 import numpy as np
@@ -12,6 +13,7 @@ import spectile
 N = 12
 DENSE = np.exp(-abs(np.subtract.outer(np.arange(N), np.arange(N))) / 2.0)
 SPARSE = sp.csr_array(np.where(DENSE > 0.1, DENSE, 0.0))
+TILES = spectile.TileMatrix.from_dense(DENSE, 4, hermitian=True)
 BAND = np.array([np.full(N, 2.0), np.ones(N)])
 CALLS = {
     "spamm": ((DENSE, DENSE), {"tau": 0.1}),
@@ -43,6 +45,20 @@ CALLS = {
     "kpm_dos": ((SPARSE,), {"num_moments": 8, "num_vectors": 2}),
     "ldos": ((SPARSE, [1]), {"num_moments": 8}),
     "spectral_function": ((SPARSE, [[0.5]], np.arange(N)[:, None]), {"num_moments": 8}),
+    "density.fermi": ((TILES,), {"mu": 0.5, "beta": 1.0}),
+    "density.exp": ((TILES,), {}),
+    "density.polynomial": ((TILES, [1.0, 2.0]), {}),
+    "density.sign": ((TILES,), {}),
+    "density.inverse_factor": ((DENSE,), {}),
+    "density.inverse_sqrt": ((DENSE,), {}),
+    "density.polar": ((DENSE,), {}),
+    "tsparse.symbolic": ((SPARSE, SPARSE), {}),
+    "tsparse.galerkin": ((SPARSE, SPARSE, SPARSE), {}),
+    "tsparse.error_bound": ((SPARSE, SPARSE), {}),
+    "tsparse.spmm": ((SPARSE, DENSE), {}),
+    "tsparse.row_blocks": ((SPARSE, SPARSE), {}),
+    "nearsparse.norm_map": ((DENSE,), {}),
+    "nearsparse.distribute": ((DENSE, DENSE, 0.1, 1), {}),
 }
 FLAGS = {
     "lower",
@@ -106,23 +122,33 @@ TAKEN = {
     "alpha": {"negative"},
     "top_n": {"huge"},
     "tau": {"infinite"},
+    "mu": {"negative"},
 }
 
 
 def options():
     for name, (given, words) in CALLS.items():
-        signature = inspect.signature(getattr(spectile, name))
-        taken = signature.bind(*given).arguments
-        for option in signature.parameters:
+        signature = inspect.signature(operator.attrgetter(name)(spectile))
+        taken = signature.bind_partial(*given).arguments
+        for option, parameter in signature.parameters.items():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                continue
             if option not in taken and option not in words.keys() & {"tau", "rtol"} | OTHERS:
                 yield name, option
 
 
 def test_each_option_is_known_here():
     assert {option for _, option in options()} <= FLAGS | NUMBERS | WORDS | PATHS | RESULTS
-    assert set(CALLS) == {name for name in spectile.__all__ if inspect.isfunction(getattr(spectile, name))} - {
+    own = [(name, getattr(spectile, name)) for name in spectile.__all__]
+    for part in ("density", "nearsparse", "tsparse"):
+        module = getattr(spectile, part)
+        found = ((f"{part}.{name}", getattr(module, name)) for name in module.__all__)
+        own += [(name, thing) for name, thing in found if thing not in dict(own).values()]
+    assert set(CALLS) == {name for name, thing in own if inspect.isfunction(thing)} - {
         "spamm_plan",  # for a GPU alone
         "explain",  # takes another function's
+        "nearsparse.explain",
+        "tsparse.explain",
         "show_config",
     }
 
@@ -140,7 +166,7 @@ def test_what_is_no_choice_is_refused_by_name(name, option, tmp_path):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with pytest.raises((ValueError, TypeError, MemoryError)) as refused:
-                getattr(spectile, name)(*given, **words | {option: value})
+                operator.attrgetter(name)(spectile)(*given, **words | {option: value})
         message = str(refused.value)
         named = isinstance(refused.value, MemoryError) or option.lower() in message.lower()
         assert len(message) < 400 and named, (kind, message)

@@ -429,3 +429,22 @@ def test_a_projector_is_its_own_density_matrix():
     h = np.diag([-2.0, 3.0, 3.0, -2.0])
     assert_guaranteed(spectile.density_matrix(h, electrons=2, block=2), h, 2)
     assert_guaranteed(spectile.density_matrix(h, mu=0.0, block=1), h, 2)
+
+
+def test_functions_take_hermitian_tile_matrices_alone():
+    dense = np.diag([1.0, 2.0, 3.0])
+    tiles = TileMatrix.from_dense(dense, 2)
+    calls = (
+        lambda x: fermi(x, mu=1.0, beta=1.0),
+        exp,
+        lambda x: polynomial(x, [1.0, 2.0]),
+        sign,
+    )
+    for call in calls:
+        with pytest.raises(TypeError, match="is a ndarray: store it in tiles"):
+            call(dense)
+        with pytest.raises(ValueError, match="not stored as Hermitian"):
+            call(tiles)
+    for wrong, error in (([], ValueError), ([[1.0]], ValueError), ([1.0, np.nan], ValueError), ([1j], TypeError)):
+        with pytest.raises(error, match="coefficients"):
+            polynomial(tiles.hermitian_part(), wrong)

@@ -117,6 +117,15 @@ def test_a_limit_is_kept_in_other_formats(form, wanted):
     np.testing.assert_allclose(abs(C - whole).max(), 0, atol=1e-12)
 
 
+def test_a_square_by_columns_takes_no_more_than_by_rows():
+    A = random(3000, 3000, 5, 3, dtype=np.float32, duplicates=True)
+    by_rows, by_columns = (
+        least(lambda limit, x=x: spgemm(x, x, format=x.format, precision="float64", memory_limit=limit, backend="cpu"))
+        for x in (A, A.T)
+    )
+    assert by_columns == by_rows
+
+
 @pytest.mark.parametrize("form", ["csr", "coo"])
 def test_a_kept_pattern_keeps_its_limit(form):
     A = random(3000, 3000, 5, 3, form=form, duplicates=form == "coo")

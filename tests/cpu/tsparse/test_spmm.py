@@ -80,6 +80,7 @@ def test_wrong_input_gets_one_sentence():
         ((A, sp.csr_array(X)), TypeError, "use spgemm for a sparse one"),
         ((X, X), TypeError, "not a sparse matrix"),
         ((A.astype(int), X.astype(int)), TypeError, "convert one with"),
+        ((A, np.ma.masked_array(X, X > 0)), TypeError, "X has masked entries"),
     ):
         with pytest.raises(error, match=said):
             spmm(*wrong)

@@ -41,7 +41,8 @@ def spgemm(
     turned = by_columns(A, B, form, precision, memory_limit is not None)
     if turned:
         _LOG.debug("C is made by columns")
-        A, B = (A.T, A.T) if A is B else (B.T, A.T)
+        right = A.T
+        A, B = right if A is B else B.T, right
     exact = precision.dtype.kind == "i"
     room = memory.room(A, B, precision, memory_limit, exact)
     left, right = factors(A, B, turned, check_finite=check_finite, integers=exact)
