@@ -12,7 +12,7 @@ from spectile.core.options import number, word
 from spectile.density.factor import refined
 from spectile.density.functions import fermi
 from spectile.density.maps import METHODS
-from spectile.density.operands import in_tiles, positive
+from spectile.density.operands import in_tiles, positive, within_range
 from spectile.density.projector import Unresolved, projector
 from spectile.density.result import DensityMatrix
 from spectile.tiles import Error, TileMatrix
@@ -104,7 +104,7 @@ def density_matrix(
         raise ValueError("pass the number of electrons of one spin, or a chemical potential mu, and not both")
     if start is not None and not isinstance(start, DensityMatrix):
         raise TypeError(f"start is a {type(start).__name__}: pass what density_matrix returned")
-    h = in_tiles("f", f, block, permutation, hermitian=True)
+    h = within_range("f", in_tiles("f", f, block, permutation, hermitian=True))
     n = h.shape[0]
     if electrons is not None and not 0 <= electrons <= n:
         raise ValueError(f"electrons is {electrons:g}, and the basis has room for 0 to {n} of one spin")
@@ -116,7 +116,7 @@ def density_matrix(
         raise ValueError("start has other tiles or another order of rows than f: give both the same, or no start")
     if s is None:
         return _orthogonal(h, electrons, mu, error, beta, method, start)
-    overlap = in_tiles("s", s, np.diff(h.rows), h.permutation, hermitian=True)
+    overlap = within_range("s", in_tiles("s", s, np.diff(h.rows), h.permutation, hermitian=True))
     near = refined(overlap, 1e-2, start=None if start is None else start.factor).z
     rough = near.norm("spectral") ** 2
     size = max(1.0, rough) * max(1.0, h.norm("spectral"))

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from spectile.density.maps import Polynomial
-from spectile.density.operands import in_tiles, positive
+from spectile.density.operands import in_tiles, positive, within_range
 from spectile.tiles import Error, TileMatrix
 from spectile.tiles.types import EXACT, SLACK
 
@@ -67,7 +67,7 @@ def inverse_factor(s: Any, *, error: float = 1e-8, block: Any = 32) -> TileMatri
     >>> bool(np.abs(z.T @ s.to_dense() @ z - np.eye(2)).max() < 1e-10)
     True
     """
-    s, error = in_tiles("s", s, block, hermitian=True), positive("error", error)
+    s, error = within_range("s", in_tiles("s", s, block, hermitian=True)), positive("error", error)
     found = refined(s, error)
     if found.size > error:
         raise ValueError(
@@ -108,7 +108,7 @@ def inverse_sqrt(s: Any, *, error: float = 1e-8, block: Any = 32) -> TileMatrix:
     >>> inverse_sqrt(np.diag([4.0, 0.25])).to_dense().round(6).tolist()
     [[0.5, 0.0], [0.0, 2.0]]
     """
-    s, error = in_tiles("s", s, block, hermitian=True), positive("error", error)
+    s, error = within_range("s", in_tiles("s", s, block, hermitian=True)), positive("error", error)
     cap, best = 0.02 * error, math.inf
     for _ in range(_PASSES):
         found = refined(s, cap, cap)
@@ -155,7 +155,7 @@ def polar(a: Any, *, error: float = 1e-8, block: Any = 32) -> tuple[TileMatrix, 
     >>> u.to_dense().round(6).tolist(), p.to_dense().round(6).tolist()
     ([[0.0, -1.0], [1.0, 0.0]], [[3.0, 0.0], [0.0, 2.0]])
     """
-    a, error = in_tiles("a", a, block), positive("error", error)
+    a, error = within_range("a", in_tiles("a", a, block), small=False), positive("error", error)
     exact_a = a._with(error=EXACT)
     size = exact_a.norm("spectral")
     if a.shape[0] < a.shape[1] or size == 0:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core.options import number
-from spectile.density.operands import hermitian, positive
+from spectile.density.operands import hermitian, positive, within_range
 from spectile.density.projector import projector
 from spectile.tiles import Error, TileMatrix
 from spectile.tiles.types import EXACT, SLACK, roundoff
@@ -128,7 +128,7 @@ def polynomial(x: TileMatrix, coefficients: Any, *, error: float = 1e-8) -> Tile
     given = np.array([number("coefficients", value) for value in np.ravel(coefficients)])
     if not (given.size and np.ndim(coefficients) <= 1 and np.isfinite(given).all()):
         raise ValueError("coefficients are no list of finite numbers: pass those of a polynomial, the constant first")
-    x, error = hermitian("x", x), positive("error", error)
+    x, error = within_range("x", hermitian("x", x)), positive("error", error)
     centre, half = _interval(x)
     inner = np.polynomial.Polynomial(given)(np.polynomial.Polynomial([centre, half]))
     series = np.polynomial.chebyshev.poly2cheb(inner.coef)
@@ -163,7 +163,7 @@ def sign(x: TileMatrix, *, error: float = 1e-6) -> TileMatrix:
     >>> sign(a).to_dense().round(6).tolist()
     [[-1.0, 0.0], [0.0, 1.0]]
     """
-    x, error = hermitian("x", x), positive("error", error)
+    x, error = within_range("x", hermitian("x", x)), positive("error", error)
     return (-2.0 * projector(x, -1, 0.0, error / 2, "sp2_accelerated").matrix).shifted(1.0)
 
 

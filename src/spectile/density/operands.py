@@ -51,6 +51,15 @@ def hermitian(name: str, given: Any) -> TileMatrix:
     return in_tiles(name, given, None, hermitian=True)
 
 
+def within_range(name: str, x: TileMatrix, *, small: bool = True) -> TileMatrix:
+    """Return a matrix whose squares its dtype holds, or raise; those of a `small` one may be lost."""
+    held, norm = np.finfo(x.dtype), x.norm()
+    least, most = math.sqrt(float(held.tiny) / float(held.eps)), math.sqrt(float(held.max) * float(held.eps))
+    if norm > most or not (small or norm == 0 or norm >= least):
+        raise ValueError(f"{name} has norm {norm:.3g}, and {x.dtype} does not hold its squares: scale {name}")
+    return x
+
+
 def positive(name: str, value: Any) -> float:
     """Return a positive finite number, or raise where it is none."""
     value = number(name, value)

@@ -448,3 +448,31 @@ def test_functions_take_hermitian_tile_matrices_alone():
     for wrong, error in (([], ValueError), ([[1.0]], ValueError), ([1.0, np.nan], ValueError), ([1j], TypeError)):
         with pytest.raises(error, match="coefficients"):
             polynomial(tiles.hermitian_part(), wrong)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_matrices_whose_squares_are_out_of_range_are_named(dtype):
+    large, small = (
+        np.diag([1.0, 2.0, 4.0]).astype(dtype) * scale
+        for scale in ({"f4": (1e30, 1e-30), "f8": (1e300, 1e-200)}[dtype])
+    )
+    tiles = TileMatrix.from_dense(large, 2, hermitian=True)
+    calls = {
+        "f": [lambda: spectile.density_matrix(large, electrons=1, block=2, error=1e-3)],
+        "s": [
+            lambda: inverse_sqrt(large, error=1e-3),
+            lambda: inverse_factor(large, error=1e-3),
+            lambda: spectile.density_matrix(np.eye(3, dtype=dtype), large, electrons=1, block=2, error=1e-3),
+        ],
+        "a": [lambda: polar(large, error=1e-3), lambda: polar(small, error=1e-3)],
+        "x": [lambda: sign(tiles, error=1e-3), lambda: polynomial(tiles, [1.0, 2.0], error=1e-3)],
+    }
+    for name, given_ in calls.items():
+        for call in given_:
+            with pytest.raises(ValueError, match=f"^{name} has norm .*scale {name}"):
+                call()
+    exact = np.diag([1.0, 0.0, 0.0])
+    assert (
+        np.linalg.norm(spectile.density_matrix(small, electrons=1, block=2, error=1e-3).matrix.to_dense() - exact)
+        <= 1e-3
+    )
