@@ -16,12 +16,15 @@ from spectile.core import memory
 from spectile.core.device import Backend
 from spectile.core.options import flag
 from spectile.core.protocols import ArrayLike
+from spectile.evd import costs
 from spectile.evd.arguments import any_on_device, placed, require_square
 from spectile.evd.types import working_dtype
 
 Function = str | Callable[[Any], Any]
 #: Matrices that a derivative holds at once.
 HELD = 14
+#: Products of matrices that a derivative takes.
+DERIVATIVE_PRODUCTS = 5
 
 
 def matrix_function(
@@ -143,10 +146,15 @@ def matrix_function_frechet(
             raise ValueError(f"df is known of {f!r}: leave it out")
     elif not callable(df):
         raise (ValueError if df is None else TypeError)("df is no function: pass the derivative of f, a callable")
-    n, order = require_square(a)[-1], require_square(e, "e")[-1]
+    shape, other = require_square(a), require_square(e, "e")
+    n, order = shape[-1], other[-1]
     if order != n:
         raise ValueError(f"e is of order {order} and a of {n}: give a direction of the same order")
-    xp, (matrix, direction), in_kind = placed({"a": a, "e": e}, backend)
+    xp, (matrix, direction), in_kind = placed(
+        {"a": a, "e": e},
+        backend,
+        lambda: costs.dense(np.broadcast_shapes(shape, other), (a,), vectors=True, functions=DERIVATIVE_PRODUCTS),
+    )
     direction = direction.astype(working_dtype(direction.dtype), copy=False)
     if not bool(xp.isfinite(direction).all()):
         raise ValueError("e holds NaN or infinity: give a finite direction")
@@ -252,9 +260,11 @@ def _functions(
     """Return functions of the same matrices, for one decomposition."""
     for f in fs:
         _require_function(f)
-    require_square(a)
+    shape = require_square(a)
     flag("overwrite_a", overwrite_a)
-    xp, (matrix,), in_kind = placed({"a": a}, backend)
+    xp, (matrix,), in_kind = placed(
+        {"a": a}, backend, lambda: costs.dense(shape, (a,), vectors=True, functions=len(fs))
+    )
     w, v = evd.eigh(
         matrix,
         lower=lower,

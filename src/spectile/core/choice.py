@@ -48,6 +48,19 @@ def cheapest(system: str, candidates: Iterable[Candidate]) -> Candidate:
     return chosen
 
 
+def not_taken(kernel: str, candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return all candidates but the one of this name, none of which applies, and why tells what each would take.
+
+    Examples
+    --------
+    >>> not_taken("a", [Candidate("a", 1e-3, "one"), Candidate("b", 2e-3, "two")])
+    [Candidate(kernel='b', seconds=None, why='not taken: a 0.001 s (one), b 0.002 s (two)')]
+    """
+    listed = list(candidates)
+    why = "not taken: " + ", ".join(_told(one) for one in listed)
+    return [Candidate(one.kernel, None, why) for one in listed if one.kernel != kernel]
+
+
 def _told(one: Candidate) -> str:
     return f"{one.kernel} ({one.why})" if one.seconds is None else f"{one.kernel} {one.seconds:.3g} s ({one.why})"
 

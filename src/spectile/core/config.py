@@ -18,6 +18,9 @@ _LIBRARIES = ("numpy", "scipy", "numba", "threadpoolctl", "cupy-cuda12x", "cupy-
 def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] | None:
     """Print the backend that ``"auto"`` takes, versions, processor, BLAS, CUDA devices and caches, as JSON.
 
+    The eigensolvers' host arrays go to the device only where it is predicted to be faster: ``rates`` has what that
+    rests on, in operations and bytes a second (None for float64 that stays on the host).
+
     Parameters
     ----------
     mode : {"stdout", "dicts"}
@@ -52,9 +55,10 @@ def _configuration() -> dict[str, Any]:
     import numpy  # noqa: F401 - brings its BLAS
     import threadpoolctl
 
-    from spectile.core import device
+    from spectile.core import device, placement
 
     reason = device.unavailable_reason()
+    found = device.describe() if reason is None else None
     libraries = {}
     for name in _LIBRARIES:
         try:
@@ -78,6 +82,7 @@ def _configuration() -> dict[str, Any]:
             for info in threadpoolctl.threadpool_info()
             if info.get("user_api") == "blas"
         ],
-        "cuda": {"device": dataclasses.asdict(device.describe())} if reason is None else {"unavailable": reason},
+        "cuda": {"unavailable": reason} if found is None else {"device": dataclasses.asdict(found)},
+        "rates": placement.rates(found, cores()),
         "caches": caches,
     }

@@ -5,10 +5,14 @@ from __future__ import annotations
 import functools
 import os
 import warnings
+from collections.abc import Callable
 from typing import Literal
 
+from spectile.core import placement
+from spectile.core.choice import Candidate, cheapest
 from spectile.core.devices import Device, described_as
 from spectile.core.options import word
+from spectile.core.threads import cores
 
 #: The backends of the public functions.
 Backend = Literal["auto", "cpu", "cuda"]
@@ -72,16 +76,22 @@ def require_device() -> None:
         )
 
 
-def choose_backend(backend: str, on_gpu: bool = False) -> Literal["cpu", "cuda"]:
+def choose_backend(
+    backend: str, on_gpu: bool = False, system: str = "core", work: Callable[[], placement.Work] | None = None
+) -> Literal["cpu", "cuda"]:
     """Return the backend that computes a call of a public function.
 
     Parameters
     ----------
     backend : {"auto", "cpu", "cuda"}
-        ``auto`` chooses CUDA for operands on a GPU or if there is a usable device, and the CPU otherwise.  It warns
-        once if there is a device that is too old.
+        ``auto`` chooses CUDA for operands on a GPU, and for others if there is a usable device where `work` is
+        predicted to take less.  It warns once if there is a device that is too old.
     on_gpu : bool
         Whether the operands are on a GPU.
+    system : str
+        Whose logger tells the prediction, ``spectile.SYSTEM``.
+    work : callable, optional
+        Returns what the call costs; asked only where there is a choice.  Without it any usable device is taken.
 
     Raises
     ------
@@ -102,10 +112,19 @@ def choose_backend(backend: str, on_gpu: bool = False) -> Literal["cpu", "cuda"]
         require_device()
         return "cuda"
     if available():
-        return "cuda"
+        if work is None:
+            return "cuda"
+        return "cuda" if cheapest(system, placement.candidates(work(), describe(), cores())).kernel == "cuda" else "cpu"
     if unavailable_reason() is None:
         _warn_once(f"computing on the CPU: {refusal()}")
     return "cpu"
+
+
+def backends(backend: str, on_gpu: bool, work: Callable[[], placement.Work]) -> list[Candidate]:
+    """Return the backends between which `choose_backend` chooses, none where there is no choice."""
+    if backend != "auto" or on_gpu or not available():
+        return []
+    return placement.candidates(work(), describe(), cores())
 
 
 @functools.cache

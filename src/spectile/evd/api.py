@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
-from spectile.core.choice import Candidate
+from spectile.core import device
+from spectile.core.choice import Candidate, not_taken
 from spectile.core.device import Backend
 from spectile.core.options import flag, word
+from spectile.core.placement import Work
 from spectile.core.protocols import ArrayLike
-from spectile.evd import refine
-from spectile.evd.arguments import check_driver, definite_of, reads_lower, require_square, subset_of
-from spectile.evd.dispatch import backend_module
+from spectile.evd import costs, refine
+from spectile.evd.arguments import any_on_device, check_driver, definite_of, reads_lower, require_square, subset_of
+from spectile.evd.dispatch import backend_module, chosen_backend
 from spectile.evd.distributed.matrix import BlockCyclicMatrix
 from spectile.evd.types import Definite, EighResult, Options, Tridiagonalization
 
@@ -89,7 +92,9 @@ def eigh(
         (without `comm` their own communicator counts), or arrays that each rank has whole.  Every rank gets all
         eigenvalues, and eigenvectors as such a matrix; a part of them costs what all cost.
     backend : {"auto", "cpu", "cuda"}
-        ``auto`` chooses CUDA for an array on a GPU or if there is a device; several ranks work on their CPUs.
+        ``auto`` chooses CUDA for an array on a GPU, and for arrays on the host where the device is predicted to be
+        faster than the cores, copies included; float64 and complex128 stay on the host where the device has FP64 at
+        1/32 or 1/64 of FP32.  `spectile.explain` tells it.  Several ranks work on their CPUs.
 
     Returns
     -------
@@ -165,15 +170,22 @@ def eigh(
     )  # fmt: skip
     if comm is not None:
         return _on_ranks(comm, problem, x0, backend)
-    _, options, definite = _problem(*problem)
+    shape, options, definite = _problem(*problem)
+    operands = (a,) if b is None else (a, b)
+    chosen = chosen_backend(operands if x0 is None else (*operands, x0), backend, _work(shape, operands, options))
     if x0 is not None:
         if subset_by_index is not None or subset_by_value is not None or driver is not None or type != 1:
             raise ValueError("x0 is for all eigenvectors of type 1 without a driver: leave out x0, or the other words")
-        near = refine.eigh(a, x0, options, definite, backend)
+        near = refine.eigh(a, x0, options, definite, chosen)
         if near is not None:
             return near[0] if eigvals_only else EighResult(*near)
-    found = backend_module("run", (a,) if b is None else (a, b), backend).eigh(a, options, definite)
+    found = backend_module("run", chosen).eigh(a, options, definite)
     return found if eigvals_only else EighResult(*found)
+
+
+def _work(shape: tuple[int, ...], operands: tuple[Any, ...], options: Options) -> Callable[[], Work]:
+    """Return what tells the cost of a problem, if it is asked."""
+    return functools.partial(costs.dense, shape, operands, vectors=options.vectors, subset=options.subset)
 
 
 def _on_ranks(comm: Any, problem: tuple[Any, ...], x0: Any, backend: str) -> Any:
@@ -323,13 +335,13 @@ def tridiagonalize(
     shape = require_square(a)
     if len(shape) > 2:
         raise ValueError(f"tridiagonalize takes one matrix, and not shape {shape}: loop over the batch")
-    run = backend_module("run", (a,), backend)
     options = Options(
         flag("lower", lower),
         flag("calc_q", calc_q),
         flag("overwrite_a", overwrite_a),
         flag("check_finite", check_finite),
     )
+    run = backend_module("run", chosen_backend((a,), backend, _work(shape, (a,), options)))
     return Tridiagonalization(*run.tridiagonalize(a, options))
 
 
@@ -368,7 +380,8 @@ def explain(
     -------
     list of spectile.core.choice.Candidate
         Of each its name, seconds and why.  Orders that were measured decide, so that there is no prediction: seconds
-        are NaN for the solver that is taken, and None for the others.
+        are NaN for the solver that is taken, and None for the others.  For arrays on the host and ``backend="auto"``,
+        if there is a device, the last is the backend that is not taken, with what both are predicted to take.
 
     Raises
     ------
@@ -389,9 +402,11 @@ def explain(
     if comm is not None or isinstance(a, BlockCyclicMatrix):
         name = "syevd" if options.vectors else "syev"
         return [Candidate(f"ScaLAPACK's {name}", math.nan, "several ranks")]
-    run = backend_module("run", (a,) if b is None else (a, b), backend)
-    listed: list[Candidate] = run.explain(shape, a, options, definite)
-    return listed
+    operands = (a,) if b is None else (a, b)
+    work, placed = _work(shape, operands, options), operands if x0 is None else (*operands, x0)
+    chosen = chosen_backend(placed, backend, work)
+    listed: list[Candidate] = backend_module("run", chosen).explain(shape, a, options, definite)
+    return listed + not_taken(chosen, device.backends(backend, any_on_device(placed), work))
 
 
 #: What `spectile.explain` asks, by the name of the function.

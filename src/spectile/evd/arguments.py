@@ -13,6 +13,7 @@ from spectile.core import arrays
 from spectile.core.device import choose_backend
 from spectile.core.host import in_kind_of
 from spectile.core.options import word
+from spectile.core.placement import Work
 from spectile.evd.types import Definite, Subset, UnsupportedOperandError
 
 STANDARD_DRIVERS = ("ev", "evd", "evr", "evx")
@@ -29,7 +30,9 @@ def any_on_device(operands: tuple[Any, ...]) -> bool:
     )
 
 
-def placed(given: dict[str, Any], backend: str) -> tuple[Any, list[Any], Callable[[Any], Any]]:
+def placed(
+    given: dict[str, Any], backend: str, work: Callable[[], Work] | None = None
+) -> tuple[Any, list[Any], Callable[[Any], Any]]:
     """Return operands as arrays of NumPy or CuPy, where a call is computed.
 
     Parameters
@@ -37,6 +40,8 @@ def placed(given: dict[str, Any], backend: str) -> tuple[Any, list[Any], Callabl
     given : dict
         Operands by their names, of any library.
     backend : {"auto", "cpu", "cuda"}
+    work : callable, optional
+        Returns what the call costs, for ``auto``.
 
     Returns
     -------
@@ -51,7 +56,7 @@ def placed(given: dict[str, Any], backend: str) -> tuple[Any, list[Any], Callabl
     ValueError
         If an operand is on another device than the current one, and as `choose_backend`.
     """
-    if choose_backend(backend, any_on_device(tuple(given.values()))) == "cpu":
+    if choose_backend(backend, any_on_device(tuple(given.values())), "evd", work) == "cpu":
         first = next(iter(given.values()))
         return np, [arrays.host_array(name, one) for name, one in given.items()], in_kind_of(first)
     import cupy

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Literal
 
 from spectile.core import device
+from spectile.core.placement import Work
 from spectile.evd.arguments import any_on_device
 
 
-def backend_module(name: Literal["run", "narrow"], operands: tuple[Any, ...], backend: str) -> ModuleType:
+def chosen_backend(operands: tuple[Any, ...], backend: str, work: Callable[[], Work]) -> Literal["cpu", "cuda"]:
+    """Return the backend that computes a call of these operands, which costs `work`."""
+    return device.choose_backend(backend, any_on_device(operands), "evd", work)
+
+
+def backend_module(name: Literal["run", "narrow"], backend: Literal["cpu", "cuda"]) -> ModuleType:
     """Return module `name` of the backend, imported here so that a process on the CPU needs no CuPy."""
-    if device.choose_backend(backend, any_on_device(operands)) == "cuda":
+    if backend == "cuda":
         from spectile.evd.cuda import narrow as cuda_narrow
         from spectile.evd.cuda import run as cuda_run
 

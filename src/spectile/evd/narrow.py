@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import reprlib
 from typing import Any
 
 from spectile.core.device import Backend
 from spectile.core.options import flag
+from spectile.evd import costs
 from spectile.evd.arguments import kind_of_part, refuse_other
-from spectile.evd.dispatch import backend_module
+from spectile.evd.dispatch import backend_module, chosen_backend
 
 
 def eigh_tridiagonal(
@@ -79,10 +81,12 @@ def eigh_tridiagonal(
         raise TypeError(f"lapack_driver = {reprlib.repr(lapack_driver)} is no word: name one of LAPACK's, or 'auto'")
     refuse_other("d", d)
     refuse_other("e", e)
-    return backend_module("narrow", (d, e), backend).eigh_tridiagonal(
+    eigvals_only = flag("eigvals_only", eigvals_only)
+    work = functools.partial(costs.tridiagonal, d, e, vectors=not eigvals_only)
+    return backend_module("narrow", chosen_backend((d, e), backend, work)).eigh_tridiagonal(
         d,
         e,
-        eigvals_only=flag("eigvals_only", eigvals_only),
+        eigvals_only=eigvals_only,
         select=kind_of_part(select),
         select_range=select_range,
         check_finite=flag("check_finite", check_finite),
@@ -183,10 +187,12 @@ def eig_banded(
     [0.585786, 2.0, 3.414214]
     """
     refuse_other("a_band", a_band)
-    return backend_module("narrow", (a_band,), backend).eig_banded(
+    eigvals_only = flag("eigvals_only", eigvals_only)
+    work = functools.partial(costs.banded, a_band, vectors=not eigvals_only)
+    return backend_module("narrow", chosen_backend((a_band,), backend, work)).eig_banded(
         a_band,
         lower=flag("lower", lower),
-        eigvals_only=flag("eigvals_only", eigvals_only),
+        eigvals_only=eigvals_only,
         overwrite_a_band=flag("overwrite_a_band", overwrite_a_band),
         select=kind_of_part(select),
         select_range=select_range,

@@ -81,7 +81,7 @@ def tuning(device: Device) -> Tuning:
     """
     if device.name in TUNED:
         return TUNED[device.name]
-    rates = {name: _product_rate(scalar.real, device) for name, scalar in SCALARS.items()}
+    rates = {name: device.product_rate(scalar.real) for name, scalar in SCALARS.items()}
     vendor = {"values": dict(_H200.vendor_values), "vectors": dict(_H200.vendor_vectors)}
     for name, scalar in SCALARS.items():
         # Four operations for each real number that is read; eight for a complex one.
@@ -100,14 +100,6 @@ def tuning(device: Device) -> Tuning:
         wide_band_vectors=_H200.wide_band_vectors if waits_for_memory else NEVER,
         sturm_lanes=tuple((int(count * share), lanes) for count, lanes in _H200.sturm_lanes),
     )
-
-
-def _product_rate(real: str, device: Device) -> float:
-    """Return about how many operations a second products of matrices reach, from the units of a multiprocessor."""
-    units = 64 if device.compute_capability == (8, 0) else 128
-    float32 = 2 * units * 1.7e9 * device.multiprocessors
-    # Tensor cores double the rate of fast float64.
-    return float32 if real == "float32" else float32 / device.fp64_divisor * (2 if device.fast_fp64 else 1)
 
 
 # -- who solves -------------------------------------------------------------------------------------------------------
