@@ -158,7 +158,12 @@ def matrix_function_frechet(
     direction = direction.astype(working_dtype(direction.dtype), copy=False)
     if not bool(xp.isfinite(direction).all()):
         raise ValueError("e holds NaN or infinity: give a finite direction")
-    elements = int(np.prod(np.broadcast_shapes(matrix.shape, direction.shape)))
+    try:
+        elements = int(np.prod(np.broadcast_shapes(matrix.shape, direction.shape)))
+    except ValueError:
+        raise ValueError(
+            f"a has shape {matrix.shape} and e {direction.shape}: give leading dimensions that broadcast"
+        ) from None
     held = HELD * elements * np.result_type(working_dtype(matrix.dtype), direction.dtype).itemsize
     what = f"the derivative of a function of matrices with {elements:,} elements"
     (memory.require_host_free if xp is np else memory.require_free)(held, what)

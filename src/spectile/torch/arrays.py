@@ -24,6 +24,15 @@ def arrays(*tensors: torch.Tensor) -> Iterator[tuple[Any, ...]]:
         yield tuple(cupy.from_dlpack(tensor) for tensor in detached)
 
 
+def require_dense(**tensors: Any) -> None:
+    """Raise TypeError where one of the arguments is no dense tensor."""
+    for name, one in tensors.items():
+        if not isinstance(one, torch.Tensor) or one.layout != torch.strided:
+            raise TypeError(
+                f"{name} is no dense tensor of PyTorch: convert it with torch.as_tensor, a sparse one with .to_dense()"
+            )
+
+
 def tensor(array: Any) -> torch.Tensor:
     """Return an array of NumPy or CuPy as a tensor."""
     return torch.from_dlpack(array)

@@ -12,7 +12,7 @@ from spectile.autodiff import spectra
 from spectile.autodiff.spectra import GaugeWarning, adjoint, coincident, diagonal, hermitian, quotients
 from spectile.core.device import Backend
 from spectile.evd.arguments import definite_of, require_square, subset_of
-from spectile.torch.arrays import arrays, differentiated, refuse_two_tangents, tensor
+from spectile.torch.arrays import arrays, differentiated, refuse_two_tangents, require_dense, tensor
 
 
 @torch.library.custom_op("spectile::decompose", mutates_args=())
@@ -263,8 +263,7 @@ def eigvalsh(
 def _solve(
     a: torch.Tensor, b: Any, lower: bool, kind: Any, by_index: Any, by_value: Any, backend: Any, *, vectors: bool
 ) -> tuple[Any, Any]:
-    if not isinstance(a, torch.Tensor) or not (b is None or isinstance(b, torch.Tensor)):
-        raise TypeError("a and b are tensors of PyTorch: convert them with torch.as_tensor")
+    require_dense(a=a, **({} if b is None else {"b": b}))
     if not differentiated(*(x for x in (a, b) if x is not None)):
         with arrays(*(x for x in (a, b) if x is not None)) as operands:
             found = evd.eigh(

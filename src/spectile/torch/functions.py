@@ -12,7 +12,7 @@ from spectile.autodiff.functions import Scalar, inside, outside
 from spectile.autodiff.spectra import hermitian
 from spectile.core.device import Backend
 from spectile.evd.arguments import require_square
-from spectile.torch.arrays import refuse_two_tangents
+from spectile.torch.arrays import refuse_two_tangents, require_dense
 from spectile.torch.eigen import decompose
 
 Function = str | Callable[[torch.Tensor], torch.Tensor]
@@ -177,8 +177,7 @@ def matrix_function(f: Function, a: torch.Tensor, *, lower: bool = True, backend
     >>> a.grad.round(decimals=6).tolist()
     [[3.0, 0.0], [0.0, 3.0]]
     """
-    if not isinstance(a, torch.Tensor):
-        raise TypeError("a is a tensor of PyTorch: convert it with torch.as_tensor")
+    require_dense(a=a)
     require_square(a)
     refuse_two_tangents()
     if isinstance(f, str):

@@ -10,7 +10,7 @@ from spectile.autodiff import near_sparse
 from spectile.autodiff.near_sparse import Choices, NearSparseProduct, choices
 from spectile.autodiff.spectra import adjoint
 from spectile.core.device import Backend
-from spectile.torch.arrays import arrays, refuse_two_tangents, tensor
+from spectile.torch.arrays import arrays, refuse_two_tangents, require_dense, tensor
 
 
 @torch.library.custom_op("spectile::near_sparse", mutates_args=())
@@ -140,6 +140,7 @@ def spamm(
     >>> bool((a.grad - 2 * a.detach().mT).norm() <= 1e-4 * a.detach().norm())
     True
     """
+    require_dense(a=a, b=b)
     kinds = tuple(str(x.dtype).removeprefix("torch.") for x in (a, b))
     how = choices((a.shape, b.shape), (kinds[0], kinds[1]), tau, valid_ratio, rtol, backward_rtol, block, backend)
     refuse_two_tangents()

@@ -100,3 +100,19 @@ def test_refusals_name_the_thing():
     product = ours.spamm(a, a, tau=0.0, backward_rtol=1e-20)
     with pytest.raises(ValueError, match="rtol = 1e-20 is below what rounding"):
         product.c.sum().backward()
+
+
+def test_what_is_no_dense_tensor_is_refused_by_name():
+    a = torch.eye(4, dtype=torch.float64)
+    calls = {
+        "a": [
+            *(lambda x, f=f: f(x) for f in (ours.eigh, ours.eigvalsh, ours.expm, ours.polar)),
+            lambda x: ours.spamm(x, a, tau=0.0),
+        ],
+        "b": [lambda x: ours.eigh(a, x), lambda x: ours.spamm(a, x, tau=0.0)],
+    }
+    for wrong in (np.eye(4), [[1.0]], a.to_sparse()):
+        for name, given in calls.items():
+            for call in given:
+                with pytest.raises(TypeError, match=f"^{name} is no dense tensor"):
+                    call(wrong)
