@@ -12,6 +12,7 @@ import numpy as np
 from spectile.core.arrays import host_array
 from spectile.core.choice import Candidate
 from spectile.core.device import Backend, choose_backend
+from spectile.core.memory import require_host_free
 from spectile.core.options import flag, word
 from spectile.core.protocols import SparseMatrix
 from spectile.core.threads import num_threads
@@ -32,6 +33,9 @@ from spectile.tsparse.types import FORMATS, FormatName, Precision, PrecisionName
 
 if TYPE_CHECKING:
     from spectile.tsparse.cpu.galerkin import GalerkinProduct
+
+#: Bytes of a dense C up to which it is not asked whether they are free, which takes longer than so small a product.
+_UNASKED = 64 << 20
 
 
 def spgemm(
@@ -125,7 +129,7 @@ def spgemm(
         products of integers are beyond their type (on a GPU, beyond 2**53) and no `precision` is named, or a factor is
         on a GPU that is not the current one.
     MemoryError
-        If `memory_limit` is too small for one row; the message names what suffices.
+        If `memory_limit` is too small for one row, and the message names what suffices, or a dense C does not fit.
     KeyboardInterrupt
         On a CPU within about a second, after which the next call works.
 
@@ -162,6 +166,9 @@ def spgemm(
     if cuda and on_gpu and form == "bsr":
         raise ValueError('format = "bsr" is of SciPy, and CuPy has no such matrix: choose csr, csc, coo or dense')
     chosen = _choose(A, B, wanted, precision)
+    needed = A.shape[0] * B.shape[1] * chosen.dtype.itemsize
+    if form == "dense" and not on_gpu and needed > _UNASKED:
+        require_host_free(needed, f"C, an array of shape {(A.shape[0], B.shape[1])},")
     if not wanted.all_of_it:
         part = _spgemm_wanted(A, B, wanted, chosen, precision, memory_limit, check_finite, cuda, on_gpu)
         return in_format(part, form, wanted.semiring.identity(part.dtype))

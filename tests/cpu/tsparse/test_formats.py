@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from spectile.core import memory
 from spectile.tsparse import spgemm
 from spectile.tsparse.cpu import ways
 from spectile.tsparse.semirings import SEMIRINGS
@@ -103,6 +104,16 @@ def test_matrices_in_csc_are_not_copied():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < A.data.nbytes / 2
+
+
+@pytest.mark.parametrize("options", [{}, {"top_n": 1}])
+def test_a_dense_product_that_does_not_fit_is_refused(options, monkeypatch):
+    monkeypatch.setattr(memory, "host_free_bytes", lambda: 10**6)
+    A = sp.csr_array((4000, 10))
+    with pytest.raises(MemoryError, match=r"C, an array of shape \(4000, 4000\), needs 128,000,000 bytes"):
+        multiply(A, A.T, format="dense", **options)
+    assert multiply(A, A.T, **options).nnz == 0
+    assert not multiply(A[:9], A.T, format="dense", **options).any()
 
 
 @pytest.mark.parametrize("name", "AB")
