@@ -117,7 +117,10 @@ def density_matrix(
     if s is None:
         return _orthogonal(h, electrons, mu, error, beta, method, start)
     overlap = within_range("s", in_tiles("s", s, np.diff(h.rows), h.permutation, hermitian=True))
-    near = refined(overlap, 1e-2, start=None if start is None else start.factor).z
+    guess = None if start is None else start.factor
+    # A factor of another type would make P of that type.
+    alike = guess is not None and guess.dtype == overlap.dtype
+    near = refined(overlap, 1e-2, start=guess if alike else None).z
     rough = near.norm("spectral") ** 2
     size = max(1.0, rough) * max(1.0, h.norm("spectral"))
     refused: ValueError | None = None

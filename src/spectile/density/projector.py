@@ -93,7 +93,7 @@ def _look(x0: TileMatrix, occupied: int, image: float, width: float) -> Pass:
             trace = seen.x.trace()
             if occupied < 0 or round(trace) == occupied:
                 return seen
-        resolved = size
+        resolved = max([size, *(error.spectral for error in seen.errors)])  # rounding may be the larger part
     raise _no_gap(2e3 * resolved * width)
 
 

@@ -1,6 +1,7 @@
 """Density matrices against dense diagonalization: what is asked is kept, bounds hold and are close."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -476,3 +477,20 @@ def test_matrices_whose_squares_are_out_of_range_are_named(dtype):
         np.linalg.norm(spectile.density_matrix(small, electrons=1, block=2, error=1e-3).matrix.to_dense() - exact)
         <= 1e-3
     )
+
+
+@pytest.mark.parametrize(("first", "then"), [("c16", "f8"), ("f8", "f4"), ("f4", "f8"), ("f8", "c16")])
+def test_the_type_of_the_result_does_not_follow_the_start(first, then):
+    h, s = np.diag([-2.0, -2.0, 3.0, 3.0]), np.eye(4) + np.diag([0.1] * 3, 1) + np.diag([0.1] * 3, -1)
+    start = spectile.density_matrix(h.astype(first), s.astype(first), electrons=2, error=1e-2, block=2)
+    found = spectile.density_matrix(h.astype(then), s.astype(then), electrons=2, error=1e-2, block=2, start=start)
+    assert found.matrix.dtype == found.factor.dtype == np.dtype(then)
+
+
+def test_a_gap_that_rounding_hides_is_no_smaller_than_said():
+    values = np.r_[np.linspace(-20, -0.01, 30), np.linspace(0.01, 20, 30)]
+    q, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((60, 60)))
+    h = (q * values @ q.T).astype(np.float32)
+    with pytest.raises(ValueError, match="it is at most about") as refused:
+        spectile.density_matrix((h + h.T) / 2, electrons=30, block=16, error=1e-2)
+    assert float(re.search(r"at most about ([-+.e\d]+):", str(refused.value))[1]) >= 0.02
