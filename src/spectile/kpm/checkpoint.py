@@ -307,7 +307,8 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self.progress.close()
-        if self.file is not None and kind is None:
+        if self._written is not None and kind is None:
+            assert self.file is not None
             if self._signals.waiting:
                 self._write({})  # the signal ends the call, whose result is then lost
             else:
@@ -328,7 +329,7 @@ class Run:
             raise ValueError(f"{self.file} belongs to another rng: remove the file, or give the same rng, or None")
         return self._seed
 
-    def begin(self, bounds: tuple[float, float], arguments: Iterable[Any], **kept: Any) -> None:
+    def begin(self, bounds: tuple[float, float], arguments: Iterable[Any], widths: Array, **kept: Any) -> None:
         """Begin the stages of an expansion, or go on with those of the file.
 
         Parameters
@@ -337,11 +338,14 @@ class Run:
             Of the expansion.
         arguments : iterable of arrays, numbers, texts or None
             What the work follows from, beside H: a file of others is refused.
+        widths : array of int
+            What divides the work into stages and follows from free memory: a file's are copied into them, as the stages
+            that it has done are of those.
         kept : arrays
             What stages fill in, zeros or what is to be written; the file's numbers are copied into them.
         """
         self._stage = self._done = 0
-        same, self._kept, self.bounds = self.bounds == bounds, kept, bounds
+        same, self._kept, self.bounds = self.bounds == bounds, kept | {"widths": widths}, bounds
         if self.file is None:
             return
         if self._written is None:
@@ -357,8 +361,10 @@ class Run:
             raise ValueError(
                 f"{self.file} belongs to a call of {self._what} with other arguments: remove the file, or give the same"
             )
-        for name, array in kept.items():
+        for name, array in self._kept.items():
             array[...] = namespace(array).asarray(state.array(f"kept_{name}", array.dtype, array.shape))
+        if widths.min(initial=1) < 1:
+            raise state.damaged(f"kept_widths holds {widths.min()}")
         self._done = state.number("stage", 0)
         if "order" not in state:
             self._state = None
@@ -459,5 +465,5 @@ def _digest(arguments: Iterable[Any]) -> str:
     for value in arguments:
         array = on_host(value) if hasattr(value, "get") else np.asarray("None" if value is None else value)
         found.update(f"{array.dtype.str} {array.shape};".encode())
-        found.update(np.ascontiguousarray(array).tobytes())
+        found.update(np.ascontiguousarray(array).data)
     return found.hexdigest()

@@ -115,15 +115,18 @@ def evolve(
     def work(tried: tuple[float, float]) -> Any:
         a, centre = spectrum.scaling(tried)
         states = engine.xp.zeros((len(flat), *block.shape), np.result_type(engine.dtype, np.complex64))
-        run.begin(tried, [block, flat, tolerance], states=states)
         durations = [flat[chosen] - (0.0 if fresh else flat[before[-1]])
                      for (fresh, chosen), (_, before) in zip(passes, [passes[0], *passes], strict=False)]  # fmt: skip
         tables = [coefficients(lasting, 1 / a) for lasting in durations]
+        widths = np.array(
+            [sums_at_once(engine, block if fresh else states, c) for (fresh, _), c in zip(passes, tables, strict=True)]
+        )
+        run.begin(tried, [block, flat, tolerance], widths, states=states)
         run.progress.total = run.progress.done + sum(len(c) - 1 for c in tables) * block.shape[1]
         state = block
-        for (fresh, chosen), lasting, c in zip(passes, durations, tables, strict=True):
+        for (fresh, chosen), lasting, c, width in zip(passes, durations, tables, widths, strict=True):
             phases = engine.xp.asarray(np.exp(-1j * centre * lasting).astype(states.dtype))[:, None, None]
-            for columns, found in column_sums(engine, block if fresh else state, c, tried, run):
+            for columns, found in column_sums(engine, block if fresh else state, c, tried, run, width):
                 found *= phases
                 for number, one in zip(chosen, found, strict=True):
                     states[number, :, columns] = one
@@ -201,9 +204,10 @@ def apply(
         c = series(f, 1 / a, b, tolerance, count)[:, None]
         kind = np.complex64 if "c" in (c.dtype.kind, block.dtype.kind) else np.float32
         found = engine.xp.zeros(block.shape, np.result_type(engine.dtype, kind))
-        run.begin(tried, [block, c], found=found)
+        widths = np.array([sums_at_once(engine, block, c)])
+        run.begin(tried, [block, c], widths, found=found)
         run.progress.total = run.progress.done + (len(c) - 1) * block.shape[1]
-        for columns, (piece,) in column_sums(engine, block, c, tried, run):
+        for columns, (piece,) in column_sums(engine, block, c, tried, run, widths[0]):
             found[:, columns] = piece
         return found
 
@@ -303,10 +307,11 @@ def greens_function(
         found = engine.xp.zeros((len(flat), *start.shape), np.result_type(engine.dtype, np.complex64))
         parts = [slice(first, first + PASS) for first in range(0, len(flat), PASS)]
         tables = [coefficients(part, 1 / a, b) for part in parts]
-        run.begin(tried, ["columns", columns, flat, eta, tolerance], found=found)
+        widths = np.array([sums_at_once(engine, block, c) for c in tables])
+        run.begin(tried, ["columns", columns, flat, eta, tolerance], widths, found=found)
         run.progress.total = run.progress.done + sum(len(c) - 1 for c in tables) * len(columns)
-        for part, c in zip(parts, tables, strict=True):
-            for some, piece in column_sums(engine, block, c, tried, run):
+        for part, c, width in zip(parts, tables, widths, strict=True):
+            for some, piece in column_sums(engine, block, c, tried, run, width):
                 found[part, :, some] = piece
         return found
 
@@ -314,10 +319,10 @@ def greens_function(
         a, b = spectrum.scaling(tried)
         weights = coefficients(slice(None), 1 / a, b)
         found = np.zeros((len(flat), len(rows), len(columns)), np.complex128)
-        run.begin(tried, ["entries", rows, columns, flat, eta, tolerance], found=found)
+        widths = np.array([columns_at_once(engine, 2)])
+        run.begin(tried, ["entries", rows, columns, flat, eta, tolerance], widths, found=found)
         run.progress.total = run.progress.done + (len(weights) - 1) * len(columns)
-        picked, width = engine.xp.asarray(rows), columns_at_once(engine, 2)
-        parts = [slice(first, min(first + width, len(columns))) for first in range(0, len(columns), width)]
+        picked, parts = engine.xp.asarray(rows), slices_of(len(columns), widths[0])
         for part in run.each(parts, lambda part: (len(weights) - 1) * (part.stop - part.start)):
             terms = Terms(engine, engine.xp.asarray(start[:, part]), tried, run.progress)
             wide = np.result_type(terms.dtype, np.float64)
@@ -409,18 +414,26 @@ def _bessel(z: float, tolerance: float) -> Array:
     return np.asarray(values[: max(1, kept)] * np.array([1, -1j, -1, 1j])[m[: max(1, kept)] % 4])
 
 
+def sums_at_once(engine: Engine, vectors: Any, coefficients: Array) -> int:
+    """Return of how many vectors :func:`column_sums` finds room for the sums at once."""
+    doubled = 2 if is_doubled(engine, vectors) else 1
+    return columns_at_once(engine, doubled * (2 + TOGETHER + 6 * coefficients.shape[1]) / 2)
+
+
+def slices_of(count: int, width: int) -> list[slice]:
+    """Return slices of at most `width` that cover `count` places."""
+    return [slice(first, min(first + int(width), count)) for first in range(0, count, int(width))]
+
+
 def column_sums(
-    engine: Engine, vectors: Any, coefficients: Array, bounds: tuple[float, float], run: Run
+    engine: Engine, vectors: Any, coefficients: Array, bounds: tuple[float, float], run: Run, width: int
 ) -> Iterator[tuple[slice, Any]]:
     """Yield, for columns of vectors (N, R), a slice of them and Σ_m c_mk T_m(H̃)|v⟩ for every k, shape (K, N, r).
 
-    c has the shape (M, K).  Each slice is a stage of the run.
+    c has the shape (M, K).  Each slice is a stage of the run, of at most `width` vectors.
     """
-    doubled = 2 if is_doubled(engine, vectors) else 1
-    width = columns_at_once(engine, doubled * (2 + TOGETHER + 6 * coefficients.shape[1]) / 2)
-    count = vectors.shape[1]
-    parts = [slice(first, min(first + width, count)) for first in range(0, count, width)]
-    for part in run.each(parts, lambda part: (len(coefficients) - 1) * (part.stop - part.start)):
+    parts, steps = slices_of(vectors.shape[1], width), len(coefficients) - 1
+    for part in run.each(parts, lambda part: steps * (part.stop - part.start)):
         yield part, summed(Terms(engine, vectors[:, part], bounds, run.progress), coefficients, run)
 
 

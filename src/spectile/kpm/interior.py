@@ -17,7 +17,7 @@ from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
 from spectile.kpm.checkpoint import PRODUCTS, Run
 from spectile.kpm.density import SpectralDensity
-from spectile.kpm.functions import column_sums
+from spectile.kpm.functions import column_sums, sums_at_once
 from spectile.kpm.iterator import columns_at_once, random_source, room_for_vectors, within_bounds
 from spectile.kpm.moments import check_counts, make_engine, positive_number, whole_number
 from spectile.kpm.reference import seed_of
@@ -270,8 +270,9 @@ class _Filter:
         limit = self.tolerance / a
         while counts[2] < MOST_SWEEPS:
             filtered = xp.zeros_like(block)
-            self.call.begin(bounds, self.arguments, block=block, filtered=filtered, counts=counts)
-            for columns, (piece,) in column_sums(engine, block, weights, bounds, self.call):
+            widths = np.array([sums_at_once(engine, block, weights)])
+            self.call.begin(bounds, self.arguments, widths, block=block, filtered=filtered, counts=counts)
+            for columns, (piece,) in column_sums(engine, block, weights, bounds, self.call, widths[0]):
                 filtered[:, columns] = piece
             values, block, residuals = self._diagonalized(filtered)
             inside = (values >= self.low) & (values <= self.high)

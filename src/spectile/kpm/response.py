@@ -189,7 +189,7 @@ def _correlated(
     num_moments, num_vectors = check_counts(num_moments, num_vectors)
     damping(kernel, 2)
     if memory_limit is not None:
-        memory_limit = whole_number(memory_limit, "memory_limit", 1)
+        memory_limit = min(2**62, whole_number(memory_limit, "memory_limit", 1))
     if vectors is None:
         engine, given, seed = make_engine(H, backend), None, run.seed(rng)
     else:
@@ -206,19 +206,21 @@ def _correlated(
     def work(tried: tuple[float, float]) -> tuple[Array, tuple[float, float]]:
         low, high = tried
         more = margin * (high / 2 - low / 2)
-        expansion = _Expansion(engine, one, two, num_moments, (low - more, high + more), memory_limit, run)
+        memory = int(SHARE * room_for_vectors(engine)) if memory_limit is None else memory_limit
+        widths = np.array([min(columns_at_once(engine, 4), 8), max(1, memory)])
+        expansion = _Expansion(engine, one, two, num_moments, (low - more, high + more), run)
         shown = start(0, 1)
         moments = np.zeros((num_vectors, num_moments, num_moments), expansion.dtype(shown))
 
         def arguments() -> Iterator[Any]:
-            yield from (num_moments, given, seed, margin)
+            yield from (num_moments, given, seed, margin, memory_limit)
             yield from (each.shown(shown) for each in (one, two))
 
-        run.begin(tried, arguments(), moments=moments)
-        width = min(columns_at_once(engine, 4), 8)
+        run.begin(tried, arguments(), widths, moments=moments)
+        width, memory = widths.tolist()
         for first in range(0, num_vectors, width):
             stop = min(num_vectors, first + width)
-            expansion.fill(moments[first:stop], functools.partial(start, first, stop))
+            expansion.fill(moments[first:stop], functools.partial(start, first, stop), memory)
         return moments, expansion.bounds
 
     by_vector, used = within_bounds(engine, bounds, work, run)
@@ -236,11 +238,9 @@ class _Expansion:
         B: Observable,
         count: int,
         bounds: tuple[float, float],
-        memory_limit: int | None,
         run: Run,
     ) -> None:
         self.engine, self.A, self.B, self.count, self.bounds, self.run = engine, A, B, count, bounds, run
-        self.memory = int(SHARE * room_for_vectors(engine)) if memory_limit is None else memory_limit
 
     def _kinds(self, block: Any) -> tuple[np.dtype[Any], np.dtype[Any]]:
         """Return the types of the vectors on the left and on the right."""
@@ -253,14 +253,14 @@ class _Expansion:
         """Return the type of the moments of blocks like this one."""
         return np.result_type(*self._kinds(block), np.float64)
 
-    def fill(self, moments: Array, start: Callable[[], Any]) -> None:
-        """Write the moments of the vectors that `start` returns, shape (R, M, M)."""
+    def fill(self, moments: Array, start: Callable[[], Any], memory: int) -> None:
+        """Write the moments of the vectors that `start` returns, shape (R, M, M), in so many bytes for vectors."""
         run, xp, count = self.run, self.engine.xp, self.count
         n, width = self.engine.num_rows, len(moments)
         block = start()
         kinds = self._kinds(block)
         # Vectors of either kind that are kept: as many on the left as possible, up to 64 on the right.
-        held = self.memory // (n * width * max(kind.itemsize for kind in kinds))
+        held = memory // (n * width * max(kind.itemsize for kind in kinds))
         right_count = max(1, min(64, count, held // 3))
         left_count = max(1, min(count, held - right_count))
         pieces = [slice(k, min(k + right_count, count)) for k in range(0, count, right_count)]

@@ -114,6 +114,39 @@ def test_a_call_that_is_ended_goes_on_to_the_same_bits(name, narrow, tmp_path, m
     assert len(again) <= 80  # the last pause leaves nothing to do, but recurrences on the left
 
 
+DIVIDED = {name: CALLS[name] for name in ("evolve", "apply", *NARROW[1:3], "filter_diagonalize")} | {
+    "correlator": lambda **o: correlator(
+        H, None, H, num_moments=12, num_vectors=4, rng=3, backend="cpu", **o
+    ).moments_by_vector,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("more", [False, True])
+@pytest.mark.parametrize("name", DIVIDED)
+def test_a_call_goes_on_where_memory_is_free_that_was_not_or_the_other_way(name, more, tmp_path, monkeypatch):
+    path, call = tmp_path / "run.npz", DIVIDED[name]
+
+    def free(much):
+        monkeypatch.setattr("spectile.kpm.iterator.MAX_BLOCK", 3 if much else 1)
+        monkeypatch.setattr("spectile.kpm.response.room_for_vectors", lambda engine: 10**6 if much else 10**4)
+
+    free(not more)
+    with monkeypatch.context() as once:
+        pauses = calls_of(once, Run, "pause")
+        exact = call(checkpoint=path)
+    assert ended(monkeypatch, lambda: call(checkpoint=path), len(pauses) * 2 // 3)
+    free(more)
+    np.testing.assert_allclose(call(checkpoint=path), exact, rtol=0, atol=1e-9 * abs(exact).max())
+
+
+def test_a_call_with_nothing_to_do_leaves_a_file_that_is_there(tmp_path, monkeypatch):
+    path = tmp_path / "run.npz"
+    assert ended(monkeypatch, lambda: CALLS["apply"](checkpoint=path), 2)
+    before = path.read_bytes()
+    evolve(H, STATES, [], backend="cpu", checkpoint=path)
+    assert path.read_bytes() == before
+
+
 @pytest.mark.parametrize(("name", "pauses"), [("evolve", 6), ("correlator", 45), ("filter_diagonalize", 12)])
 def test_a_call_may_be_ended_again_and_again(name, pauses, tmp_path, monkeypatch):
     path, call, times = tmp_path / "run.npz", CALLS[name], 0
@@ -196,14 +229,18 @@ def test_a_file_of_another_call_is_refused_and_stays(number, tmp_path, monkeypat
 def test_the_seed_of_a_file_is_gone_on_with(tmp_path, monkeypatch):
     path = tmp_path / "run.npz"
 
-    def call(A, rng):
-        return correlator(H, A, H, num_moments=20, num_vectors=2, rng=rng, backend="cpu", checkpoint=path).moments
+    def call(A, rng, limit=None):
+        return correlator(
+            H, A, H, num_moments=20, num_vectors=2, rng=rng, backend="cpu", memory_limit=limit, checkpoint=path
+        ).moments
 
     assert ended(monkeypatch, lambda: call(None, 5), 21)
     with pytest.raises(ValueError, match="another rng"):
         call(None, 6)
     with pytest.raises(ValueError, match="other arguments"):
         call(H, 5)
+    with pytest.raises(ValueError, match="other arguments"):
+        call(None, 5, 10**6)
     mine = call(None, None)
     np.testing.assert_array_equal(mine, call(None, 5))
 
