@@ -30,10 +30,11 @@ backend, timeout_s = sys.argv[1], float(sys.argv[2])
 def begun(timeout_s):
     matrix = DistributedMatrix(TopologicalInsulator(8, 5, 4), MPI.COMM_WORLD, timeout_s=timeout_s, backend=backend)
     recursion = matrix.engine(matrix.dtype).random(1, 0, 2, 0.1, 0.0)
+    MPI.COMM_WORLD.barrier()  # a short limit counts from where both are
     recursion.advance(4)
     return recursion
 
-begun(120)  # until the kernels are compiled, a rank may wait for long
+begun(400)  # until the kernels are compiled, a rank may wait for long
 recursion = begun(timeout_s)
 if MPI.COMM_WORLD.rank == 1:
     time.sleep(3 * timeout_s)
@@ -68,7 +69,7 @@ def run_ranks():
     def run(program, ranks, *arguments):
         return subprocess.run(
             [command, "-n", str(ranks), sys.executable, "-c", program, *map(str, arguments)],
-            capture_output=True, text=True, timeout=300, check=False, env=os.environ | AS_ROOT,
+            capture_output=True, text=True, timeout=500, check=False, env=os.environ | AS_ROOT,
         )  # fmt: skip
 
     return run

@@ -13,6 +13,7 @@ from spectile.core.device import Backend
 from spectile.core.options import flag, word
 from spectile.core.placement import Work
 from spectile.core.protocols import ArrayLike
+from spectile.core.ranks import on_every_rank
 from spectile.evd import costs, refine
 from spectile.evd.arguments import any_on_device, check_driver, definite_of, reads_lower, require_square, subset_of
 from spectile.evd.dispatch import backend_module, chosen_backend
@@ -205,7 +206,7 @@ def _on_ranks(comm: Any, problem: tuple[Any, ...], x0: Any, backend: str) -> Any
             raise ValueError('several ranks work on their CPUs: leave out backend="cuda"')
         return options, definite
 
-    options, definite = solver.together(comm, checked)
+    options, definite = on_every_rank(comm, checked)
     w, v = solver.eigh(problem[0], options, definite, comm)
     return w if v is None else EighResult(w, v)
 

@@ -32,11 +32,11 @@ states = np.random.default_rng(2).standard_normal((64, 3)) + 1j * np.eye(64)[:, 
 def rows(H, first=0.3):
     edge = int(first * H.shape[0])
     own = (slice(0, edge), slice(edge, None))[comm.rank]
-    return DistributedMatrix.from_rows(H[own], comm, timeout_s=60)
+    return DistributedMatrix.from_rows(H[own], comm)
 
 
 forms = {
-    "whole": lambda H: DistributedMatrix(H, comm, timeout_s=60),
+    "whole": lambda H: DistributedMatrix(H, comm),
     "rows": rows,
     "dense rows": lambda H: DistributedMatrix.from_rows(np.array_split(H.toarray(), 2)[comm.rank], comm),
 }

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from spectile.core import memory
+from spectile.core.ranks import on_every_rank
 from spectile.evd.cpu.load import divided_by_power
 from spectile.evd.distributed.matrix import BlockCyclicMatrix, block_cyclic
 from spectile.evd.distributed.scalapack import Grid, grid_of, library
@@ -21,26 +21,6 @@ from spectile.evd.types import (
     not_definite,
     require_finite,
 )
-
-T = TypeVar("T")
-
-
-def together(comm: Any, work: Callable[[], T]) -> T:
-    """Return what a function gives that calls no other rank; where it raises on one rank, all of them raise.
-
-    Otherwise the others would wait for that one in the next call that all of them make.
-    """
-    result, error = None, None
-    try:
-        result = work()
-    except Exception as raised:
-        error = raised
-    for rank, other in enumerate(comm.allgather(error and (type(error), str(error)))):
-        if other is not None and error is None:
-            error = other[0](f"rank {rank}: {other[1]}")
-    if error is not None:
-        raise error
-    return result  # type: ignore[return-value]
 
 
 def eigh(a: Any, options: Options, definite: Definite | None, comm: Any) -> tuple[np.ndarray, BlockCyclicMatrix | None]:
@@ -62,7 +42,7 @@ def eigh(a: Any, options: Options, definite: Definite | None, comm: Any) -> tupl
     ValueError, OverflowError, MemoryError, numpy.linalg.LinAlgError
         As `api.eigh`, on every rank.
     """
-    a, b = together(comm, lambda: _operands(a, definite, comm))
+    a, b = on_every_rank(comm, lambda: _operands(a, definite, comm))
     # The last part of a matrix's line is of its own rank.
     said = [str(one).rpartition(",")[0] for one in (a, b)], options._replace(overwrite=False, check_finite=True)
     if any(other != said for other in comm.allgather(said)):
@@ -70,7 +50,7 @@ def eigh(a: Any, options: Options, definite: Definite | None, comm: Any) -> tupl
     n, lower = a.shape[0], options.lower
     if n == 0:
         return np.empty(0, SCALARS[a.dtype.name].real), a.like((0, 0)) if options.vectors else None
-    together(comm, library)
+    on_every_rank(comm, library)
     a = _owned(a, options, options.overwrite)
     scale = scale_b = _prepared(a, options, even=b is not None)
     with grid_of(a) as grid:
@@ -115,7 +95,7 @@ def _owned(matrix: BlockCyclicMatrix, options: Options, overwrite: bool) -> Bloc
     """Return a matrix that may be written to; memory is asked for, for it and for eigenvectors."""
     copies = (not overwrite) + options.vectors
     what = f"the eigenproblem of order {matrix.shape[0]:,} on {matrix.comm.size} ranks"
-    together(matrix.comm, lambda: memory.require_host_free(copies * matrix.local.nbytes, what))
+    on_every_rank(matrix.comm, lambda: memory.require_host_free(copies * matrix.local.nbytes, what))
     if overwrite:
         return matrix
     copy = matrix.like(matrix.shape)
@@ -188,7 +168,7 @@ def _solved(grid: Grid, a: BlockCyclicMatrix, options: Options) -> tuple[np.ndar
             raise ValueError(f"ScaLAPACK counts work space in 32 bits, which order {n:,} exceeds: use more ranks")
         return [np.zeros(length, kind) for length, kind in zip(lengths, kinds, strict=True)]
 
-    call(together(a.comm, spaces), lengths)
+    call(on_every_rank(a.comm, spaces), lengths)
     # A rank without a block has no eigenvalues of ScaLAPACK's, and all must find the same part of them.
     return a.comm.bcast(w, 0), v
 

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from spectile.core.ranks import on_every_rank
 from spectile.kpm.distributed.multi_gpu import MultiGpuEngine
 from spectile.kpm.distributed.ranks import MpiEngine
 from spectile.kpm.operators.adopt import vector_dtype, whole_csr
@@ -169,16 +170,3 @@ class DistributedMatrix(PartitionedOperator):
         mine = (diagonal.real - radius).min(initial=np.inf), (diagonal.real + radius).max(initial=-np.inf)
         everybody = self.comm.allgather(mine)
         return float(min(low for low, _ in everybody)), float(max(high for _, high in everybody))
-
-
-def on_every_rank(comm: Any, work: Callable[[], Any]) -> Any:
-    """Return what ``work()`` returns here; where it raises on one rank it raises on all, and none waits for another."""
-    result, failed = None, None
-    try:
-        result = work()
-    except Exception as error:  # the others must hear of it, whatever it is
-        failed = type(error) if isinstance(error, TypeError | ValueError) else RuntimeError, str(error)
-    for rank, each in enumerate(comm.allgather(failed)):
-        if each is not None:
-            raise each[0](f"{each[1]} (rank {rank} of {comm.size})")
-    return result

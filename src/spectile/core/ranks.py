@@ -1,0 +1,50 @@
+"""What ranks of a communicator do together: none waits for one that has raised an error."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def on_every_rank(comm: Any, work: Callable[[], T]) -> T:
+    """Return what ``work()`` returns here, which calls no other rank; where it raises on one rank, all of them raise.
+
+    Otherwise the others would wait for that one in the next call that all of them make.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+        The ranks, all of which call this.
+    work : callable
+        What each does alone.
+
+    Raises
+    ------
+    Exception
+        The first rank's that raises, with its number, in the nearest type that is made of a sentence.
+    """
+    if comm.size == 1:
+        return work()
+    result, error = None, None
+    try:
+        result = work()
+    except Exception as raised:  # the others must hear of it, whatever it is
+        error = raised
+    for rank, told in enumerate(comm.allgather(error and (_kind(error), str(error)))):
+        if told is not None:
+            raise told[0](f"{told[1]} (rank {rank} of {comm.size})") from error
+    return result  # type: ignore[return-value]
+
+
+def _kind(error: Exception) -> type[Exception]:
+    """Return the nearest type of an error that other processes know and that a sentence alone makes."""
+    for kind in type(error).__mro__:
+        with contextlib.suppress(Exception):
+            pickle.dumps(kind)
+            kind("")
+            return kind
+    return RuntimeError
