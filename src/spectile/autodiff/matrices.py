@@ -182,7 +182,11 @@ def matrix_function_frechet(
         slopes = functions.first_differences(xp, scalar, w)
     if not bool(xp.isfinite(slopes).all()):
         raise ValueError("the derivative of f is not finite at an eigenvalue: shift or scale the matrix")
-    return in_kind(value), in_kind(outside(v, slopes * inside(v, direction)))
+    with np.errstate(all="ignore"):
+        derivative = outside(v, slopes * inside(v, direction))
+    if not bool(xp.isfinite(derivative).all()):
+        raise ValueError("the derivative of f in the direction e leaves the range of its dtype: scale e")
+    return in_kind(value), in_kind(derivative)
 
 
 def expm(
@@ -309,4 +313,4 @@ def _evaluated(xp: Any, name: str, f: Any, w: Any, on_host: bool) -> Any:
     if values.shape != w.shape:
         raise ValueError(f"{name} gives shape {values.shape} for {w.shape}: return one value for each eigenvalue")
     kind = np.result_type(w.dtype, np.complex64) if values.dtype.kind == "c" else w.dtype
-    return (xp.asarray(values) if moved else values).astype(kind)
+    return xp.asarray(values).astype(kind)

@@ -1,9 +1,10 @@
-"""What callers choose by a word, a truth value, a path or a seed: read once, refused by name."""
+"""What callers choose by a word, a truth value, numbers, a path or a seed: read once, refused by name."""
 
 from __future__ import annotations
 
 import os
 import reprlib
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,25 @@ def number(name: str, value: Any) -> float:
         raise TypeError(f"{name} = {reprlib.repr(value)} is no real number: give one") from None
     except OverflowError:
         raise ValueError(f"{name} is beyond the largest number of float64: give a smaller one") from None
+
+
+def numbers(name: str, value: Any) -> np.ndarray:
+    """Return real numbers, one or an array of them, as an array of float64.
+
+    Raises
+    ------
+    TypeError
+        If they are none: NumPy would drop imaginary parts.
+    """
+    try:
+        found = np.asarray(value)
+        if found.dtype.kind in "biuf" or (
+            found.dtype.kind == "O" and all(isinstance(each, Real) for each in found.flat)
+        ):
+            return found.astype(np.float64, copy=False)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise TypeError(f"{name} must be real numbers: give one, or an array of them")
 
 
 def path(name: str, value: Any) -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.options import number
 from spectile.kpm.types import OUT_OF_RANGE, Array, Engine
 
 # The spectrum fills this share of [−1, 1]: rounding never reaches the ends, where the Chebyshev weight is singular.
@@ -130,7 +131,7 @@ def given_or_found(engine: Engine, bounds: tuple[float, float] | None) -> tuple[
     """
     if bounds is not None:
         try:
-            low, high = (float(bound) for bound in bounds)
+            low, high = (number("bounds", bound) for bound in bounds)
         except (TypeError, ValueError):
             raise ValueError(f"bounds={bounds!r} are no two energies: give the lowest and the highest") from None
         scaling((low, high))

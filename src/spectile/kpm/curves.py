@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spectile.core.options import flag
+from spectile.core.options import flag, numbers
 from spectile.core.pictures import axes_or_new, curve_html
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
@@ -99,7 +99,7 @@ class SpectralCurves:
     def __call__(self, energy: npt.ArrayLike) -> Array:
         """Return the densities at any energies: shape (..., K), zero beyond `centre` ± `scale`."""
         # The difference first: far from zero its digits are what is left.
-        x = self._a * (np.asarray(energy, dtype=np.float64) - self._b)
+        x = self._a * (numbers("energy", energy) - self._b)
         return self._a * reference.chebyshev_density(self._damped, x.ravel()).reshape(*x.shape, self.moments.shape[1])
 
     def integrate(self, f: Callable[[Array], Array] | None = None, *, damped: bool = True) -> Array:

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from spectile.core.device import Backend
+from spectile.core.memory import require_host_free
+from spectile.core.options import number, numbers
 from spectile.kpm import bounds as spectrum
 from spectile.kpm.checkpoint import Run
 from spectile.kpm.iterator import TOGETHER, Terms, columns_at_once, engine_for, is_doubled, within_bounds
@@ -94,7 +96,7 @@ def evolve(
     >>> np.round(spread / np.sqrt(2), 6).tolist()
     [0.0, 10.0, 20.0]
     """
-    when = np.asarray(times, dtype=np.float64)
+    when = numbers("times", times)
     if when.ndim > 1 or not np.isfinite(when).all():
         raise ValueError(f"times have shape {when.shape}: give one finite number or a sequence of them")
     tolerance = positive_number(tolerance, "tolerance")
@@ -106,7 +108,7 @@ def evolve(
         passes += [(first == 0, order[first : first + PASS]) for first in range(0, len(order), PASS)]
 
     def coefficients(lasting: Array, scale: float) -> Array:
-        columns = [_bessel(scale * time, tolerance / len(passes)) for time in lasting]
+        columns = [_bessel(float(scale) * float(time), tolerance / len(passes)) for time in lasting]
         joined = np.zeros((max(map(len, columns)), len(columns)), np.complex128)
         for column, values in zip(joined.T, columns, strict=True):
             column[: len(values)] = values
@@ -128,8 +130,8 @@ def evolve(
             phases = engine.xp.asarray(np.exp(-1j * centre * lasting).astype(states.dtype))[:, None, None]
             for columns, found in column_sums(engine, block if fresh else state, c, tried, run, width):
                 found *= phases
-                for number, one in zip(chosen, found, strict=True):
-                    states[number, :, columns] = one
+                for place, one in zip(chosen, found, strict=True):
+                    states[place, :, columns] = one
             state = states[chosen[-1]]
         return states
 
@@ -281,9 +283,10 @@ def greens_function(
     >>> bool(abs(G + 1j / np.sqrt(4.01)) < 1e-8)
     True
     """
-    energy = np.asarray(energies, dtype=np.float64)
+    energy = numbers("energies", energies)
     if energy.ndim > 1 or not np.isfinite(energy).all():
         raise ValueError(f"energies have shape {energy.shape}: give one finite number or a sequence of them")
+    eta = number("eta", eta)
     if not (np.isfinite(eta) and eta != 0):
         raise ValueError(f"eta={eta} is invalid: give a finite energy, positive for the retarded function")
     tolerance = positive_number(tolerance, "tolerance")
@@ -338,7 +341,7 @@ def greens_function(
                     total += these @ held[:count].reshape(count, -1)
                     _pause(run, terms, m, [total])
             terms.finish()
-            found[:, :, part] = on_host(total).reshape(len(flat), len(rows), -1)
+            found[:, :, part] = on_host(total).reshape(len(flat), len(rows), part.stop - part.start)
         return found
 
     with Run("greens_function", H, progress, checkpoint, checkpoint_s) as run:
@@ -406,7 +409,9 @@ def _bessel(z: float, tolerance: float) -> Array:
     from scipy.special import jv
 
     # J_m(z) falls faster than exponentially from m = |z| on, over some |z|^(1/3).
-    count = math.ceil(abs(z) + 20 * abs(z) ** (1 / 3) + 60)
+    long = min(abs(z), 1e300)
+    count = math.ceil(long + 20 * long ** (1 / 3) + 60)
+    require_host_free(64 * count, "the terms of so long a time")
     m = np.arange(count)
     values = (2.0 - (m == 0)) * jv(m, z)
     tails = np.cumsum(abs(values[::-1]))[::-1]
@@ -465,18 +470,18 @@ def summed(terms: Terms, coefficients: Array, run: Run) -> Any:
             _pause(run, terms, m, sums)
     terms.finish()
 
-    def vectors(number: int) -> Any:
-        blocks = [total[number].view(one.dtype).reshape(one.shape) for total, one in zip(sums, first, strict=True)]
+    def vectors(place: int) -> Any:
+        blocks = [total[place].view(one.dtype).reshape(one.shape) for total, one in zip(sums, first, strict=True)]
         return terms.vectors(blocks)
 
     complex_sums = c.dtype.kind == "c"
     dtype = np.result_type(terms.dtype, np.complex64) if complex_sums else terms.dtype
     like = terms.vectors()
     result = xp.zeros((c.shape[1], *like.shape), dtype)
-    for number, k in enumerate(kinds[0][1]):
-        result[k] += vectors(number)
-    for number, k in enumerate(kinds[1][1], len(kinds[0][1])):
-        result[k] += 1j * vectors(number)
+    for place, k in enumerate(kinds[0][1]):
+        result[k] += vectors(place)
+    for place, k in enumerate(kinds[1][1], len(kinds[0][1])):
+        result[k] += 1j * vectors(place)
     return result
 
 

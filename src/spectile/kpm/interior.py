@@ -11,7 +11,7 @@ import numpy as np
 
 from spectile.core.device import Backend
 from spectile.core.memory import require_host_free
-from spectile.core.options import flag
+from spectile.core.options import flag, number
 from spectile.core.progress import Progress
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
@@ -334,7 +334,7 @@ def _window(ends: Array, count: int) -> Array:
 
 def _ends(interval: tuple[float, float]) -> tuple[float, float]:
     try:
-        low, high = (float(end) for end in interval)
+        low, high = (number("interval", end) for end in interval)
     except (TypeError, ValueError):
         raise ValueError(f"interval={interval!r} is no two energies: give the lowest and the highest") from None
     if not (np.isfinite(low) and np.isfinite(high) and low < high):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spectile.core.options import generator
+from spectile.core.options import generator, numbers
 from spectile.kpm.moments import whole_number
 from spectile.kpm.types import Array
 
@@ -47,7 +47,7 @@ class LatticeModel:
     def __init__(
         self, lattice: npt.ArrayLike, orbitals: npt.ArrayLike, hoppings: Mapping[tuple[int, ...], npt.ArrayLike]
     ) -> None:
-        self.lattice, self.orbitals = np.asarray(lattice, np.float64), np.asarray(orbitals, np.float64)
+        self.lattice, self.orbitals = numbers("lattice", lattice), numbers("orbitals", orbitals)
         d = len(self.lattice)
         if self.lattice.shape != (d, d) or self.orbitals.ndim != 2 or self.orbitals.shape[1] != d:
             raise ValueError(
@@ -111,7 +111,7 @@ class LatticeModel:
         d, w = len(self.lattice), len(self.orbitals)
         shape = tuple(int(size) for size in sizes)
         joined = (bool(periodic),) * d if isinstance(periodic, bool) else tuple(bool(each) for each in periodic)
-        phases = np.zeros(d) if twist is None else np.asarray(twist, np.float64)
+        phases = np.zeros(d) if twist is None else numbers("twist", twist)
         if len(shape) != d or len(joined) != d or phases.shape != (d,) or min(shape) < 1:
             raise ValueError(f"sizes={sizes!r}, periodic and twist must have {d} entries, and sizes be positive")
         reach = np.abs(np.array([*self.hoppings, (0,) * d])).max(axis=0)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spectile.core.options import numbers
 from spectile.kpm import reference
 from spectile.kpm.operators.adopt import as_operator, whole_csr
 from spectile.kpm.operators.protocol import NO_ENTRIES, PartitionedOperator, lies_on_gpu, on_host
@@ -189,7 +190,7 @@ def velocity(H: Any, direction: str, positions: npt.ArrayLike, *, periods: npt.A
 
 def _shortest(hops: Array, periods: npt.ArrayLike, there: Array) -> Array:
     """Return the shortest images of hops, shape (K, d); `there` says which of them must have but one."""
-    lattice = np.atleast_2d(np.asarray(periods, np.float64))
+    lattice = np.atleast_2d(numbers("periods", periods))
     if lattice.ndim != 2 or lattice.shape[1] != hops.shape[1] or not np.isfinite(lattice).all():
         raise ValueError(
             f"periods have shape {lattice.shape}: give one vector of {hops.shape[1]} components for each direction in "

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from spectile.core.device import Backend
 from spectile.core.memory import require_host_free
-from spectile.core.options import word
+from spectile.core.options import number, numbers, word
 from spectile.core.pictures import axes_or_new
 from spectile.kpm import bounds as spectrum
 from spectile.kpm.checkpoint import Run
@@ -70,7 +70,7 @@ class Correlator:
 
     def __call__(self, first: npt.ArrayLike, second: npt.ArrayLike) -> Array:
         """Return j(E, E') = tr[A δ(E − H) B δ(E' − H)], damped and zero outside, of two arrays of energies."""
-        one, two = np.broadcast_arrays(np.asarray(first, np.float64), np.asarray(second, np.float64))
+        one, two = np.broadcast_arrays(numbers("first", first), numbers("second", second))
         values = self._density(self.moments, self._scaled(one.ravel()), self._scaled(two.ravel()))
         return values.reshape(one.shape)
 
@@ -341,7 +341,7 @@ class Conductivity:
         """
         axes = axes_or_new(axes)
         j = self.correlator
-        levels = np.linspace(j.centre - j.scale, j.centre + j.scale, 401) if mu is None else np.asarray(mu)
+        levels = np.linspace(j.centre - j.scale, j.centre + j.scale, 401) if mu is None else np.atleast_1d(mu)
         values = self(levels, temperature)
         (line,) = axes.plot(levels, values)
         if j.num_vectors > 1:
@@ -397,7 +397,7 @@ class Conductivity:
         ndarray or number, shape of `omega`
             Complex where two directions make it so.
         """
-        frequencies = np.asarray(omega, np.float64)
+        frequencies, mu = numbers("omega", omega), number("mu", mu)
         if not np.isfinite(frequencies).all() or (frequencies == 0).any():
             raise ValueError("omega must be finite and not zero: a call gives the static conductivity")
         from scipy.special import roots_legendre
@@ -419,14 +419,14 @@ class Conductivity:
     def _static(self, curves: Callable[[Array], Array], mu: npt.ArrayLike, temperature: float) -> Array:
         """Return the values of curves of zero temperature, shape (K, ...), at any."""
         _require_temperature(temperature)
-        levels = np.asarray(mu, np.float64)
+        levels = numbers("mu", mu)
         if temperature == 0:
-            return curves(levels)
+            return np.where(np.isnan(levels), np.nan, curves(levels))
         # ∫ (−f'(E)) σ(E) dE: −f' is analytic, so that equal steps converge fast; none is wider than the grid's.
         step = min(0.25, max(0.01, 0.5 * self._spacing / temperature))
         t = np.arange(-40, 40 + step, step)
         weights = step / (4 * np.cosh(t / 2) ** 2)
-        return curves(levels[..., None] + temperature * t) @ weights
+        return np.where(np.isnan(levels), np.nan, curves(levels[..., None] + temperature * t) @ weights)
 
     @property
     def _spacing(self) -> float:
@@ -570,7 +570,7 @@ def conductivity(
         else:
             operators.append(direction)
     if area is None:
-        spanned = None if periods is None else np.atleast_2d(np.asarray(periods, np.float64))
+        spanned = None if periods is None else np.atleast_2d(numbers("periods", periods))
         if spanned is None or spanned.shape[0] != spanned.shape[1]:
             raise ValueError("area is not known: give area=, or as many periods as there are dimensions")
         area = float(abs(np.linalg.det(spanned)))
@@ -606,5 +606,5 @@ def _slices(length: int, each: int) -> list[slice]:
 
 
 def _require_temperature(temperature: float) -> None:
-    if not (np.isfinite(temperature) and temperature >= 0):
+    if not 0 <= number("temperature", temperature) < np.inf:
         raise ValueError(f"temperature={temperature} is invalid: give k_B T, an energy that is not negative")

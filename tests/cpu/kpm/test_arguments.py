@@ -7,7 +7,19 @@ import pytest
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
-from spectile.kpm import kpm_dos, ldos, reference, spectral_function
+from spectile.kpm import (
+    LatticeModel,
+    conductivity,
+    correlator,
+    count,
+    evolve,
+    greens_function,
+    kpm_dos,
+    ldos,
+    reference,
+    spectral_function,
+    velocity,
+)
 from spectile.kpm.cpu.operator import CpuOperator
 from spectile.kpm.operators.lattices import anderson, graphene
 from spectile.kpm.operators.sell import SellMatrix
@@ -258,3 +270,60 @@ def test_entries_that_are_not_finite_are_named(value, where, dtype):
 def test_complex_weights_are_named():
     with pytest.raises(TypeError, match=re.escape("weights are complex128: give real numbers")):
         spectral_function(graphene(4, 4), [[0.1]], np.arange(32.0), weights=np.ones(32) * 1j, num_moments=8)
+
+
+def real_numbers():
+    """Return calls by the argument that is one or several real numbers."""
+    H, sites = graphene(4, 4), np.arange(32.0)
+    few = {"num_moments": 8, "num_vectors": 1, "rng": 1, "backend": "cpu"}
+    sigma = conductivity(H, positions=sites, area=1.0, **few)
+    return {
+        "times": lambda given: evolve(H, sites, given, backend="cpu"),
+        "energies": lambda given: greens_function(H, 0, 0, given, 0.5, backend="cpu"),
+        "energy": kpm_dos(H, 8, 1, rng=1, backend="cpu"),
+        "first": lambda given: correlator(H, None, None, **few)(given, 0.0),
+        "mu": sigma,
+        "omega": lambda given: sigma.optical(given),
+        "periods": lambda given: velocity(H, "x", sites, periods=[[given]]),
+        "eta": lambda given: greens_function(H, 0, 0, 0.5, given, backend="cpu"),
+        "temperature": lambda given: sigma(0.0, given),
+        "bounds": lambda given: evolve(H, sites, 1.0, bounds=(-4.0, given), backend="cpu"),
+        "interval": lambda given: count(H, (-1.0, given), rng=1, backend="cpu"),
+        "lattice": lambda given: LatticeModel(np.atleast_2d(given), [[0.0]], {}),
+    }
+
+
+REAL = ("times", "energies", "energy", "first", "mu", "omega", "periods", "lattice")
+ONE = ("eta", "temperature", "bounds", "interval")
+
+
+@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("wrong", [1 + 2j, np.array([1 + 2j]), None], ids=["number", "array", "nothing"])
+def test_what_is_no_real_number_is_named(name, wrong):
+    with pytest.raises(TypeError, match=f"{name} must be real numbers"):
+        real_numbers()[name](wrong)
+
+
+@pytest.mark.parametrize("name", ONE)
+@pytest.mark.parametrize(
+    "wrong", [1 + 2j, np.complex128(1 + 2j), np.ones(2), None], ids=["own", "complex", "two", "nothing"]
+)
+def test_what_is_not_one_real_number_is_named(name, wrong):
+    with pytest.raises((TypeError, ValueError), match=name):
+        real_numbers()[name](wrong)
+
+
+def test_no_energy_gives_no_entry_and_too_long_a_time_is_named():
+    H = graphene(4, 4)
+    assert greens_function(H, [0, 1], [2], [], 0.5, backend="cpu").shape == (0, 2, 1)
+    for time in (1e15, 1e300, 1e308):
+        with pytest.raises(MemoryError, match="so long a time"):
+            evolve(H, np.ones(32), time, backend="cpu")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.1])
+def test_a_conductivity_is_nan_at_a_level_that_is(temperature):
+    sigma = conductivity(graphene(4, 4), positions=np.arange(32.0), area=1.0, num_moments=8, num_vectors=2, rng=1)
+    for found in (sigma([0.0, np.nan], temperature), sigma.error([0.0, np.nan], temperature)):
+        assert np.isnan(found).tolist() == [False, True]
+    assert np.isnan(sigma(np.nan, temperature)) and np.ndim(sigma(0.0, temperature)) == 0
