@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Callable
 from typing import Any
@@ -150,20 +151,19 @@ def matrix_function_frechet(
     n, order = shape[-1], other[-1]
     if order != n:
         raise ValueError(f"e is of order {order} and a of {n}: give a direction of the same order")
+    try:
+        whole = np.broadcast_shapes(shape, other)
+    except ValueError:
+        raise ValueError(f"a has shape {shape} and e {other}: give leading dimensions that broadcast") from None
     xp, (matrix, direction), in_kind = placed(
         {"a": a, "e": e},
         backend,
-        lambda: costs.dense(np.broadcast_shapes(shape, other), (a,), vectors=True, functions=DERIVATIVE_PRODUCTS),
+        lambda: costs.dense(whole, (a,), vectors=True, functions=DERIVATIVE_PRODUCTS),
     )
     direction = direction.astype(working_dtype(direction.dtype), copy=False)
     if not bool(xp.isfinite(direction).all()):
         raise ValueError("e holds NaN or infinity: give a finite direction")
-    try:
-        elements = int(np.prod(np.broadcast_shapes(matrix.shape, direction.shape)))
-    except ValueError:
-        raise ValueError(
-            f"a has shape {matrix.shape} and e {direction.shape}: give leading dimensions that broadcast"
-        ) from None
+    elements = math.prod(whole)
     held = HELD * elements * np.result_type(working_dtype(matrix.dtype), direction.dtype).itemsize
     what = f"the derivative of a function of matrices with {elements:,} elements"
     (memory.require_host_free if xp is np else memory.require_free)(held, what)
