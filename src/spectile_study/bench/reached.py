@@ -12,7 +12,9 @@ count whose kernels were launched, with what they include: a record says which.
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
+import gc
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,6 +27,7 @@ from spectile_study.bench.sources import printed, template_of, with_names
 Node = tuple[str, str]
 _PACKAGES = ("spectile", "spectile_study")
 _DOTTED = re.compile(r"(?:spectile|spectile_study)(?:\.\w+)+")
+_IMPORT = (ast.Import, ast.ImportFrom)
 _COMPOUND = (ast.If, ast.Try, ast.For, ast.While, ast.With)
 
 
@@ -51,7 +54,7 @@ class Module:
             self._take(statement)
 
     def _take(self, statement: ast.stmt) -> None:
-        if isinstance(statement, ast.Import | ast.ImportFrom):
+        if isinstance(statement, _IMPORT):
             self._import(statement)
         elif isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.dump(statement.test):
             for each in (*statement.body, *statement.orelse):
@@ -124,23 +127,27 @@ def looked_at(statement: ast.stmt) -> tuple[set[str], list[ast.Import | ast.Impo
 
 
 def _look(node: ast.AST, names: set[str], imports: list[ast.Import | ast.ImportFrom]) -> None:
-    inner = node
-    while isinstance(inner, ast.Attribute):
-        inner = inner.value
-    if isinstance(inner, ast.Name):
-        names.add(_dotted(node))
+    kind = type(node)
+    if kind is ast.Name or kind is ast.Attribute:
+        inner = node
+        while isinstance(inner, ast.Attribute):
+            inner = inner.value
+        if isinstance(inner, ast.Name):
+            names.add(_dotted(node))
+            return
     elif isinstance(node, ast.Constant):
         if isinstance(node.value, str) and (node.value.endswith(".py") or _DOTTED.fullmatch(node.value)):
             names.add(node.value)
-    elif isinstance(node, ast.Import | ast.ImportFrom):
+        return
+    elif isinstance(node, _IMPORT):
         imports.append(node)
-    else:
-        for field in node._fields:
-            if field not in ("annotation", "returns", "ctx"):
-                value = getattr(node, field, None)
-                for child in value if isinstance(value, list) else (value,):
-                    if isinstance(child, ast.AST):
-                        _look(child, names, imports)
+        return
+    for field in sources.FIELDS[kind]:
+        if field not in ("annotation", "returns"):
+            value = getattr(node, field, None)
+            for child in value if isinstance(value, list) else (value,):
+                if isinstance(child, ast.AST):
+                    _look(child, names, imports)
 
 
 def _dotted(node: ast.AST) -> str:
@@ -265,16 +272,30 @@ def reached(drivers: tuple[str, ...], study: str, backend: str) -> tuple[Node, .
     backend : {"cpu", "cuda"}
         What the case is measured on.
     """
-    ahead = [node for driver in drivers for node in find(driver)]
-    found: set[Node] = set()
-    while ahead:
-        node = ahead.pop()
-        if node in found or (backend == "cpu" and _is_of_a_device(node)):
-            continue
-        found.add(node)
-        ahead += _begun(node[0])
-        ahead += _look_up(node, study).targets
+    with _uncollected():
+        ahead = [node for driver in drivers for node in find(driver)]
+        found: set[Node] = set()
+        while ahead:
+            node = ahead.pop()
+            if node in found or (backend == "cpu" and _is_of_a_device(node)):
+                continue
+            found.add(node)
+            ahead += _begun(node[0])
+            ahead += _look_up(node, study).targets
     return tuple(sorted(found))
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Look for no garbage, then or later, in what is made: syntax trees are many objects, all of them kept."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if collects:
+            gc.enable()
 
 
 @functools.cache

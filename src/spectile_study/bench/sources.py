@@ -66,24 +66,46 @@ def _blank(found: re.Match[str]) -> str:
 
 def printed(node: object) -> str:
     """Return a syntax tree as text; fields that are empty, or new in a later Python, leave no trace."""
-    if isinstance(node, list):
-        return f"[{','.join(map(printed, node))}]"
-    if not isinstance(node, ast.AST):
-        return repr(node)
-    kind, parts = type(node), []
-    for name in kind._fields:
-        value = getattr(node, name, None)
-        if value is None or value == [] or name == "ctx":  # whether a name is read or written follows from its place
-            continue
-        if name == "body" and kind in _DOCUMENTED and ast.get_docstring(node, clean=False) is not None:  # type: ignore[arg-type]
-            value = value[1:]
-        if name == "module" or (name == "value" and isinstance(value, str) and value.endswith((".cu", ".cuh"))):
-            parts.append(f"{name}={MARK}{value}{MARK}")
-        else:
-            parts.append(f"{name}={printed(value)}")
-    return f"{kind.__name__}({','.join(parts)})"
+    parts: list[str] = []
+    _print(node, parts.append)
+    return "".join(parts)
 
 
+def _print(node: object, put: Callable[[str], None]) -> None:
+    kind = type(node)
+    fields = FIELDS.get(kind)
+    if fields is not None:
+        put(f"{kind.__name__}(")
+        for name in fields:
+            value = getattr(node, name, None)
+            if value is None or value == []:
+                continue
+            if name == "body" and kind in _DOCUMENTED and ast.get_docstring(node, clean=False) is not None:  # type: ignore[arg-type]
+                value = value[1:]
+            put(f"{name}=")
+            if type(value) is str:
+                marked = name == "module" or (name == "value" and value.endswith((".cu", ".cuh")))
+                put(f"{MARK}{value}{MARK}" if marked else repr(value))
+            else:
+                _print(value, put)
+            put(",")
+        put(")")
+    elif isinstance(node, list):
+        put("[")
+        for each in node:
+            _print(each, put)
+            put(",")
+        put("]")
+    else:
+        put(repr(node))
+
+
+#: What each kind of node holds, but whether a name is read or written: that follows from its place.
+FIELDS: dict[type, tuple[str, ...]] = {
+    kind: tuple(name for name in kind._fields if name != "ctx")
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, ast.AST)
+}
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
