@@ -239,10 +239,17 @@ def row_blocks(
     A: SparseMatrix,
     B: SparseMatrix,
     *,
+    semiring: SemiringName = "plus_times",
+    mask: Any = None,
+    complement: bool = False,
+    alpha: complex = 1,
+    beta: complex = 0,
+    C: Any = None,
+    prune: float | None = None,
+    top_n: int | None = None,
     precision: PrecisionName | None = None,
     memory_limit: int | None = None,
     check_finite: bool = True,
-    **options: Any,
 ) -> Iterator[tuple[slice, Any]]:
     """Multiply two sparse matrices and give the result block of rows by block, for products beyond the memory.
 
@@ -250,14 +257,11 @@ def row_blocks(
     ----------
     A, B : sparse matrix or array of SciPy
         As for :func:`spgemm`.
-    precision, check_finite
-        As for :func:`spgemm`.
+    semiring, mask, complement, alpha, beta, C, prune, top_n, precision, check_finite
+        As for :func:`spgemm`.  What a mask lets through is one block.
     memory_limit : int, optional
         Bytes that the product may use beside A and B, one block of C included unless it is a single row or one of
         4,096 parts of the rows; without it a block has four million products.
-    **options
-        `semiring`, `mask`, `complement`, `alpha`, `beta`, `C`, `prune` and `top_n` of :func:`spgemm`.  What a mask lets
-        through is one block.
 
     Yields
     ------
@@ -282,7 +286,7 @@ def row_blocks(
     if check_pair(A, B):
         raise TypeError("blocks of rows are made on the host: copy A and B there with A.get() and B.get()")
     _check_limit(memory_limit)
-    wanted = _wanted(**options)
+    wanted = _wanted(semiring, mask, complement, alpha, beta, C, prune, top_n)
     chosen = _choose(A, B, wanted, precision)
     booleans = wanted.semiring.name == "plus_times" and precision is None and both_boolean(A, B)
     check_finite = flag("check_finite", check_finite)
@@ -291,8 +295,8 @@ def row_blocks(
         from spectile.tsparse.cpu.wanted import parts_of
 
         for first, stop, rows in parts_of(A, B, chosen, memory_limit, wanted, check_finite, in_blocks=True):
-            C = host_csr((stop - first, B.shape[1]), *rows, is_array(A, B))
-            yield slice(first, stop), as_boolean(C) if booleans else C
+            part = host_csr((stop - first, B.shape[1]), *rows, is_array(A, B))
+            yield slice(first, stop), as_boolean(part) if booleans else part
 
     return blocks()
 
@@ -563,12 +567,19 @@ def explain(
     A: Any,
     B: Any,
     *,
+    semiring: SemiringName = "plus_times",
+    mask: Any = None,
+    complement: bool = False,
+    alpha: complex = 1,
+    beta: complex = 0,
+    C: Any = None,
+    prune: float | None = None,
+    top_n: int | None = None,
     format: FormatName = "csr",
     precision: PrecisionName | None = None,
     memory_limit: int | None = None,
     check_finite: bool = True,
     backend: Backend = "auto",
-    **options: Any,
 ) -> list[Candidate]:
     """Return the ways in which :func:`spgemm` may make a product, and what each is predicted to take.
 
@@ -576,10 +587,8 @@ def explain(
     ----------
     A, B : sparse matrix or array
         As for :func:`spgemm`; patterns on a GPU are copied to the host.
-    format, precision, memory_limit, check_finite, backend
+    semiring, mask, complement, alpha, beta, C, prune, top_n, format, precision, memory_limit, check_finite, backend
         As for :func:`spgemm`.
-    **options
-        The others of :func:`spgemm`.
 
     Returns
     -------
@@ -608,15 +617,16 @@ def explain(
     on_gpu = check_pair(A, B)
     chosen_backend = choose_backend(backend, on_gpu)
     _check_limit(memory_limit)
-    form, wanted = word("format", format, *FORMATS), _wanted(**options)
+    form = word("format", format, *FORMATS)
+    wanted = _wanted(semiring, mask, complement, alpha, beta, C, prune, top_n)
     chosen = _choose(A, B, wanted, precision)
     left, right = (A.get(), B.get()) if on_gpu else (A, B)
     right = left if B is A else right
     operands, threads = factors(left, right, values=False), num_threads()
     work = candidates.work_of(*operands)
     if wanted.mask is not None and not wanted.complement:
-        mask = as_mask(wanted.mask.get() if on_gpu else wanted.mask)
-        cpu = candidates.masked(*operands, (mask.indptr, mask.indices), threads)
+        kept = as_mask(wanted.mask.get() if on_gpu else wanted.mask)
+        cpu = candidates.masked(*operands, (kept.indptr, kept.indices), threads)
     elif not wanted.all_of_it:
         cpu = [candidates.selected(work, chosen, threads)]
     else:
