@@ -29,4 +29,4 @@ rule measure_case:
         "Measuring {wildcards.paper}/{wildcards.case}"
     shell:
         "python -m spectile_study measure --study {params.study:q} --paper {wildcards.paper} --case {wildcards.case}"
-        " {params.options} --planned {params.sources} --threads {threads} --input {input:q} --out {output:q} --share-with $PPID --log {log:q}"
+        " {params.options} --planned {params.sources:q} --threads {threads} --input {input:q} --out {output:q} --share-with $PPID --log {log:q}"
