@@ -197,10 +197,11 @@ def peak_and_asked(keywords, pair, n=1200):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the most memory of a process is read from /proc")
 @pytest.mark.parametrize("case", MEMORY)
-def test_what_a_call_asks_for_is_what_it_uses(case):
+def test_a_call_uses_what_it_asks_for_at_most(case):
     keywords, pair = MEMORY[case]
     peak, asked = peak_and_asked(keywords, pair)
-    assert abs(peak - asked) < 0.1 * asked + 4e6  # the buffers of the BLAS
+    # Buffers of the BLAS come on top.  Memory that other tests have freed may be used again, and is not seen then.
+    assert peak < 1.1 * asked + 4e6
 
 
 @settings(max_examples=16, deadline=None, derandomize=True)
