@@ -18,6 +18,8 @@ from spectile.core.launch import Shape, kernel
 from spectile.kpm.cuda.common import number_defines
 from spectile.kpm.operators.protocol import namespace
 
+#: cusparseSpMMAlg_t of the product whose blocks lie by rows; CuPy names only the older ones.
+CSR_ALG2 = 6
 #: Threads of a block of the fused kernel, and so most vectors.
 THREADS = 256
 
@@ -115,7 +117,7 @@ class Vendor:
         return (
             self._handle(), library.CUSPARSE_OPERATION_NON_TRANSPOSE, library.CUSPARSE_OPERATION_NON_TRANSPOSE,
             alpha.ctypes.data, self._matrix.desc, self._dense[v.data.ptr], beta.ctypes.data,
-            self._dense[w.data.ptr], self._type, library.CUSPARSE_SPMM_CSR_ALG2,
+            self._dense[w.data.ptr], self._type, CSR_ALG2,
         )  # fmt: skip
 
     def __call__(self, v: Any, w: Any, alpha: float, beta: float) -> None:
