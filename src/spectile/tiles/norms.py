@@ -10,8 +10,10 @@ import numpy as np
 from spectile.tiles.layout import Layout, owners
 from spectile.tiles.types import SLACK, Error
 
-#: Entries between these have squares that float64 holds with all their digits, and sums of them.
-_SAFE = (2.0**-480, 2.0**480)
+#: Norms outside of these are found anew, from entries that are scaled: float64 may not have held their squares.
+_SAFE = (2.0**-450, 2.0**500)
+#: What entries of small norms and of large ones are scaled by.
+_SCALES = (2.0**600, 2.0**-560)
 #: Iterations of a bound by a positive vector.
 _SHARPENED = 12
 
@@ -20,22 +22,26 @@ def tile_norms(xp: Any, data: Any, layout: Layout) -> np.ndarray:
     """Return the Frobenius norms of the tiles, float64, not below the exact ones."""
     if not len(layout.indices):
         return np.zeros(0)
-    moduli = _moduli(xp, data)
-    counts = np.diff(layout.starts)
-    largest = np.zeros(len(counts))
-    if xp is np:
-        np.maximum.reduceat(moduli, layout.starts[:-1], out=largest)
-    else:
-        largest_ = xp.zeros(len(counts))
-        xp.maximum.at(largest_, owners(xp, layout.starts), moduli)
-        largest = largest_.get()
+    moduli, counts = _moduli(xp, data), np.diff(layout.starts)
+
+    def roots(scale: float) -> np.ndarray:
+        scaled = moduli if scale == 1 else moduli * scale
+        return np.sqrt(_sums(xp, scaled * scaled, layout)) / scale
+
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        squares = xp.add.reduceat(moduli * moduli, xp.asarray(layout.starts[:-1]))
-        squares = squares if xp is np else squares.get()
-        norms = np.sqrt(squares) * (1 + (counts + 8) * 2.0**-52)
-        unsafe = (largest != 0) & ~((largest > _SAFE[0]) & (largest < _SAFE[1]))
-        norms[unsafe] = largest[unsafe] * np.sqrt(counts[unsafe]) * SLACK
-    return norms
+        norms = roots(1.0)
+        for beyond, scale in zip((norms < _SAFE[0], ~(norms < _SAFE[1])), _SCALES, strict=True):
+            if beyond.any():
+                norms[beyond] = roots(scale)[beyond]
+        return norms * (1 + (counts + 8) * 2.0**-52)
+
+
+def _sums(xp: Any, values: Any, layout: Layout) -> np.ndarray:
+    """Return the sum of the entries of each tile, on the host."""
+    if xp is np:
+        return np.add.reduceat(values, layout.starts[:-1])
+    # CuPy's add.reduceat subtracts sums of all before, which leaves rounding of large tiles, and NaN, in small ones.
+    return xp.bincount(owners(xp, layout.starts), values, len(layout.indices)).get()
 
 
 def _moduli(xp: Any, data: Any) -> Any:

@@ -64,7 +64,9 @@ def half_exponents(data: Any, owner: Any, groups: int, what: str, half: HalfRang
     size = xp.abs(data)
     size[~xp.isfinite(size)] = 0  # these need no scaling
     largest = xp.zeros(groups, size.dtype)
-    xp.maximum.at(largest, owner, size)
+    # Bits rise as the sizes do, and are compared as they are: CuPy compares float64 in single precision.
+    bits = f"u{size.itemsize}"
+    xp.maximum.at(largest.view(bits), owner, size.view(bits))
     exponents = xp.where(largest > 0, xp.frexp(largest)[1] - half.top, 0).astype(np.int32)
     lost = (size > 0) & (xp.ldexp(size.astype(np.float64), -exponents[owner]) < half.lost)
     if bool(lost.any()):

@@ -71,6 +71,29 @@ def test_no_other_module_reaches_for_undocumented_parts() -> None:
     assert reaching == {"core/cupy_parts.py"}
 
 
+def _other_arithmetic(tree: ast.AST) -> list[str]:
+    """Return calls by names of NumPy's under which CuPy has another arithmetic of float64.
+
+    ``add.reduceat`` subtracts sums of everything before; ``maximum.at`` and ``minimum.at`` compare in single precision,
+    but take unsigned integers as they are.
+    """
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    found = []
+    for call in calls:
+        name = ast.unparse(call.func)
+        of_bits = ".view(" in ast.unparse(call.args[-1]) if call.args else False
+        if name.endswith((".reduceat", ".maximum.at", ".minimum.at")) and not name.startswith("np.") and not of_bits:
+            found.append(name)
+    return found
+
+
+def test_no_module_takes_what_cupy_computes_otherwise() -> None:
+    assert _other_arithmetic(ast.parse("xp.add.reduceat(x, i); cupy.maximum.at(y, i, x)")) != []
+    assert _other_arithmetic(ast.parse("np.add.reduceat(x, i); xp.maximum.at(y.view('u8'), i, x.view('u8'))")) == []
+    found = {path.name: _other_arithmetic(ast.parse(path.read_text())) for path in SOURCES.rglob("*.py")}
+    assert {name: calls for name, calls in found.items() if calls} == {}
+
+
 @pytest.fixture(params=["from parts", "constructor"])
 def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type:
     """Return a class of matrices as CuPy 14.1 and later have it, or as those before."""

@@ -75,12 +75,19 @@ def _on_device(name: str) -> Any:
 def cupy(monkeypatch: pytest.MonkeyPatch) -> Any:
     names = ("abs", "arange", "asarray", "bincount", "concatenate", "matmul", "searchsorted", "where", "zeros")
     module = SimpleNamespace(**{name: _on_device(name) for name in names})
-    module.add, module.ndarray = np.add, DeviceArray
+    module.ndarray = DeviceArray
 
-    def at(out: Any, index: Any, values: Any) -> None:
-        np.maximum.at(out.view(np.ndarray), index.view(np.ndarray), values.view(np.ndarray))
+    def by_prefixes(values: Any, first: Any) -> Any:
+        sums = np.concatenate([[0], np.cumsum(values.view(np.ndarray))])
+        return _wrapped(np.diff(sums[[*first.view(np.ndarray), -1]]))
 
-    module.maximum = SimpleNamespace(at=at)
+    def in_single_precision(out: Any, index: Any, values: Any) -> None:
+        with np.errstate(over="ignore", under="ignore"):
+            rounded = values.view(np.ndarray).astype(np.float32)
+        np.maximum.at(out.view(np.ndarray), index.view(np.ndarray), rounded)
+
+    # What CuPy has under these names is not what NumPy has.
+    module.add, module.maximum = SimpleNamespace(reduceat=by_prefixes), SimpleNamespace(at=in_single_precision)
     monkeypatch.setitem(sys.modules, "cupy", module)
     monkeypatch.setattr(matrix, "_module", lambda data: module if isinstance(data, DeviceArray) else np)
     return module
@@ -128,6 +135,27 @@ def test_operations_are_those_of_the_host(cupy: Any, dtype: str, hermitian: bool
         np.testing.assert_allclose(there.eigenvalue_bounds(), host.eigenvalue_bounds(), rtol=1e-6)
     with pytest.raises(ValueError, match="on a GPU"):
         there + host
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_norms_of_small_tiles_beside_large_ones(cupy: Any, dtype: str) -> None:
+    """No norm has anything of another tile, over the whole range of float64, and NaN is found where it is."""
+    rng = np.random.default_rng(5)
+    sizes = np.array([1e0, 1e-9, 1e150, 1e-300, 1e300, 1e-160, 0.0, 1e-320, 1e160, 3.0])
+    a = rng.normal(size=(4, 40)) * np.repeat(sizes, 4)
+    a = (a * (1 + 1j)).astype(dtype)
+    host = TileMatrix.from_dense(a, 4, 4)
+    there = host.to_device()
+    found = TileMatrix(there.layout, there.data).norms
+    np.testing.assert_allclose(found, host.norms, rtol=1e-13)
+    with np.errstate(all="ignore"):  # of zero, and of what float64 holds no inverse of
+        exact = np.array([np.linalg.norm(a[:, 4 * j : 4 * j + 4] / sizes[j]) for j in host.indices])
+    normal = sizes[host.indices] > 1e-307
+    np.testing.assert_allclose(found[normal] / sizes[host.indices][normal], exact[normal], rtol=1e-13)
+    assert (found >= 0).all() and (found[~normal] > 0).all()
+    there.data[16 * 3] = np.nan
+    with pytest.raises(ValueError, match=r"tile .0, 3. holds NaN"):
+        TileMatrix(there.layout, there.data)
 
 
 def test_functions_run_where_the_matrix_is(cupy: Any) -> None:
