@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 from collections.abc import Callable
 from typing import Any, Literal
@@ -39,6 +40,7 @@ def eigh(
     UPLO: Literal["L", "U", "l", "u"] | None = None,
     x0: Any = None,
     comm: Any = None,
+    devices: Any = None,
     backend: Backend = "auto",
 ) -> Any:
     """Solve the standard or generalized eigenproblem of a real symmetric or complex Hermitian matrix.
@@ -92,6 +94,9 @@ def eigh(
         `a` and `b` are then :class:`spectile.evd.distributed.BlockCyclicMatrix`, of which each rank has made its part
         (without `comm` their own communicator counts), or arrays that each rank has whole.  Every rank gets all
         eigenvalues, and eigenvectors as such a matrix; a part of them costs what all cost.
+    devices : int or sequence of int, optional
+        GPUs of this host that solve the problem together: the first so many, or those named, each once.  An operand on
+        a GPU lies on one of them, which then has the results; of operands on the host they are on the host.
     backend : {"auto", "cpu", "cuda"}
         ``auto`` chooses CUDA for an array on a GPU, and for arrays on the host where the device is predicted to be
         faster than the cores, copies included; float64 and complex128 stay on the host where the device has FP64 at
@@ -170,8 +175,10 @@ def eigh(
         subset_by_index, subset_by_value, driver,
     )  # fmt: skip
     if comm is not None:
-        return _on_ranks(comm, problem, x0, backend)
+        return _on_ranks(comm, problem, x0, backend, devices)
     shape, options, definite = _problem(*problem)
+    if devices is not None:
+        return _on_devices(devices, a, options, definite, x0, backend)
     operands = (a,) if b is None else (a, b)
     chosen = chosen_backend(operands if x0 is None else (*operands, x0), backend, _work(shape, operands, options))
     if x0 is not None:
@@ -189,7 +196,19 @@ def _work(shape: tuple[int, ...], operands: tuple[Any, ...], options: Options) -
     return functools.partial(costs.dense, shape, operands, vectors=options.vectors, subset=options.subset)
 
 
-def _on_ranks(comm: Any, problem: tuple[Any, ...], x0: Any, backend: str) -> Any:
+def _on_devices(devices: Any, a: Any, options: Options, definite: Definite | None, x0: Any, backend: Backend) -> Any:
+    """Solve a problem on several devices of this host."""
+    if x0 is not None or options.driver is not None:
+        raise ValueError("several devices refine nothing and call no driver: leave out x0 and driver, or devices")
+    if word("backend", backend, "auto", "cpu", "cuda") == "cpu":
+        raise ValueError('devices are GPUs: leave out backend="cpu", or devices')
+    device.require_device()
+    run = importlib.import_module(f"{__package__}.cuda.multi.run")
+    found = run.eigh(a, options, definite, devices)
+    return EighResult(*found) if options.vectors else found
+
+
+def _on_ranks(comm: Any, problem: tuple[Any, ...], x0: Any, backend: str, devices: Any) -> Any:
     """Solve a problem on the ranks of a communicator."""
     from spectile.evd.distributed import solver
 
@@ -204,6 +223,8 @@ def _on_ranks(comm: Any, problem: tuple[Any, ...], x0: Any, backend: str) -> Any
             )
         if word("backend", backend, "auto", "cpu", "cuda") == "cuda":
             raise ValueError('several ranks work on their CPUs: leave out backend="cuda"')
+        if devices is not None:
+            raise ValueError("several ranks work on their CPUs: leave out devices, or comm")
         return options, definite
 
     options, definite = on_every_rank(comm, checked)
@@ -245,6 +266,7 @@ def eigvalsh(
     driver: Driver | None = None,
     UPLO: Literal["L", "U", "l", "u"] | None = None,
     comm: Any = None,
+    devices: Any = None,
     backend: Backend = "auto",
 ) -> Any:
     """Return the eigenvalues of a standard or generalized problem, ascending.
@@ -253,7 +275,7 @@ def eigvalsh(
     ----------
     a, b, lower, overwrite_a, overwrite_b, type, check_finite, subset_by_index, subset_by_value, driver, UPLO
         As for `eigh`.
-    comm, backend
+    comm, devices, backend
         As for `eigh`.
 
     Returns
@@ -286,6 +308,7 @@ def eigvalsh(
         driver=driver,
         UPLO=UPLO,
         comm=comm,
+        devices=devices,
         backend=backend,
     )
 
@@ -362,6 +385,7 @@ def explain(
     UPLO: Literal["L", "U", "l", "u"] | None = None,
     x0: Any = None,
     comm: Any = None,
+    devices: Any = None,
     backend: Backend = "auto",
 ) -> list[Candidate]:
     """Return the solvers of which :func:`eigh` takes one with these arguments.
@@ -372,7 +396,7 @@ def explain(
         As for :func:`eigh`; nothing is computed.
     lower, overwrite_a, overwrite_b, type, check_finite, UPLO
         Likewise, and they decide nothing.
-    comm
+    comm, devices
         Likewise; nothing is sent.
     x0
         Likewise; how near it is would have to be computed, so that the solvers are those that it may fall back to.

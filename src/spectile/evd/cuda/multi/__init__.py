@@ -1,0 +1,1 @@
+"""One eigenproblem on several GPUs of a host."""
