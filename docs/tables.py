@@ -46,8 +46,9 @@ def _markdown(head: Iterable[str], rows: Iterable[Iterable[str]], used: pandas.D
     """Return the table, and a line that names the record and the commits that measured it."""
     if used.empty:
         return f"{_table(head, rows)}\n\nNot recorded yet."
-    commits = ", ".join(sorted(set(used["commit"].str[:7])))
-    source = f"Record: `results/recorded/{machine}/{used['paper'].iloc[0]}.parquet`, measured at {commits}."
+    days = used["run_measured_at"].astype(str).str[:10].where(used["run_measured_at"].notna(), "undated")
+    commits = [f"{commit} ({day})" for day, commit in sorted(set(zip(days, used["commit"].str[:7], strict=True)))]
+    source = f"Record: `results/recorded/{machine}/{used['paper'].iloc[0]}.parquet`, measured at {', '.join(commits)}."
     return f"{_table(head, rows)}\n\n{source}"
 
 

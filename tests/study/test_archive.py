@@ -9,6 +9,8 @@ import pytest
 
 from spectile_study.__main__ import main
 from spectile_study.bench import archive, record
+from spectile_study.bench.rows import Rows
+from spectile_study.bench.stats import speedups
 
 
 def stored(case, samples=(1.0, 2.0), machine="box", paper="kpm"):
@@ -76,6 +78,51 @@ def test_what_was_measured_is_not_lost_to_a_run_that_could_not(tmp_path):
     ]
     kept = archive.load(folder / "kpm.zip")
     assert kept["a"] == stored("a") and kept["b"] == worse and kept["c"]["status"] == "skipped"
+
+
+def test_what_is_not_installed_any_more_stays_with_what_it_was_compared_with(tmp_path):
+    """A rival's ratio is of the run that had both; every other number is of the latest run."""
+    folder = tmp_path / "box"
+
+    def compared(ours, vendor, rival, at="2026-01-01"):
+        made = stored("a") | {"measured_at": f"{at}T00:00:00+00:00"}
+        method = made["methods"][0]
+        made["methods"] = [
+            method | {"method": name, "samples_s": [time] * 3} if time else
+            {"method": name, "status": "skipped", "reason": f"{name} is not installed: name its library"}
+            for name, time in (("ours", ours), ("vendor", vendor), ("rival", rival))
+        ]  # fmt: skip
+        return made
+
+    def kept(*records):
+        archive.pack(records, tmp_path / "new.zip")
+        said = archive.keep(tmp_path / "new.zip", folder)
+        return said, record.read_frame(folder / "kpm.parquet")
+
+    kept(compared(1.0, 2.0, 3.0), stored("b"))
+    for ours in (0.5, 0.25):  # of two later runs, the second replaces the first
+        said, frame = kept(compared(ours, 4.0, None, "2026-02-02"))
+        assert said[0] == "0 cases added, 1 replaced" and "rival is not installed now" in said[1] and len(said) == 2
+        here = frame[frame["case"] == "a"].set_index(["method", "status"])["time_s"].to_dict()
+        beside = {("rival", "ok"): 3.0, ("ours", "beside"): 1.0, ("vendor", "beside"): 2.0}
+        assert here == {("ours", "ok"): ours, ("vendor", "ok"): 4.0} | beside
+        of = Rows(frame)
+        for method, baseline, ratio in (
+            ("ours", "rival", 3.0),
+            ("ours", "vendor", 4.0 / ours),
+            ("rival", "vendor", 2 / 3),
+        ):
+            assert speedups(frame, method, baseline)["speedup"].tolist() == [ratio]
+            assert of.speedup(method, baseline).only().number == ratio
+            assert of.over("time_s", baseline, method).only().number == pytest.approx(ratio)
+        assert of.speedup("ours", "vendor", "rival").only().number == 3.0  # the faster one of both runs
+        assert of.at(method="ours").column("time_s").only().number == ours
+        assert record.dates(speedups(frame, "ours", "rival")) == ["2026-01-01 at 0000000"]
+        assert not record.dates(speedups(frame, "ours", "vendor"))
+        assert archive.load(folder / "earlier/kpm.zip") == {"a": compared(1.0, 2.0, 3.0)}
+    _, frame = kept(compared(1.0, 2.0, 4.0, "2026-03-03"))
+    assert set(frame["status"]) == {"ok"} and speedups(frame, "ours", "rival")["speedup"].tolist() == [4.0]
+    assert not (folder / "earlier/kpm.zip").exists()
 
 
 def test_cases_that_left_the_sheet_are_left_out(tmp_path):

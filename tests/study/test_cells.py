@@ -47,7 +47,7 @@ def known(paper):
                 found += (
                     [value] if isinstance(value, int | float) else list(value) if isinstance(value, np.ndarray) else []
                 )
-    for _, case in rows[rows["status"] == "ok"].groupby("case"):
+    for _, case in rows[rows["status"].isin(stats.PASSED)].groupby(["case", "record"]):
         timed = [(row["flops"], row["bytes"], np.asarray(row["samples_s"], float)) for _, row in case.iterrows()]
         timed = [each for each in timed if len(each[2])]
         medians = np.array([np.median(samples) for _, _, samples in timed])

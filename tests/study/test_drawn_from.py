@@ -70,8 +70,9 @@ def test_cells_follow_what_they_cite_and_nothing_else(element):
 
 
 def baselines(row, table, value):
-    """Return the methods of the row's case over which its speed-up is `value`."""
-    others = table[(table["case"] == row["case"]) & (table["status"] == "ok") & (table["method"] != row["method"])]
+    """Return the methods of the row's record over which its speed-up is `value`."""
+    others = table[(table["record"] == row["record"]) & table["status"].isin(stats.PASSED)]
+    others = others[others["method"] != row["method"]]
     found = set()
     for _, other in others.iterrows():
         if len(other["samples_s"]) and same(value, stats.paired_ratio(other["samples_s"], row["samples_s"]).median):

@@ -123,8 +123,9 @@ def recompute(column, row, frame):
 
 
 def candidates(column, row, frame):
-    """A speed-up is over one of the other methods of its case, paired by rounds."""
-    others = frame[(frame["case"] == row["case"]) & (frame["status"] == "ok") & (frame["method"] != row["method"])]
+    """A speed-up is over one of the other methods of its record, paired by rounds."""
+    others = frame[(frame["record"] == row["record"]) & frame["status"].isin(["ok", "beside"])]
+    others = others[others["method"] != row["method"]]
     field = {"speedup": "median", "speedup_lo": "lo", "speedup_hi": "hi"}[column]
     timed = [samples for samples in others["samples_s"] if len(samples)]
     return [getattr(stats.paired_ratio(samples, row["samples_s"]), field) for samples in timed]

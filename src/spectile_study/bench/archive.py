@@ -91,6 +91,8 @@ def keep(place: Path, folder: Path, sheet: Collection[str] | None = None) -> lis
     """Take the records of `place` into a folder of reviewed measurements: its zip file and its frame.
 
     A case that was measured there stays as it is if the new record holds none (it was skipped, or could not be built).
+    What others' libraries measured that are not installed any more stays, too, with what it is compared with
+    (:func:`record.join <spectile_study.bench.record.join>`); the records of these rows are kept in ``earlier``.
 
     Parameters
     ----------
@@ -127,18 +129,39 @@ def keep(place: Path, folder: Path, sheet: Collection[str] | None = None) -> lis
     stay = sorted(case for case, stored in new.items() if stored["status"] != "ok" and case in measured)
     said = [f"{case} stays as it was: the new record is {new[case]['status']} ({new[case]['reason']})" for case in stay]
     new = {case: stored for case, stored in new.items() if case not in stay}
-    kept = (load(zipped) if zipped.exists() else {}) | new
+    before = load(zipped) if zipped.exists() else {}
+    kept = before | new
     if sheet is not None:
         gone = sorted({*kept, *(earlier["case"] if earlier is not None else ())} - set(sheet))
         said += [f"{case} is left out: no row of the sheet is called so" for case in gone]
         kept = {case: stored for case, stored in kept.items() if case in sheet}
         earlier = None if earlier is None else earlier[earlier["case"].isin(sheet)].reset_index(drop=True)
     table = record.frame(kept[case] for case in sorted(kept))
+    table = table if earlier is None else record.join(earlier, table)
     lost = sorted((passed - _passed(table)) & {(case, method) for case, method in passed if case in new})
     said += [f"{case}: {method} passed before and does not now" for case, method in lost]
+    dated = table[table["case"].isin(new) & (table["status"] == "ok") & table["reason"].notna()]
+    for method, rows in dated.groupby("method"):
+        when = ", ".join(record.dates(rows))
+        said.append(f"{method} is not installed now: {rows['case'].nunique()} cases keep what it measured on {when}")
     pack(kept.values(), zipped)
-    record.write_frame(table if earlier is None else record.join(earlier, table), framed)
+    _keep_earlier(before, table, folder / "earlier" / f"{paper}.zip")
+    record.write_frame(table, framed)
     return [f"{len(set(new) - measured)} cases added, {len(set(new) & measured)} replaced", *said]
+
+
+def _keep_earlier(before: Records, table: pandas.DataFrame, path: Path) -> None:
+    """Keep those of the replaced records whose rows stand in the frame `table`, in a zip file of their own."""
+    wanted = set(table["record"])
+    known = [*(load(path) if path.exists() else {}).values(), *before.values()]
+    latest = set(table.loc[table["status"] != "beside"].drop_duplicates("case")["record"])
+    records = {record.record_id(stored): stored for stored in known}
+    stay = [stored for name, stored in records.items() if name in wanted - latest]
+    if stay:
+        path.parent.mkdir(exist_ok=True)
+        pack(stay, path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _passed(table: pandas.DataFrame) -> set[tuple[str, str]]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spectile_study.bench import record
 from spectile_study.bench.names import ClaimError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ VERDICTS = (*HOLDS, *FAILS)
 CAUSES = {
     "not said by the paper": r"the paper does not say",
     "too few cases": r"that a verdict takes",
-    "rival not installed": r"is not (built|installed|rebuilt)\b",
+    "rival not installed": record.NOT_INSTALLED,
     "input absent": r"has not been (fetched|made)\b",
     "needs a GPU": r"CUDA device",
     "needs more GPUs": r"needs \d+ GPUs",
@@ -164,6 +165,8 @@ def judge(claim: Mapping[str, Any], ours: Ours | None) -> tuple[object, ...]:
     where = (", ".join(sorted(set(rows[name]))) for name in ("device", "machine", "record"))
     cause = _cause(why) if why and claim["kind"] in JUDGED else ""
     basis = _basis(rows) + (f"; a single sample of {ours.single}" if ours.single else "")
+    earlier = record.dates(rows)
+    basis += f"; recorded on {', '.join(earlier)}" if earlier else ""
     ratio = ours.number / printed if printed else None
     return (ours.number, ratio, judged, turns, basis, why, cause, ours.time, *where)
 

@@ -19,10 +19,15 @@ import numpy as np
 
 from spectile.core.atomic_file import atomic_write
 from spectile_study.bench.judge import contradiction
+from spectile_study.bench.stats import PASSED, median_interval
 
 if TYPE_CHECKING:
     import pandas
 
+#: A reason of methods that somebody else's program would have to be installed for.
+NOT_INSTALLED = r"is not (?:built|installed|rebuilt)\b"
+#: How the reason of a row begins that stays from an earlier record.
+RECORDED = "not installed in the latest run; recorded on"
 LEADING_COLUMNS = (
     "paper", "case", "record", "method", "device", "machine", "status", "reason",
     "time_s", "time_s_lo", "time_s_hi", "samples_s", "clock", "error_fro_rel", "flops", "bytes", "memory_bytes",
@@ -251,6 +256,10 @@ def _filled(table: pandas.DataFrame) -> pandas.DataFrame:
 def join(earlier: pandas.DataFrame, later: pandas.DataFrame) -> pandas.DataFrame:
     """Return `later` and those cases of `earlier` that it does not hold, row by row as they stand.
 
+    A method that `later` skipped because it is not installed keeps its row of `earlier`, and the other methods that
+    passed in that record stay with it under the status ``beside``: ratios are of one run, and so of these two
+    (:func:`~spectile_study.bench.stats.speedups`); nothing else is made of rows that stand beside.
+
     Raises
     ------
     ValueError
@@ -264,15 +273,43 @@ def join(earlier: pandas.DataFrame, later: pandas.DataFrame) -> pandas.DataFrame
             raise ValueError(
                 f"frames of {column} {' and '.join(sorted(values))} cannot be joined: gather them into two files"
             )
-    kept = earlier[~earlier["case"].isin(later["case"])]
-    kept = kept.map(lambda value: value.tolist() if isinstance(value, np.ndarray) else value)  # as parquet reads lists
-    both = pandas.concat([kept.dropna(axis="columns", how="all"), later.dropna(axis="columns", how="all")])
+    earlier = earlier.map(lambda value: value.tolist() if isinstance(value, np.ndarray) else value)  # as parquet reads
+    dated, replaced = _dated(earlier, later)
+    parts = [earlier[~earlier["case"].isin(later["case"])], later[~replaced], dated]
+    both = pandas.concat([part.dropna(axis="columns", how="all") for part in parts if len(part)] or [later])
     return _complete(both.sort_values("case", kind="stable").reset_index(drop=True))
 
 
-def _method_row(method: Mapping[str, Any]) -> dict[str, Any]:
-    from spectile_study.bench.stats import median_interval
+def _dated(earlier: pandas.DataFrame, later: pandas.DataFrame) -> tuple[pandas.DataFrame, np.ndarray]:
+    """Return the rows of `earlier` that stay for what is not installed now, and which rows of `later` they replace.
 
+    Of several earlier records of a case, the one that holds most of its methods stays.
+    """
+    absent = (later["status"] == "skipped") & later["reason"].astype(str).str.contains(NOT_INSTALLED)
+    asked = set(zip(later.loc[absent, "case"], later.loc[absent, "method"], strict=True))
+    keys = list(zip(earlier["case"], earlier["method"], strict=True))
+    had = earlier[np.array([key in asked for key in keys], dtype=bool) & earlier["status"].isin(["ok", "failed"])]
+    stays = {case: rows["record"].value_counts(sort=True).idxmax() for case, rows in had.groupby("case")}
+    had = had[had["record"] == had["case"].map(stays)]
+    passed = earlier["status"].isin(PASSED) & (earlier["record"] == earlier["case"].map(stays))
+    rows = earlier[passed | earlier.index.isin(had.index)].copy()
+    date, commit = rows["run_measured_at"].astype(str).str[:10], rows["commit"].astype(str).str[:7]
+    rows["reason"] = rows["reason"].where(rows["status"] == "failed", f"{RECORDED} " + date + " at " + commit)
+    rows.loc[~rows.index.isin(had.index), "status"] = "beside"
+    kept = set(zip(had["case"], had["method"], strict=True))
+    replaced = [key in kept for key in zip(later["case"], later["method"], strict=True)]
+    return rows, absent.to_numpy() & np.array(replaced, dtype=bool)
+
+
+def dates(rows: pandas.DataFrame) -> list[str]:
+    """Return when, and at which commits, those of the `rows` were recorded that stay for what is not installed now."""
+    if not {"status", "reason"} <= set(rows):
+        return []
+    told = rows.loc[rows["status"].isin(PASSED), "reason"].dropna().astype(str)
+    return sorted({each.removeprefix(RECORDED).strip() for each in told if each.startswith(RECORDED)})
+
+
+def _method_row(method: Mapping[str, Any]) -> dict[str, Any]:
     row = {key: method.get(key) for key in ("method", "status", "reason", "clock", "flops", "bytes", "memory_bytes")}
     samples = method.get("samples_s") or []
     row["samples_s"] = samples

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spectile_study.bench.names import ClaimError, Names
-from spectile_study.bench.stats import geometric_mean, paired_ratio
+from spectile_study.bench.stats import PASSED, geometric_mean, paired_ratio
 from spectile_study.papers import PAPERS
 
 if TYPE_CHECKING:
@@ -127,8 +127,13 @@ class Rows:
 
     @property
     def finished(self) -> np.ndarray:
-        """Places of the rows that passed."""
+        """Places of the rows that passed in the latest record of their case, or stay from an earlier one."""
         return self.places[self.texts("status")[self.places] == "ok"]
+
+    @property
+    def passed(self) -> np.ndarray:
+        """Places of the finished rows, and of those that stand beside one of them in the same earlier record."""
+        return self.places[np.isin(self.texts("status")[self.places], PASSED)]
 
     def column(self, name: str, per: str | None = None) -> Values:
         """Return a column, or its quotient by another."""
@@ -164,19 +169,25 @@ class Rows:
         `method` may hold ``*`` and ``?``.
         """
         self.names.check_methods(method, *baselines)
-        samples, cases, methods = self.frame["samples_s"].to_numpy(), self.texts("case"), self.texts("method")
-        timed = self.finished[~np.isnan(self.numbers("time_s")[self.finished])]
-        of_baselines: dict[str, list[int]] = {}
-        fastest: dict[int, int] = {}
+        samples, methods, statuses = self.frame["samples_s"].to_numpy(), self.texts("method"), self.texts("status")
+        cases, records = self.texts("case"), self.texts("record")
+        timed = self.passed[~np.isnan(self.numbers("time_s")[self.passed])]
+        of_baselines: dict[tuple[str, str], list[int]] = {}
+        best: dict[tuple[str, str], tuple[float, int, int]] = {}
         for place in timed[np.isin(methods[timed], baselines)]:
-            of_baselines.setdefault(cases[place], []).append(place)
-        ratios = np.full(len(self.frame), np.nan)
+            of_baselines.setdefault((cases[place], records[place]), []).append(place)
         for place in timed:
-            if cases[place] in of_baselines and fnmatch.fnmatchcase(methods[place], method):
-                ratios[place], fastest[place] = min(
-                    (paired_ratio(samples[base], samples[place]).median, base) for base in of_baselines[cases[place]]
-                )
-        found = self._of(np.array(list(fastest), dtype=int), ratios, True, (method, *baselines))
+            if not fnmatch.fnmatchcase(methods[place], method):
+                continue
+            for base in of_baselines.get((cases[place], records[place]), ()):
+                if "ok" in (statuses[place], statuses[base]):
+                    key = cases[place], methods[place]
+                    pair = (paired_ratio(samples[base], samples[place]).median, base, place)
+                    best[key] = min(best.get(key, pair), pair)
+        ratios, fastest = np.full(len(self.frame), np.nan), {place: base for _, base, place in best.values()}
+        for ratio, _, place in best.values():
+            ratios[place] = ratio
+        found = self._of(np.array(sorted(fastest), dtype=int), ratios, True, (method, *baselines))
         return replace(
             found, name="speedup", level=1.0, under=np.array([fastest[place] for place in found.places], dtype=int)
         )
@@ -190,12 +201,19 @@ class Rows:
         """Return the method's value of a column over the baseline's of the same case, for each baseline."""
         self.names.check_columns(column)
         self.names.check_methods(method, *baselines)
-        cases, methods, numbers = self.texts("case"), self.texts("method"), self.numbers(column)
-        own = self.finished[methods[self.finished] == method]
-        below = {(cases[place], methods[place]): numbers[place] for place in self.finished[::-1]}
-        places = np.tile(own, len(baselines))
-        under = [below.get((cases[place], baseline), np.nan) for baseline in baselines for place in own]
-        values = numbers[places] / np.array(under, dtype=float)
+        cases, records, statuses = self.texts("case"), self.texts("record"), self.texts("status")
+        methods, numbers = self.texts("method"), self.numbers(column)
+        own = self.passed[methods[self.passed] == method]
+        below = {(cases[place], records[place], methods[place]): place for place in self.passed[::-1]}
+        pairs = [
+            (place, base)
+            for baseline in baselines
+            for place in own
+            for base in [below.get((cases[place], records[place], baseline))]
+            if base is not None and "ok" in (statuses[place], statuses[base])
+        ]
+        places, under = (np.array(each, dtype=int) for each in (zip(*pairs, strict=True) if pairs else ((), ())))
+        values = numbers[places] / numbers[under]
         kept = ~np.isnan(values)
         return Values(self, places[kept], values[kept], methods=(method, *baselines))
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 #: A difference below this relative size is called "same": it is of the order of run-to-run drift.
 SAME_WITHIN = 0.02
+#: Statuses of a frame's rows that passed their check: those of the latest record of a case, and those of an earlier
+#: one, which stand beside a method that is not installed any more.
+PASSED = ("ok", "beside")
 
 
 class Interval(NamedTuple):
@@ -103,18 +106,20 @@ def unpaired_ratio(baseline: Sequence[float], method: Sequence[float]) -> Ratio:
 def speedups(frame: pandas.DataFrame, method: str, baseline: str) -> pandas.DataFrame:
     """Return the rows of `method` with the columns ``speedup, speedup_lo, speedup_hi, verdict`` against `baseline`.
 
-    Only cases where both finished are kept; `frame` has one row for each method and case.
+    Only cases where both finished in the same record are kept; `frame` has one row for each method of a record.  One of
+    the two may stand beside the other, of an earlier record than the case's latest one.
     """
-    ok = (frame["status"].to_numpy() == "ok") & frame["time_s"].notna().to_numpy()
-    methods, keys = frame["method"].to_numpy(), list(zip(frame["paper"], frame["case"], strict=True))
-    samples = frame["samples_s"].to_numpy()
-    base = {keys[place]: samples[place] for place in np.flatnonzero(ok & (methods == baseline))}
-    # Frames are wide: rows are taken once.
-    rows = frame[ok & (methods == method) & np.array([key in base for key in keys], dtype=bool)].copy()
-    ratios = [
-        paired_ratio(base[(paper, case)], ours)
-        for paper, case, ours in zip(rows["paper"], rows["case"], rows["samples_s"], strict=True)
+    statuses, timed = frame["status"].to_numpy(), frame["time_s"].notna().to_numpy()
+    methods, samples = frame["method"].to_numpy(), frame["samples_s"].to_numpy()
+    keys = list(zip(frame["paper"], frame["case"], frame["record"], strict=True))
+    base = {keys[p]: p for p in np.flatnonzero(timed & np.isin(statuses, PASSED) & (methods == baseline))}
+    ours = [
+        place
+        for place in np.flatnonzero(timed & np.isin(statuses, PASSED) & (methods == method))
+        if keys[place] in base and "ok" in (statuses[place], statuses[base[keys[place]]])
     ]
+    rows = frame.iloc[np.array(ours, dtype=int)].copy()  # frames are wide: rows are taken once
+    ratios = [paired_ratio(samples[base[keys[place]]], samples[place]) for place in ours]
     for index, name in enumerate(("speedup", "speedup_lo", "speedup_hi", "verdict")):
         rows[name] = [ratio[index] for ratio in ratios]
     return rows

@@ -19,7 +19,8 @@ import pandas
 
 from spectile.core.atomic_file import atomic_write
 from spectile_study.bench.claims import printed
-from spectile_study.figures.marks import write_marks
+from spectile_study.bench.record import dates
+from spectile_study.figures.marks import earlier, write_marks
 from spectile_study.figures.palette import GREY, HUES, PALE_GREY, PAPER, SLOT, look
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class Drawing:
         self._empty: dict[Axes, str] = {}
         self._slots: list[str] = []
         self._notes: list[str] = []
+        self._earlier: dict[str, set[str]] = {}
         self._models: dict[Axes, list[str]] = {}
 
     @property
@@ -148,6 +150,7 @@ class Drawing:
         single = np.zeros(len(up), dtype=bool) if ends is None else ends[0] == ends[1]
         if single.any():
             self.note(SINGLE)
+        self._note_dates(rows)
         if kind.startswith("bar"):
             ax.grid(visible=False, axis="x" if kind == "bar" else "y")
         if kind == "bar":  # Matplotlib's own: seaborn's bars average over rows and cannot be stacked
@@ -199,6 +202,11 @@ class Drawing:
         drawn = ax.imshow(np.asarray(row[column], dtype=float).reshape(shape), **({"cmap": "viridis"} | settings))
         self._note(ax, row.to_frame().T, column, column, column, whole=True)
         return drawn
+
+    def _note_dates(self, rows: pandas.DataFrame) -> None:
+        """Take note of rows that stay from an earlier record; one sentence names them all."""
+        for date in dates(rows):
+            self._earlier.setdefault(date, set()).update(rows["method"])
 
     def _note(self, ax: Axes, rows: pandas.DataFrame, x: str, y: str, series: str, whole: bool = False) -> None:
         panel = int(np.flatnonzero([each is ax for each in self.axes.ravel()])[0]) if ax in self.axes.ravel() else -1
@@ -275,7 +283,7 @@ class Drawing:
             category, colon, reason = text.partition(": ")
             by_reason.setdefault(reason if colon else text, []).append(category if colon else "")
         words = [f"{', '.join(names)} ({reason})" if any(names) else reason for reason, names in by_reason.items()]
-        texts = [*([f"hatched: {'; '.join(words)}"] if words else []), *self._notes]
+        texts = [*([f"hatched: {'; '.join(words)}"] if words else []), *self._notes, *earlier(self._earlier)]
         if texts:
             lines = [textwrap.fill(text, int(16 * self.figure.get_figwidth())) for text in texts]
             self.figure.supxlabel("\n".join(lines), fontsize=7, color=GREY)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas
 
 from spectile.core.atomic_file import atomic_write
+from spectile_study.figures.palette import name
+
+#: What is said of rows that stay from an earlier record.
+EARLIER = "Not installed in the latest run, or compared with what is not, and so of the run that had both"
 
 
 def write_text(path: Path, text: str) -> None:
@@ -21,3 +25,9 @@ def write_marks(path: Path, notes: Sequence[Mapping[str, Any]], columns: Sequenc
     """Write the notes of the drawing `path` beside it."""
     table = pandas.DataFrame(notes, columns=list(columns))
     write_text(path.with_suffix(".marks.tsv"), table.to_csv(sep="\t", index=False))
+
+
+def earlier(methods: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return what is said of methods that stay from earlier records, by the date of each; nothing for none."""
+    named = [f"{', '.join(sorted({name(each) for each in of}))} ({date})" for date, of in sorted(methods.items())]
+    return [f"{EARLIER}: {'; '.join(named)}."] if named else []

@@ -14,7 +14,8 @@ import numpy as np
 import pandas
 from pandas.io.formats.style import Styler
 
-from spectile_study.figures.marks import write_marks, write_text
+from spectile_study.bench.record import dates
+from spectile_study.figures.marks import earlier, write_marks, write_text
 
 #: Words of a cell without a number, shown pale.
 _NOTHING = ("not measured", "not printed", "fails")
@@ -95,10 +96,13 @@ class Table:
         self.notes = list(dict.fromkeys(notes))
         self.formats = formats or {}
         self.sources: list[dict[str, Any]] = []
+        self._earlier: dict[str, set[str]] = {}
         self.rest: tuple[str, pandas.DataFrame] | None = None
 
     def cite(self, rows: pandas.DataFrame, column: str) -> Table:
         """Note that cells come from `column` of the frame rows `rows`; return the table."""
+        for date in dates(rows):
+            self._earlier.setdefault(date, set()).update(rows["method"])
         keys = ("record", "paper", "case", "method")
         for *key, value in zip(*(rows[name] for name in (*keys, column)), strict=True):
             self.sources.append(
@@ -121,7 +125,8 @@ class Table:
         if self.rest:
             head, data = self.rest
             body += f"<h2>{html.escape(head)}</h2>{_html_table(data, self.formats, 'rest')}"
-        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
+        said = [*self.notes, *earlier(self._earlier)]
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in said)
         return _PAGE.format(title=html.escape(self.title), body=body, notes=f"<ul>{notes}</ul>" if notes else "")
 
     def save(self, path: str | Path) -> None:

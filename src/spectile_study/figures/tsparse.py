@@ -47,7 +47,7 @@ def matrices(frame: pandas.DataFrame, part: str) -> list[str]:
 
 def why_missing(frame: pandas.DataFrame, matrix: str, methods: tuple[str, ...] = ()) -> str:
     """Return why the frame has no number for a matrix: the reason of one of `methods`, else the first there is."""
-    rows = at(frame, p_matrix=matrix)
+    rows = at(frame, p_matrix=matrix, status=["failed", "skipped"])
     preferred = rows[rows["method"].isin(methods)]
     reasons = [str(reason) for part in (preferred, rows) for reason in part["reason"] if isinstance(reason, str)]
     if any("absent from the mirror" in reason for reason in reasons):

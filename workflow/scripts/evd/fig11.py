@@ -24,8 +24,8 @@ BELOW = {
 
 def draw(frame: pandas.DataFrame) -> Drawing:
     drawing = Drawing("Figure 11: eigenvalue decomposition", 1, 3, (12, 5))
-    rows = at(frame, p_study="evd", p_precision="float64", status="ok")
-    rows = rows[rows["time_s"].notna()]
+    solved = at(frame, p_study="evd", p_precision="float64")
+    rows = solved[(solved["status"] == "ok") & solved["time_s"].notna()]
     for ax, vectors in zip(drawing.axes[0], (False, True), strict=False):
         part = rows[rows["p_vectors"].astype(bool) == vectors]
         title = "with eigenvectors" if vectors else "eigenvalues"
@@ -46,7 +46,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         return drawing
     for vendor in best:
         for vectors, line in ((False, "-"), (True, "--")):
-            ratios = speedups(rows[rows["p_vectors"].astype(bool) == vectors], "spectile", vendor)
+            ratios = speedups(solved[solved["p_vectors"].astype(bool) == vectors], "spectile", vendor)
             label = f"over {name(vendor)}: {'vectors' if vectors else 'values'}"
             drawing.marks(
                 ax,

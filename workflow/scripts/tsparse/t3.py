@@ -28,7 +28,7 @@ def table(frame: pandas.DataFrame) -> Table:
             for target, ours in TARGETS.items():
                 if approach == "nontcu" and target:
                     continue  # the switch between the units belongs to the paper's method alone
-                rows = speedups(ok, ours, baseline)
+                rows = speedups(frame, ours, baseline)
                 meets = (rows["v_row_mean"] > bound) & (rows["v_nnz"] > 300_000)
                 rows = rows[meets & rows["case"].isin(collection(frame, ours)["case"])]
                 found = rows["speedup"].to_numpy(dtype=float)
