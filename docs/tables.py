@@ -373,7 +373,7 @@ def undated() -> str:
             rows.append(
                 [path.parent.name, path.stem, element, str(len(names)), ", ".join(f"`{name}`" for name in names)]
             )
-    return _table(["machine", "paper", "drawn by", "cases", "names"], rows)
+    return _table(["machine", "paper", "drawn by", "cases", "names"], rows) if rows else "None."
 
 
 def _reproduced(evaluated: pandas.DataFrame) -> str:
