@@ -4,6 +4,7 @@
 //                      and a descent, column[p - 1] >= column[p]; out[p] = rounded value[p]
 //   for each row:      note a pointer that falls or leaves the entries; take back the descent at the row's start
 //
+// Where the values are not read, `in` is null.
 // Invariant: flags and descents of a factor are 0 afterwards if and only if it is CSR with ascending columns in every row,
 // whose values the precision holds.  No later kernel follows an index otherwise (`invalid`).
 
@@ -45,6 +46,7 @@ extern "C" __global__ void __launch_bounds__(256) prepare(int rows, int columns,
         const int column = idx[p];
         if (u32(column) >= u32(columns)) found |= BAD_INDEX;
         descents += p > 0 && idx[p - 1] >= column;
+        if (in == nullptr) continue;
         const IN x = in[p];
         VALUE y = VALUE(x);
         if (!is_finite(x)) {

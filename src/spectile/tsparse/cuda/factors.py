@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.compile import Unit
 from spectile.core.launch import kernel
 from spectile.core.pointers import address
 from spectile.tsparse import errors
@@ -32,13 +33,14 @@ _TYPES = {"f": "float", "d": "double"}
 def with_checked_factors(
     A: Any,
     B: Any,
-    precision: Precision,
+    precision: Precision | None,
     use: Callable[[Factor, Factor, Any], Any],
     *,
     check_finite: bool = True,
 ) -> Any:
     """Return ``use(A, B, counters)`` of both factors on the device, their values rounded.
 
+    Without a precision the patterns alone are checked, and the factors have no values, whatever theirs are.
     Where the check finds something, `Invalid` is raised by `use`, which is called again with canonical factors.
     """
     counters = Counters(A.shape[0])
@@ -73,7 +75,7 @@ def checked(left: Factor, right: Factor, counters: Counters | None) -> tuple[Fac
 
 def _check(
     matrix: Any,
-    precision: Precision,
+    precision: Precision | None,
     counters: Counters,
     which: int,
     factors: Sequence[Any] = (),
@@ -86,22 +88,26 @@ def _check(
     import cupy
 
     shape, indptr, indices, data = matrix.shape, matrix.indptr, matrix.indices, matrix.data
-    nnz, out, rounding = indices.size, data, _ROUNDING.get(precision.name, _KEEP)
-    if rounding != _KEEP or data.dtype != precision.dtype:
-        out = cupy.empty(nnz, precision.dtype)
+    nnz, rounding, kinds = indices.size, _KEEP, None
+    if precision is None:
+        data = out = None
+    else:
+        out, rounding, kinds = data, _ROUNDING.get(precision.name, _KEEP), (precision.value, data.dtype.char)
+        if rounding != _KEEP or data.dtype != precision.dtype:
+            out = cupy.empty(nnz, precision.dtype)
     if nnz or shape[0]:
-        sizes = (precision.value, data.dtype.char, shape, nnz, rounding, which, check_finite)
+        sizes = (shape, nnz, rounding, which, check_finite)
 
         def made() -> _Check:
             if factors:
                 a, b = factors
-                chars = a.data.dtype.char + b.data.dtype.char
-                units.prepare_rows(precision.value, chars, a.shape[0], a.indices.size, b.shape[1], b.indices.size)
-            return _Check(*sizes)
+                value, chars = ("float64", "") if kinds is None else (kinds[0], a.data.dtype.char + b.data.dtype.char)
+                units.prepare_rows(value, chars, a.shape[0], a.indices.size, b.shape[1], b.indices.size)
+            return _Check(units.CHECK_PATTERN if kinds is None else units.CHECK[kinds], *sizes)
 
-        launch: _Check = plan(("check", counters.device, sizes), made)
-        rounded = 0 if out is data else address(out)
-        launch(counters.stream, address(indptr), address(indices), address(data), rounded, counters.head)
+        launch: _Check = plan(("check", counters.device, kinds, sizes), made)
+        places = (0 if one is None else address(one) for one in (data, None if out is data else out))
+        launch(counters.stream, address(indptr), address(indices), *places, counters.head)
     return Factor(shape, indptr, indices, out, given=matrix)
 
 
@@ -109,7 +115,7 @@ class _Check:
     """The launch of the check of a factor."""
 
     def __init__(
-        self, value: str, char: str, shape: tuple[int, int], nnz: int, rounding: int, which: int, check_finite: bool
+        self, unit: Unit, shape: tuple[int, int], nnz: int, rounding: int, which: int, check_finite: bool
     ) -> None:
         self._addresses = Addresses(5)
         sizes = (
@@ -117,11 +123,11 @@ class _Check:
             *(self._addresses[i] for i in range(5)),
             np.int32(which),
         )
-        launch = kernel(units.CHECK[value, char], "prepare")
+        launch = kernel(unit, "prepare")
         self._launch = launch.bind(choose.check(shape[0], nnz), *sizes)
 
     def __call__(self, stream: int, *addresses: int) -> None:
-        """Launch for row pointer, columns and values of a matrix, where its rounded values go or 0, and the head."""
+        """Launch for row pointer, columns and values of a matrix, where rounded ones go, and the head; 0 for none."""
         self._addresses.set(*addresses)
         self._launch(stream)
 
@@ -148,7 +154,7 @@ class _Compare:
 
 
 def _canonicalize(
-    matrix: Given, flags: int, precision: Precision, which: int, check_finite: bool
+    matrix: Given, flags: int, precision: Precision | None, which: int, check_finite: bool
 ) -> tuple[Given, Factor, bool]:
     """Raise on what is wrong, sort and sum what is not canonical, and tell whether float16 needs scaling."""
     _raise_wrong(matrix, flags, precision, "AB"[which])
@@ -159,11 +165,12 @@ def _canonicalize(
     if flags & UNSORTED:
         flags = counters.read()[HEAD["FLAGS"]]
         _raise_wrong(matrix, flags, precision, "AB"[which])
-    out_of_range = precision.name == "float16" and bool(flags & (FLAGS["HALF_RANGE"] | FLAGS["FLOAT_RANGE"]))
+    half = precision is not None and precision.name == "float16"
+    out_of_range = half and bool(flags & (FLAGS["HALF_RANGE"] | FLAGS["FLOAT_RANGE"]))
     return matrix, factor, out_of_range
 
 
-def _raise_wrong(matrix: Any, flags: int, precision: Precision, name: str) -> None:
+def _raise_wrong(matrix: Any, flags: int, precision: Precision | None, name: str) -> None:
     """Raise the error of what cannot be put right."""
     import cupy
 
@@ -175,7 +182,7 @@ def _raise_wrong(matrix: Any, flags: int, precision: Precision, name: str) -> No
         worst = int(cupy.argmin(cupy.isfinite(matrix.data)))
         row = int(cupy.searchsorted(matrix.indptr, cupy.asarray(worst), side="right")) - 1
         raise errors.not_finite(name, matrix.data[worst].item(), row, int(matrix.indices[worst]))
-    if flags & FLAGS["FLOAT_RANGE"] and precision.name != "float16":
+    if flags & FLAGS["FLOAT_RANGE"] and (precision is None or precision.name != "float16"):
         raise errors.beyond_float32(f"{name} holds entries")
 
 

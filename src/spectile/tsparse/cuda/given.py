@@ -42,7 +42,7 @@ class Given:
     shape : tuple of int
         With as many columns as `held` has, where that is not None.
     indptr, indices : int32
-    data : float32, float64, complex64 or complex128
+    data : float32, float64, complex64, complex128 or None
     stored : tuple of int
         Shape of the values as the caller's matrix stores them.
     places : Places or None
@@ -72,7 +72,7 @@ def given(A: Any, B: Any, *, values: bool = True, check_finite: bool = True) -> 
         The latter are returned.
     values : bool
         Whether the values are needed.  Where they are not, SciPy's matrices are brought in order on the host, which
-        tells the places of their values, and the values of `Given` are not theirs.
+        tells the places of their values, and `Given` has none.
     check_finite : bool
         Whether values of SciPy's matrices that are not finite are refused here.
     """
@@ -146,7 +146,7 @@ def _from_host(matrix: Any, name: str, values: bool, check_finite: bool) -> Give
         factor.shape,
         cupy.asarray(factor.indptr, np.int32),
         cupy.asarray(factor.indices),
-        cupy.asarray(factor.data) if values else cupy.zeros(len(factor.indices), np.float32),
+        cupy.asarray(factor.data) if values else None,
         factor.places.shape,
         Places(factor.places.shape, order, first),
         factor.largest,

@@ -30,7 +30,7 @@ from spectile.tsparse.matrices import (
     require_exact,
     to_host,
 )
-from spectile.tsparse.types import Factor, lookup
+from spectile.tsparse.types import Factor
 
 
 class SymbolicProduct:
@@ -59,7 +59,7 @@ class SymbolicProduct:
         factors = given(A, B, values=False, check_finite=False)
         scratch = self._scratch = _scratch(memory_limit, *factors)
         self._wide: Phase | None = None  # counted for values of 16 bytes
-        self._phase = with_checked_factors(*factors, lookup("float64"), analyse, check_finite=False)
+        self._phase = with_checked_factors(*factors, None, analyse, check_finite=False)
         self.products = self._phase.products
         if self.nnz > parts.MOST_ENTRIES:
             raise MemoryError(f"C has {self.nnz} entries, and a kept pattern holds fewer than 2**31: use spgemm")

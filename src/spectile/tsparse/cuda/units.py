@@ -43,6 +43,8 @@ CHECK = {
     for char, kind in _GIVEN.items()
     if value.startswith("complex") or char in "fd"
 }
+#: The same without values, whatever a factor's are.
+CHECK_PATTERN = CHECK["float32", "f"]
 PATTERN = _unit("pattern.cu")
 #: By the name of the type of C, and the code of the semiring: those that compare are of real values.
 MASKED = {
@@ -112,7 +114,7 @@ def prepare_rows(value: str, chars: str, rows: int, nnz_a: int, columns: int, nn
     value : str
         Type of C.
     chars : str
-        Types of A and of B, by NumPy's letters.
+        Types of A and of B, by NumPy's letters; none where their values are not read.
     rows, nnz_a : int
         Rows and entries of A.
     columns, nnz_b : int
@@ -126,7 +128,7 @@ def prepare_rows(value: str, chars: str, rows: int, nnz_a: int, columns: int, nn
 @functools.cache
 def _prepare_rows(arch: str, value: str, chars: str, by_blocks: bool, blocks: bool) -> None:
     # What is launched first comes first.
-    checks = [CHECK[value, char] for char in dict.fromkeys(chars)]
+    checks = [CHECK[value, char] for char in dict.fromkeys(chars)] or [CHECK_PATTERN]
     families = [SYMBOLIC_SORTS, SYMBOLIC_TABLES, SYMBOLIC_WINDOWS[by_blocks], *([SYMBOLIC_BLOCK] if blocks else [])]
     prepare(*checks, ANALYSIS, *families, PLACE[value])
 
