@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import reprlib
 from collections.abc import Iterator
 from numbers import Complex, Integral, Real
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spectile.core.arrays import host_array
+from spectile.core.arrays import host_array, require_here
 from spectile.core.choice import Candidate
 from spectile.core.device import Backend, choose_backend
 from spectile.core.memory import require_host_free
@@ -27,6 +28,7 @@ from spectile.tsparse.matrices import (
     in_format,
     is_array,
 )
+from spectile.tsparse.matrices import on_gpu as is_on_gpu
 from spectile.tsparse.selection import Wanted
 from spectile.tsparse.semirings import SemiringName, lookup_semiring, precision_of
 from spectile.tsparse.types import FORMATS, FormatName, Precision, PrecisionName, SymbolicProduct
@@ -141,8 +143,9 @@ def spgemm(
     Notes
     -----
     Row by row (F. G. Gustavson, "Two fast algorithms for sparse matrices", 1978); on a GPU an analysis chooses for each
-    row how its entries are gathered.  On a CPU ``A @ A.T``, ``A.T @ A`` and those of ``A.conj().T`` are found by their
-    arrays and take half the products.  The tiles on tensor cores of the paper are measured by the study.
+    row how its entries are gathered.  ``A @ A.T``, ``A.T @ A`` and those of ``A.conj().T`` are found by their arrays
+    and take half the products, without a `memory_limit`.  The tiles on tensor cores of the paper are measured by the
+    study.
 
     On a CPU up to 64 MB of work space are kept for the next call, unless `memory_limit` is given.
 
@@ -171,17 +174,26 @@ def spgemm(
         require_host_free(needed, f"C, an array of shape {(A.shape[0], B.shape[1])},")
     if not wanted.all_of_it:
         part = _spgemm_wanted(A, B, wanted, chosen, precision, memory_limit, check_finite, cuda, on_gpu)
-        return in_format(part, form, wanted.semiring.identity(part.dtype))
+        return _in_format(part, form, wanted.semiring.identity(part.dtype))
     if cuda:
         from spectile.tsparse.cuda import run as gpu
 
-        C = gpu.spgemm(A, B, chosen, memory_limit, host=not on_gpu, check_finite=check_finite)
+        C = gpu.spgemm(A, B, chosen, memory_limit, host=not on_gpu, check_finite=check_finite, form=form)
     else:
         from spectile.tsparse.cpu import run as cpu
 
         C = cpu.spgemm(A, B, chosen, memory_limit, check_finite=check_finite, form=form)
     C = as_boolean(C) if precision is None and both_boolean(A, B) else C
-    return in_format(C, form) if cuda else C
+    return _in_format(C, form) if cuda else C
+
+
+def _in_format(C: Any, form: str, missing: complex = 0) -> Any:
+    """Return C, on a GPU in CSR, in another format; see `in_format`."""
+    if form == "csc" and is_on_gpu(C):
+        from spectile.tsparse.cuda.turn import in_columns
+
+        return in_columns(C)
+    return in_format(C, form, missing)
 
 
 def _wanted(
@@ -301,14 +313,15 @@ def row_blocks(
     return blocks()
 
 
-def spmm(A: Any, X: Any, *, check_finite: bool = True) -> np.ndarray:
-    """Multiply a sparse matrix and a dense block of vectors, C = A X, on a CPU.
+def spmm(A: Any, X: Any, *, check_finite: bool = True) -> Any:
+    """Multiply a sparse matrix and a dense block of vectors, C = A X, where they are.
 
     Parameters
     ----------
-    A : sparse matrix or array of SciPy, shape (m, k)
-        Any format; ``A.T`` of a matrix in CSR needs no copy.
+    A : sparse matrix or array of SciPy or CuPy, shape (m, k)
+        Any format; on a CPU ``A.T`` of a matrix in CSR needs no copy.
     X : (k,) or (k, r) array
+        Of NumPy, or of CuPy where A is.
     check_finite : bool, default True
         Whether entries that are NaN or infinite are refused.
 
@@ -321,10 +334,9 @@ def spmm(A: Any, X: Any, *, check_finite: bool = True) -> np.ndarray:
     Raises
     ------
     TypeError
-        If `A` is not sparse or on a GPU (CuPy's ``A @ X`` is cuSPARSE), `X` is no array or masked, or the common type
-        is no float.
+        If `A` is not sparse, `X` is no array of its library or masked, or the common type is no float.
     ValueError
-        If the shapes do not fit, or an entry is not finite.
+        If the shapes do not fit, an entry is not finite, or an operand is on a GPU that is not the current one.
 
     Examples
     --------
@@ -334,20 +346,23 @@ def spmm(A: Any, X: Any, *, check_finite: bool = True) -> np.ndarray:
     >>> spmm(sp.csr_array([[1.0, 2.0], [0.0, 3.0]]), np.ones(2)).tolist()
     [3.0, 3.0]
     """
-    if check_sparse("A", A):
-        raise TypeError("A is on a GPU, and spmm is computed on the host: use A @ X, which is cuSPARSE")
-    if not isinstance(X, np.ndarray):
-        raise TypeError(f"X is a {type(X).__name__}, not an array of NumPy: use spgemm for a sparse one")
-    X = host_array("X", X)
+    on_gpu = check_sparse("A", A)
+    library = importlib.import_module("cupy") if on_gpu else np
+    if not isinstance(X, library.ndarray):
+        name = "CuPy" if on_gpu else "NumPy"
+        raise TypeError(f"X is a {type(X).__name__}, not an array of {name} as A is: use spgemm for a sparse one")
+    X = X if on_gpu else host_array("X", X)
     if X.ndim not in (1, 2) or X.shape[0] != A.shape[1]:
         raise ValueError(f"A has shape {A.shape} and X {X.shape}: the columns of A must be the rows of X")
     kind = np.result_type(A.dtype, X.dtype)
     if kind.char not in "fdFD":
         raise TypeError(f"the common type of A and X is {kind}: convert one with .astype(float)")
-    if flag("check_finite", check_finite) and not np.isfinite(X).all():
+    if on_gpu:
+        choose_backend("cuda", on_gpu)
+        require_here("X", X)
+    if flag("check_finite", check_finite) and not bool(library.isfinite(X).all()):
         raise ValueError("X holds entries that are NaN or infinite: remove or replace them")
-    from spectile.tsparse.cpu.dense import times_dense
-
+    times_dense = importlib.import_module(f"spectile.tsparse.{'cuda' if on_gpu else 'cpu'}.dense").times_dense
     block = X[:, None] if X.ndim == 1 else X
     C = times_dense(A, block.astype(kind, copy=False), bool(check_finite))
     return C.reshape(A.shape[0], *X.shape[1:])

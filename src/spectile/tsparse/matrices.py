@@ -149,7 +149,7 @@ def as_boolean(C: Any) -> Any:
     """Return C, which is nobody else's, with True for what is not 0."""
     if type(C).__module__.startswith("cupyx."):
         return device_csr(C.shape, C.indptr, C.indices, C.data != 0, is_array(C))
-    if isinstance(C, np.ndarray):
+    if not hasattr(C, "format"):
         return C != 0
     C.data = C.data != 0
     return C
@@ -164,14 +164,14 @@ def transpose(C: Any) -> Any:
 
 def in_format(C: Any, form: str, missing: complex = 0) -> Any:
     """Return C, in CSR or of SciPy in CSC with sorted columns, in another format; `missing` is what is not stored."""
+    if getattr(C, "format", "dense") == form:
+        return C
     if form == "dense":
         xp = np if isinstance(C.data, np.ndarray) else importlib.import_module("cupy")
         rows = C.tocsr()
         dense = xp.full(C.shape, missing, C.dtype)
         dense[owners(rows.indptr, len(rows.data), xp), rows.indices] = rows.data
         return dense
-    if form == C.format:
-        return C
     C = C.asformat(form)
     if form != "bsr" and not on_gpu(C):
         C.has_canonical_format = True

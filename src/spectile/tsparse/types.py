@@ -84,6 +84,11 @@ COMPLEX = {
 INTEGER = {name: Precision(name, name, 0.0) for name in ("int32", "int64")}
 
 
+def of_values(dtype: np.dtype) -> Precision:
+    """Return the precision of sums of floats of a type, real or complex, without rounding."""
+    return next(one for one in (*PRECISIONS.values(), *COMPLEX.values()) if one.value == dtype.name)
+
+
 def lookup(name: str) -> Precision:
     """Return the precision called `name`, in either spelling; ValueError lists the names."""
     try:

@@ -14,7 +14,7 @@ from spectile.tsparse.cpu.wanted import arrays, block, blocks, rows_of
 from spectile.tsparse.cpu.work import chunks, survey
 from spectile.tsparse.matrices import check_pair, host_csr
 from spectile.tsparse.selection import joined
-from spectile.tsparse.types import COMPLEX, PRECISIONS, Operand
+from spectile.tsparse.types import Operand, of_values
 
 
 class GalerkinProduct:
@@ -34,8 +34,7 @@ class GalerkinProduct:
         if any(matrix.dtype.kind not in "fc" for matrix in (R, A, P)):
             raise TypeError("the values of R, A and P are floats, real or complex: convert them with .astype(float)")
         kind = self._kind = np.result_type(*(one.data.dtype for one in factors))
-        precision = next(one for one in (*PRECISIONS.values(), *COMPLEX.values()) if one.value == kind.name)
-        room = memory.room(A, P, precision, memory_limit)
+        room = memory.room(A, P, of_values(kind), memory_limit)
         self._room = None if room is None else room / 2
         self._R, self._A, self._P = (replace(one, data=one.data.astype(kind, copy=False)) for one in factors)
         self._array = any(one.array for one in factors)

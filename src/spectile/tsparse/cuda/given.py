@@ -17,6 +17,7 @@ from spectile.core.launch import Shape, kernel
 from spectile.core.tiling import ceil_div
 from spectile.tsparse import errors
 from spectile.tsparse.cuda import units
+from spectile.tsparse.cuda.turn import turned
 from spectile.tsparse.matrices import index_type, largest_integer, on_gpu
 from spectile.tsparse.types import Places, Precision
 
@@ -222,8 +223,12 @@ def arranged(name: str, matrix: Any) -> Given:
         none = cupy.zeros(rows + 1, np.int32), cupy.empty(0, index_type(columns))
         values, largest = _in_order(name, data, places)
         return Given(shape, *none, values, data.shape, places, largest)
-    order = cupy.argsort(column, kind="stable")  # so that the second sort leaves the columns of a row in order
-    order = order[cupy.argsort(row[order], kind="stable")]
+    if form == "csc" and rows <= MOST_INDEX:
+        starts, minor = (_narrow(_plain(name, x)) for x in (indptr, matrix.indices))
+        order = turned(starts, minor, rows)[2].astype(np.int64)
+    else:
+        order = cupy.argsort(column, kind="stable")  # so that the second sort leaves the columns of a row in order
+        order = order[cupy.argsort(row[order], kind="stable")]
     row, column = row[order], column[order]
     new = cupy.ones(len(data), np.bool_)
     new[1:] = (row[1:] != row[:-1]) | (column[1:] != column[:-1])

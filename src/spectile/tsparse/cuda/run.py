@@ -10,7 +10,8 @@ import numpy as np
 from spectile.core import memory
 from spectile.core.device import describe
 from spectile.tsparse import errors
-from spectile.tsparse.cuda import choose, parts
+from spectile.tsparse.cpu import symmetric
+from spectile.tsparse.cuda import choose, dense, parts, turn
 from spectile.tsparse.cuda.counters import Counters
 from spectile.tsparse.cuda.factors import checked, unscale, with_checked_factors
 from spectile.tsparse.cuda.given import MOST_INDEX, Given, copied_bytes, given
@@ -29,8 +30,9 @@ def spgemm(
     host: bool,
     *,
     check_finite: bool = True,
+    form: str = "csr",
 ) -> Any:
-    """Multiply on the device; see `spectile.tsparse.spgemm`.
+    """Multiply on the device, in CSR or where `form` is dense into an array; see `spectile.tsparse.spgemm`.
 
     `host` tells that A and B are scipy matrices.
     """
@@ -45,17 +47,33 @@ def spgemm(
                 f"raise it to at least {need}"
             )
         memory_limit -= copies
-    factors = given(A, B, check_finite=check_finite)
     array, (rows, columns) = is_array(A, B), (A.shape[0], B.shape[1])
+    scaled = precision.name == "float16"
+    transposed = adjoint = False
+    if not (exact or scaled or memory_limit is not None or form == "dense") and max(*A.shape, *B.shape) <= MOST_INDEX:
+        transposed, adjoint = (symmetric if host else turn).related(A, B)
+    if transposed or adjoint:
+        base = A if A.format == "csr" else B
+        factors = given(base, base, check_finite=check_finite)
+    else:
+        factors = given(A, B, check_finite=check_finite)
+    dense_too = form == "dense" and not (exact or scaled) and factors[1].held is None
     if exact:
         require_exact(*sizes(*factors), lambda: largest_sum(*factors, memory_limit), LARGEST_INTEGER, "float64")
 
     def product(left: Factor, right: Factor, counters: Counters | None) -> Any:
-        held = right.given.held
+        held, C = right.given.held, None
+        if dense_too:
+            whole = dense.multiply(*checked(left, right, counters), precision.dtype)
+            return whole.get() if host else whole
+        if transposed or adjoint:
+            checked(left, right, counters)
+            left, right, places = turn.with_transpose(left, base is A, adjoint)
+            C, counters = turn.multiply(left, right, places, precision, adjoint), None
         if host:
-            C = _gather_on_host(left, right, precision, memory_limit, counters)
+            C = _gather_on_host(left, right, precision, memory_limit, counters) if C is None else _on_host(*C)
             return host_csr((rows, columns), *renamed(*C, held, columns), array)
-        C = to_csr(left, right, precision, memory_limit, counters)
+        C = to_csr(left, right, precision, memory_limit, counters) if C is None else C
         return device_csr((rows, columns), *renamed(*C, held, columns), array)
 
     C = with_checked_factors(*factors, precision, product, check_finite=check_finite)
@@ -176,6 +194,11 @@ def _fill_parts(
     return cupy.asarray(starts.astype(index)), indices, data
 
 
+def _on_host(indptr: Any, indices: Any, data: Any) -> tuple[Any, Any, Any]:
+    """Return C on the host."""
+    return indptr.get().astype(np.int64), indices.get(), data.get()
+
+
 def _gather_on_host(
     A: Factor, B: Factor, precision: Precision, memory_limit: int | None, counters: Counters | None
 ) -> tuple[Any, Any, Any]:
@@ -189,8 +212,7 @@ def _gather_on_host(
     for a in range(0, rows, chunk):
         phase = count_rows(A, B, a, min(a + chunk, rows), value, None, scratch)
         if chunk >= rows and phase.entries <= parts.MOST_ENTRIES and phase.entries * entry_bytes <= memory.free_bytes():
-            indptr, indices, data = (x.get() for x in finish(A, B, phase, precision))
-            return indptr.astype(np.int64), indices, data
+            return _on_host(*finish(A, B, phase, precision))
         counts.append(phase.counts.get())
         del phase  # before the next rows take their place
     starts = parts.row_pointer(counts)

@@ -58,6 +58,8 @@ SCALING = _by_value("scaling.cu")["float32"]
 #: Reads no values.
 ANALYSIS = _unit("rows/analysis.cu", _VALUES["float32"])
 #: By the name of the type of C.
+TURN = _by_value("turn.cu")
+DENSE = _by_value("dense.cu")
 PLACE = _by_value("rows/place.cu")
 LIST = _by_value("rows/list.cu")
 
@@ -90,7 +92,7 @@ UNITS = (
     *SYMBOLIC_WINDOWS.values(),
     SYMBOLIC_TABLES,
     SYMBOLIC_SORTS,
-    *(unit for family in (CHECK, MASKED, PLACE, LIST) for unit in family.values()),
+    *(unit for family in (CHECK, MASKED, TURN, DENSE, PLACE, LIST) for unit in family.values()),
     *(unit for family in _NUMERIC for kernels in family.values() for unit in kernels.values()),
 )
 #: The numeric phase of a product, by the family of a kernel.

@@ -31,12 +31,13 @@ struct Parts<Complex<REAL>> {
 };
 
 // sum + a b.  Real ones are rounded once; of complex ones the product is rounded before it is added, within 2 units of its
-// size.  The same bits whichever kernel adds, with columns known or not.
+// size.  The same bits whichever kernel adds, with columns known or not, and those of b a, or for conj(a) conj(b) their
+// conjugate, so that a product with an adjoint is Hermitian to the bit.
 __device__ __forceinline__ float add_product(float a, float b, float sum) { return __fmaf_rn(a, b, sum); }
 __device__ __forceinline__ double add_product(double a, double b, double sum) { return __fma_rn(a, b, sum); }
 __device__ __forceinline__ float times(float a, float b) { return __fmul_rn(a, b); }
 __device__ __forceinline__ double times(double a, double b) { return __dmul_rn(a, b); }
 template <class REAL>
 __device__ __forceinline__ Complex<REAL> add_product(const Complex<REAL>& a, const Complex<REAL>& b, const Complex<REAL>& sum) {
-    return sum + Complex<REAL>(add_product(-a.y, b.y, times(a.x, b.x)), add_product(a.y, b.x, times(a.x, b.y)));
+    return sum + Complex<REAL>(add_product(-a.y, b.y, times(a.x, b.x)), times(a.x, b.y) + times(a.y, b.x));
 }

@@ -17,6 +17,7 @@ from spectile.tsparse.cuda.factors import checked, unscale, with_checked_factors
 from spectile.tsparse.cuda.given import Given, arranged, copied_bytes, given
 from spectile.tsparse.cuda.rows.count import count_rows
 from spectile.tsparse.cuda.run import chunk_of, finish, largest_sum, of_device, of_integers, sizes
+from spectile.tsparse.cuda.turn import turned
 from spectile.tsparse.matrices import LARGEST_INTEGER, device_csr, host_csr, is_array, require_exact, to_host
 from spectile.tsparse.selection import Rows, Wanted, joined, keep, owners, part
 from spectile.tsparse.types import Factor, Precision
@@ -154,12 +155,8 @@ def _pieces(starts: np.ndarray, chunk: int, most: int) -> Iterator[tuple[int, in
 
 def _by_columns(B: Factor) -> tuple[Any, Any, Any]:
     """Return row pointer, rows and values of B by columns, its rows in order."""
-    import cupy
-
-    order = cupy.argsort(B.indices, kind="stable")
-    ends = cupy.arange(B.shape[1] + 1, dtype=np.int32)
-    indptr = cupy.searchsorted(B.indices[order], ends).astype(np.int32)
-    return indptr, owners(B.indptr, B.nnz, cupy)[order].astype(np.int32), B.data[order]
+    starts, rows, places = turned(B.indptr, B.indices, B.shape[1])
+    return starts, rows, B.data[places]
 
 
 def _of_mask(A: Factor, B: Factor, turned: Any, mask: Rows, first: int, precision: Precision, code: int) -> Rows:

@@ -1,0 +1,173 @@
+"""Matrices on the device by columns, and products with a matrix's own transpose: half of them is made and mirrored.
+
+CuPy's conversion promises no order within a column, and takes no Booleans.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from spectile.core import memory
+from spectile.core.launch import Shape, kernel
+from spectile.core.pointers import address
+from spectile.core.tiling import ceil_div
+from spectile.tsparse.cuda import parts, units
+from spectile.tsparse.cuda.rows.count import count_rows
+from spectile.tsparse.cuda.rows.fill import fill_rows
+from spectile.tsparse.matrices import device_csr, is_array
+from spectile.tsparse.selection import owners
+from spectile.tsparse.types import Factor, Precision
+
+#: Entries of a column up to which each counts those before it: the steps of a column are its square over eight.
+_LONGEST = 2048
+#: Products of a triangle, in all and for each of its entries, below which mirroring takes what it saves.
+_WORTH_MIRRORING, _WORTH_AN_ENTRY = 2**22, 2
+_THREADS = 256
+
+
+def each(count: int, lanes: int = 1) -> Shape:
+    """Return the launch of some lanes for each of so many."""
+    return Shape((max(ceil_div(count * lanes, _THREADS), 1),), _THREADS)
+
+
+def turned(indptr: Any, indices: Any, columns: int, strict: bool = False) -> tuple[Any, Any, Any]:
+    """Return a matrix by columns: where each begins, the rows of its entries, and their places in the matrix by rows.
+
+    Parameters
+    ----------
+    indptr, indices : int32
+        Of rows whose columns are known to be in range, in any order.
+    columns : int
+    strict : bool
+        Whether entries on the diagonal are left out.
+
+    Returns
+    -------
+    starts, rows, places : int32
+        Within a column in the order of rows, and of places within one.
+    """
+    import cupy
+
+    count, unit = len(indptr) - 1, units.TURN["float32"]
+    sizes = np.int32(count), np.uint32(len(indices)), np.int32(strict)
+    starts, counts = cupy.zeros(columns + 1, np.int32), cupy.zeros(columns, np.int32)
+    if not len(indices):
+        return starts, cupy.empty(0, np.int32), cupy.empty(0, np.int32)
+    kernel(unit, "count_columns")(each(len(indices)), *sizes, indptr, indices, counts)
+    cupy.cumsum(counts, dtype=np.int32, out=starts[1:])
+    longest, entries = (int(x) for x in cupy.asnumpy(cupy.stack([counts.max(), starts[-1]])))
+    if longest > _LONGEST:
+        return starts, *_sorted(indptr, indices, strict)
+    words = cupy.empty(entries, np.uint64)
+    rows, places = cupy.empty(entries, np.int32), cupy.empty(entries, np.int32)
+    kernel(unit, "list_columns")(each(len(indices)), *sizes, indptr, indices, starts[:-1].copy(), words)
+    kernel(unit, "order_columns")(each(columns, 8), np.int32(columns), starts, words, rows, places)
+    return starts, rows, places
+
+
+def _sorted(indptr: Any, indices: Any, strict: bool) -> tuple[Any, Any]:
+    """Return the rows and places of `turned` where some column is long."""
+    import cupy
+
+    order = cupy.argsort(indices, kind="stable")
+    rows = owners(indptr, len(indices), cupy)[order]
+    if strict:
+        kept = rows != indices[order]
+        order, rows = order[kept], rows[kept]
+    return rows.astype(np.int32), order.astype(np.int32)
+
+
+def in_columns(C: Any) -> Any:
+    """Return a matrix of CuPy in CSR with sorted rows in CSC with sorted columns."""
+    if C.indices.dtype != np.int32:
+        return C.tocsc()
+    starts, rows, places = turned(C.indptr, C.indices, C.shape[1])
+    by_columns = device_csr(C.shape[::-1], starts, rows, C.data[places], is_array(C)).T
+    by_columns.has_canonical_format = True
+    return by_columns
+
+
+def related(A: Any, B: Any) -> tuple[bool, bool]:
+    """Return whether B is the transpose and whether it is the adjoint of A, as CuPy makes both of the same arrays."""
+    same = {A.format, B.format} == {"csr", "csc"} and A.shape == B.shape[::-1] and A.dtype == B.dtype
+    for name in ("indptr", "indices"):
+        same = same and _equal(getattr(A, name), getattr(B, name))
+    if not same or A.data.shape != B.data.shape:
+        return False, False
+    return _equal(A.data, B.data), A.dtype.kind == "c" and _equal(A.data.conj(), B.data)
+
+
+def _equal(x: Any, y: Any) -> bool:
+    """Return whether two arrays are the same memory, or the same numbers."""
+    if x.shape != y.shape or x.dtype != y.dtype:
+        return False
+    return x is y or (address(x) == address(y) and x.strides == y.strides) or bool((x == y).all())
+
+
+def with_transpose(base: Factor, first: bool, adjoint: bool) -> tuple[Factor, Factor, Any]:
+    """Return both factors of a product of a checked one and its transpose, and the places of A's entries in B.
+
+    Parameters
+    ----------
+    base : Factor
+    first : bool
+        Whether it is A rather than B.
+    adjoint : bool
+        Whether the other is conjugated.
+    """
+    import cupy
+
+    starts, rows, order = turned(base.indptr, base.indices, base.shape[1])
+    data = base.data[order]
+    other = Factor(base.shape[::-1], starts, rows, data.conj() if adjoint else data)
+    if not first:
+        return other, base, order
+    places = cupy.empty_like(order)
+    places[order] = cupy.arange(len(order), dtype=np.int32)
+    return base, other, places
+
+
+def multiply(A: Factor, B: Factor, places: Any, precision: Precision, adjoint: bool) -> tuple[Any, Any, Any] | None:
+    """Return row pointer, columns and values of A B, B being A's transpose, or None where a triangle is not worth it.
+
+    Row i of the triangle needs of row k of B the entries from column i on, of which the first is where entry (i, k) of
+    A lies in B.  So A's columns become these places, twice each: with where they begin and where their row ends as
+    the row pointer, B's entries need no copy, and the kernels are those of any product.
+    """
+    import cupy
+
+    entries = len(A.indices)
+    lengths = (B.indptr[1:] - B.indptr[:-1]).astype(np.int64)
+    if 2 * entries > parts.MOST_ENTRIES or int((lengths * (lengths + 1)).sum()) < 2 * _WORTH_MIRRORING:
+        return None
+    pairs = cupy.empty((entries + 1, 2), np.int32)
+    pairs[:entries, 0] = cupy.arange(entries, dtype=np.int32)
+    pairs[places, 1] = B.indptr[A.indices + 1]
+    left = replace(A, shape=(A.shape[0], 2 * entries), indices=2 * places)
+    right = replace(B, shape=(2 * entries, B.shape[1]), indptr=pairs.reshape(-1))
+    phase = count_rows(left, right, 0, A.shape[0], precision.value)
+    if phase.products < _WORTH_AN_ENTRY * phase.entries or 2 * phase.entries > parts.MOST_ENTRIES:
+        return None
+    if phase.entries * (3 * (4 + precision.dtype.itemsize) + 16) > memory.free_bytes():
+        return None
+    indices, data = cupy.empty(phase.entries, np.int32), cupy.empty(phase.entries, precision.dtype)
+    fill_rows(left, right, phase, indices, data)
+    return _mirrored(phase.indptr, indices, data, adjoint)
+
+
+def _mirrored(indptr: Any, indices: Any, data: Any, adjoint: bool) -> tuple[Any, Any, Any]:
+    """Return a symmetric or Hermitian matrix of its entries from the diagonal on."""
+    import cupy
+
+    rows = len(indptr) - 1
+    starts, row_of, places = turned(indptr, indices, rows, strict=True)
+    total = len(indices) + len(row_of)
+    whole, values = cupy.empty(total, np.int32), cupy.empty(total, data.dtype)
+    sizes = np.int32(rows), np.int32(adjoint)
+    triangle, below = (indptr, indices, data), (starts, row_of, places)
+    unit = units.TURN[data.dtype.name]
+    kernel(unit, "mirror")(each(rows, 32), *sizes, *triangle, *below, whole, values)
+    return indptr + starts, whole, values
