@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import spectile
-from spectile.evd.cuda.multi.places import device_ids, home_of
+from spectile.core.places import device_ids, home_of
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from spectile.core import arrays
+from spectile.core.places import device_ids, home_of
 from spectile.evd.cuda import run
-from spectile.evd.cuda.multi.places import device_ids, home_of
 from spectile.evd.types import Definite, Options
 
 
