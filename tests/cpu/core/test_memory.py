@@ -57,6 +57,10 @@ def test_host_memory_keeps_to_the_limit_of_a_container(tmp_path: Path, monkeypat
     assert sorted(memory._cgroup_bytes(listing)) == [400]
     (tmp_path / "job/memory.high").write_text("800\n")  # beyond which it stands still
     assert sorted(memory._cgroup_bytes(listing)) == [200, 400]
+    (tmp_path / "job/memory.stat").write_text("anon 1\n")  # which names no pages of files
+    assert sorted(memory._cgroup_bytes(listing)) == [100, 300]
+    (tmp_path / "job/memory.current").write_text("1001\n")  # what is above a limit that was lowered
+    assert sorted(memory._cgroup_bytes(listing)) == [0, 0]
     monkeypatch.setattr(memory, "_cgroup_bytes", lambda listing: iter([4096]))
     assert memory.host_free_bytes() == 4096
     with pytest.raises(MemoryError, match="the matrix needs 4,097 bytes of memory and 4,096 are free"):
@@ -79,6 +83,8 @@ def test_the_system_says_what_it_has_and_what_it_promises(proc: Path) -> None:
     for mode, free in (("0", 30), ("1", 30), ("2", 5)):
         (proc / "sys/vm/overcommit_memory").write_text(f"{mode}\n")
         assert memory.host_free_bytes() == free * 1024
+    (proc / "meminfo").write_text("MemAvailable: 30 kB\nCommitLimit: 50 kB\n")
+    assert memory.host_free_bytes() == 30 * 1024
 
 
 def test_limits_of_the_process_count_less_what_it_has(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,14 @@
 import inspect
 import operator
 import warnings
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 import spectile
+from spectile.core.options import numbers
 
 N = 12
 DENSE = np.exp(-abs(np.subtract.outer(np.arange(N), np.arange(N))) / 2.0)
@@ -170,3 +172,9 @@ def test_what_is_no_choice_is_refused_by_name(name, option, tmp_path):
         message = str(refused.value)
         named = isinstance(refused.value, MemoryError) or option.lower() in message.lower()
         assert len(message) < 400 and named, (kind, message)
+
+
+def test_numbers_of_python_are_read_whatever_their_size():
+    assert numbers("mu", [10**25, Fraction(1, 2)]).tolist() == [1e25, 0.5]
+    with pytest.raises(TypeError, match="mu must be real numbers"):
+        numbers("mu", np.array([10**25, "1"], object))

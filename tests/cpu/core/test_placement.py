@@ -47,6 +47,14 @@ def test_more_of_anything_never_helps(name):
                     assert one.seconds is None or one.seconds <= other.seconds
 
 
+def test_cores_read_side_by_side_until_memory_can_no_more():
+    work = Work("float64", 0, 1e12, 0, 0, 0)
+    one, two, *_, most, more = (
+        placement.candidates(work, TABLE["H200"], cores)[0].seconds for cores in range(1, placement.MOST_CORES + 2)
+    )
+    assert two == pytest.approx(one / 2) and most == more == pytest.approx(one / placement.MOST_CORES)
+
+
 @pytest.mark.parametrize("name", SLOW)
 def test_slow_float64_keeps_float64_on_the_host(name):
     rng = random.Random(2)

@@ -18,6 +18,11 @@ def test_results_are_in_the_order_of_their_items(count):
     assert threads.results([], count, len) == []
 
 
+def test_threads_are_at_work_at_the_same_time():
+    both = threading.Barrier(2)
+    assert sorted(threads.results(range(2), 2, lambda i: both.wait(60))) == [0, 1]
+
+
 def test_work_within_work_comes_to_an_end():
     """All threads are taken by the outer work: the inner one is then its caller's alone."""
     found = threads.results(range(8), 8, lambda i: sum(threads.results(range(5), 8, lambda j: i * j)))

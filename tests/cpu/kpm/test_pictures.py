@@ -79,3 +79,10 @@ def test_a_notebook_shows_the_curve():
 def test_a_flat_curve_and_odd_text_are_shown():
     shown = curve_html("a < b", np.zeros(3), np.zeros(3))
     assert "a &lt; b" in shown and not re.search("nan|inf", shown)
+
+
+def test_a_curve_fills_its_picture():
+    shown = curve_html("", np.array([-2.0, 0.0, 2.0]), np.array([3.0, 0.0, 6.0]), width=100, height=60)
+    assert 'points="0.0,30.0 50.0,60.0 100.0,0.0"' in shown
+    lifted = curve_html("", np.array([0.0, 1.0]), np.array([3.0, 6.0]), width=10, height=60)
+    assert 'points="0.0,30.0 10.0,0.0"' in lifted  # from zero, or from below it
