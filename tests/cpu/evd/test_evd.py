@@ -240,6 +240,7 @@ BAD_CALLS = {
     "driver without b": ((EYE,), {"driver": "gvd"}),
     "driver with b": ((EYE, EYE), {"driver": "evd"}),
     "driver of all": ((EYE,), {"driver": "evd", "subset_by_index": (0, 1)}),
+    "driver of all, by value": ((EYE,), {"driver": "evd", "subset_by_value": (0, 2)}),
     "two subsets": ((EYE,), {"subset_by_index": (0, 1), "subset_by_value": (0, 1)}),
     "indices": ((EYE,), {"subset_by_index": (0, 3)}),
     "bounds": ((EYE,), {"subset_by_value": (1, 1)}),

@@ -135,6 +135,24 @@ def test_predictions_on_a_device_are_near_what_was_measured(n, vectors, seconds)
     assert seconds / 2 < cuda.seconds < 5 * seconds  # two stages do not stream the matrix
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+@pytest.mark.parametrize("vectors", [True, False])
+def test_operands_and_results_are_moved(dtype, vectors):
+    n, rows, count = 400, 5, 3
+    a, band, line = (np.empty((count, *shape), dtype) for shape in ((n, n), (rows, n), (n,)))
+    results = n * a.itemsize * (n if vectors else 0)  # beside the eigenvalues
+    for work, operands in (
+        (costs.dense(a.shape, (a,), vectors=vectors), n * n),
+        (costs.dense(a.shape, (a, a), vectors=vectors), 2 * n * n),
+        (costs.banded(band, vectors=vectors), rows * n),
+        (costs.tridiagonal(line, line[:, 1:], vectors=vectors), 2 * n),
+    ):
+        moved = count * (operands * a.itemsize + results)
+        assert moved <= work.moved <= moved + count * n * a.itemsize
+    part = costs.dense(a.shape, (a,), vectors=True, subset=Subset(True, 5, 14))
+    assert part.moved == pytest.approx(count * n * (n + 10) * a.itemsize)
+
+
 def test_threads_and_repetitions_change_nothing(here):
     here("A100", 8)
     asked = [placement.candidates(work, TABLE["A100"], 8) for work in works(700, np.float64)]
