@@ -56,13 +56,14 @@ def test_reference_agrees_with_the_cpu_stages(n, bandwidth, block, dtype):
     assert sum(len(h.v) for h in reflectors) == n * (n - 1) // 2
 
 
+@pytest.mark.parametrize("module", [reference, cpu], ids=["reference", "cpu"])
 @pytest.mark.parametrize("block", [1, 4, 5, 16, 64])
 @pytest.mark.parametrize("n", [1, 7, 16, 37])
-def test_recursive_syr2k_adds_the_triangle_in_place(n, block):
-    a, b, c = (rng(n, block, i).standard_normal((n, k)) for i, k in enumerate((3, 3, n)))
+def test_recursive_syr2k_adds_the_triangle_in_place(n, block, module):
+    a, b, c = (np.asfortranarray(rng(n, block, i).standard_normal((n, k))) for i, k in enumerate((3, 3, n)))
     expected = np.tril(c - 2 * (a @ b.T + b @ a.T))
     above = c.copy()
-    reference.syr2k_recursive(c, a, b, block=block, alpha=-2)
+    module.syr2k_recursive(c, a, b, block=block, alpha=-2)
     np.testing.assert_allclose(np.tril(c), expected, atol=1e-12)
     i, j = np.indices((n, n))
     outside = (j > i) & (i // block != j // block)
