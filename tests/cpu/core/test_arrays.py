@@ -14,6 +14,7 @@ from scipy.sparse import coo_array, csr_matrix
 
 from spectile.core import arrays
 from spectile.core.arrays import host_array, on_device
+from spectile.core.host import refuse_malformed
 
 VALUES = np.arange(12.0).reshape(3, 4)
 
@@ -237,3 +238,16 @@ def test_an_array_of_another_device_is_refused_with_both_numbers(fake_cupy: Simp
     arrays.require_here("a", array(-2))  # memory that belongs to no device
     with pytest.raises(ValueError, match=r"^a is on device 1, and the current device is 0: .*cupy\.cuda\.Device\(1\)"):
         arrays.require_here("a", array(1))
+
+
+@pytest.mark.parametrize("part", ["row", "col"])
+@pytest.mark.parametrize("index", [-1, 3, 2])
+def test_an_index_beside_a_coordinate_matrix_is_named(part: str, index: int) -> None:
+    matrix = coo_array((np.ones(2), ([0, 2], [2, 0])), shape=(3, 3))
+    refuse_malformed("A", matrix)
+    getattr(matrix, part)[0] = index
+    if index == 2:
+        refuse_malformed("A", matrix)
+        matrix.data = np.ones(3)
+    with pytest.raises(ValueError, match=r"^A is no valid coo matrix \(an index lies outside"):
+        refuse_malformed("A", matrix)

@@ -83,7 +83,7 @@ def test_the_system_says_what_it_has_and_what_it_promises(proc: Path) -> None:
     for mode, free in (("0", 30), ("1", 30), ("2", 5)):
         (proc / "sys/vm/overcommit_memory").write_text(f"{mode}\n")
         assert memory.host_free_bytes() == free * 1024
-    (proc / "meminfo").write_text("MemAvailable: 30 kB\nCommitLimit: 50 kB\n")
+    (proc / "meminfo").write_text("Unknown:\nMemAvailable: 30 kB\nCommitLimit: 50 kB\nOdd: word\n")
     assert memory.host_free_bytes() == 30 * 1024
 
 
