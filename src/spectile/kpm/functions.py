@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -198,6 +199,8 @@ def apply(
     >>> np.round(square, 12).astype(int).tolist()
     [0, 0, 1, 0, 2, 0, 1, 0, 0]
     """
+    if not callable(f):
+        raise TypeError(f"f is a {type(f).__name__}: give a function of an array of energies")
     tolerance = positive_number(tolerance, "tolerance")
     count = None if num_moments is None else whole_number(num_moments, "num_moments", 1)
 
@@ -295,13 +298,17 @@ def greens_function(
         raise ValueError("energies are empty: give at least one")
 
     def coefficients(some: slice, scale: float, centre: float) -> Array:
-        # |w| closest to 1 decides how many terms there are.
         z = (flat[some] + 1j * eta - centre) / scale
         root = np.sqrt(z - 1) * np.sqrt(z + 1)
-        w = z - root
+        w = 1 / (z + root)  # z − root would cancel far outside
+        # |w| = exp(−decay), of which rounding may leave 1; the slowest decay decides how many terms there are:
         # Σ_{m>=M} 2 |w|^m |1/root| / scale below tolerance / |η|.
-        left = np.log(tolerance * abs(root) * scale * (1 - abs(w)) / (2 * abs(eta))) / np.log(abs(w))
-        m = np.arange(max(1, math.ceil(left.max(initial=1.0))))[:, None]
+        decay = abs(np.arccos(z).imag)
+        with np.errstate(divide="ignore"):
+            left = np.log(2 * abs(eta) / (tolerance * abs(root) * scale * -np.expm1(-decay))) / decay
+        count = max(1, math.ceil(min(left.max(initial=1.0), 1e15)))
+        require_host_free(64 * count * z.size, "the series of so small an eta")
+        m = np.arange(count)[:, None]
         return np.asarray((2.0 - (m == 0)) * w**m / (root * scale))
 
     def whole(tried: tuple[float, float]) -> Any:
@@ -521,5 +528,7 @@ def _places(name: str, places: int | Sequence[int], length: int) -> Array:
         or found.dtype.kind not in "iu"
         or not np.all((-length <= found) & (found < length))
     ):
-        raise ValueError(f"{name}={places!r} must be whole numbers from {-length} to {length - 1}, at least one")
+        raise ValueError(
+            f"{name}={reprlib.repr(places)} must be whole numbers from {-length} to {length - 1}, at least one"
+        )
     return found % length

@@ -125,7 +125,7 @@ def filter_diagonalize(
     *,
     num_states: int | None = None,
     num_moments: int | None = None,
-    tolerance: float = 1e-10,
+    tolerance: float | None = None,
     rng: int | np.random.Generator | None = None,
     bounds: tuple[float, float] | None = None,
     backend: Backend = "auto",
@@ -148,8 +148,9 @@ def filter_diagonalize(
         Vectors to filter; twice what :func:`count` estimates, and some, if None.
     num_moments : int or None
         Terms of the polynomial; what resolves half of the interval's half width if None.
-    tolerance : float
-        Of the residuals, relative to half the width of the spectrum; they are checked.
+    tolerance : float or None
+        Of the residuals, relative to half the width of the spectrum; they are checked.  Levels so close to an end of
+        the interval belong to it.  None is 1e-10, or 64 ε of H's type if that is more.
     rng : int, Generator or None
         Seed or generator of the first vectors.
     bounds, backend, checkpoint, checkpoint_s, progress
@@ -191,7 +192,7 @@ def filter_diagonalize(
     True
     """
     low, high = _ends(interval)
-    tolerance = positive_number(tolerance, "tolerance")
+    tolerance = None if tolerance is None else positive_number(tolerance, "tolerance")
     given = None if num_moments is None else whole_number(num_moments, "num_moments", 2)
     wanted = None if num_states is None else whole_number(num_states, "num_states", 1)
     with Run("filter_diagonalize", H, progress, checkpoint, checkpoint_s) as run:
@@ -233,7 +234,7 @@ class _Filter:
         high: float,
         states: int,
         order: Any,
-        tolerance: float,
+        tolerance: float | None,
         estimate: Count,
         arguments: list[Any],
         run: Run,
@@ -267,15 +268,16 @@ class _Filter:
         block = xp.zeros((engine.num_rows, held), engine.dtype) if held else source(0, self.states)
         # Vectors made, pairs found in the last sweep, sweeps done.
         counts = np.array([self.states, -1, 0])
-        limit = self.tolerance / a
+        limit = (self.tolerance or max(1e-10, 64 * float(np.finfo(engine.dtype).eps))) / a
         while counts[2] < MOST_SWEEPS:
             filtered = xp.zeros_like(block)
             widths = np.array([sums_at_once(engine, block, weights)])
             self.call.begin(bounds, self.arguments, widths, block=block, filtered=filtered, counts=counts)
             for columns, (piece,) in column_sums(engine, block, weights, bounds, self.call, widths[0]):
                 filtered[:, columns] = piece
-            values, block, residuals = self._diagonalized(filtered)
-            inside = (values >= self.low) & (values <= self.high)
+            values, block, residuals = self._diagonalized(filtered, a, b)
+            # A level at an end is one of the interval's: rounding puts its copies on both sides.
+            inside = (values >= self.low - limit) & (values <= self.high + limit)
             good = inside & (residuals <= limit)
             found = int(good.sum())
             # What is left in the interval has either converged or is a mixture of states on both its sides.
@@ -299,27 +301,27 @@ class _Filter:
             "expected: give more num_states or num_moments, or a larger tolerance"
         )
 
-    def _diagonalized(self, block: Any) -> tuple[Array, Any, Array]:
+    def _diagonalized(self, block: Any, a: float, b: float) -> tuple[Array, Any, Array]:
         """Return Ritz values, Ritz vectors and their residuals' norms in the space that a block spans."""
         xp: Any = self.engine.xp
         basis = xp.linalg.qr(block)[0]
-        image = self._product(basis)
+        # Of a (H − b), whose rounding does not grow with the distance of the spectrum from zero.
+        image = self._product(basis, a, b)
         small = basis.conj().T @ image
         values, turn = xp.linalg.eigh((small + small.conj().T) / 2)
         vectors = basis @ turn
         residuals = xp.linalg.norm(image @ turn - vectors * values, axis=0)
         host = (lambda x: x) if xp is np else (lambda x: x.get())
-        return np.asarray(host(values), np.float64), vectors, np.asarray(host(residuals), np.float64)
+        levels, errors = (np.asarray(host(each), np.float64) for each in (values, residuals))
+        return levels / a + b, vectors, errors / a
 
-    def _product(self, block: Any) -> Any:
-        """Return H times a block."""
+    def _product(self, block: Any, a: float, b: float) -> Any:
+        """Return a (H − b) times a block."""
         engine = self.engine
         width = columns_at_once(engine, 2)
         pieces = []
         for first in range(0, block.shape[1], width):
-            recursion: Any = engine.start(
-                engine.xp.array(block[:, first : first + width], order="C", copy=True), 1.0, 0.0
-            )
+            recursion: Any = engine.start(engine.xp.array(block[:, first : first + width], order="C", copy=True), a, b)
             recursion.advance(1)
             pieces.append(engine.xp.array(recursion.vectors(recursion.blocks())))
         return engine.xp.concatenate(pieces, axis=1)

@@ -164,10 +164,8 @@ def velocity(H: Any, direction: str, positions: npt.ArrayLike, *, periods: npt.A
     if not isinstance(operator, StoredMatrix | TopologicalInsulator | PartitionedOperator):
         raise TypeError(NO_ENTRIES)
     n = operator.shape[0]
-    r = np.asarray(on_host(positions) if lies_on_gpu(positions) else positions)
-    if r.dtype.kind not in "biuf":
-        raise TypeError(f"positions are {r.dtype}: give real numbers")
-    r = (r[:, None] if r.ndim == 1 else r).astype(np.float64)
+    r = numbers("positions", on_host(positions) if lies_on_gpu(positions) else positions)
+    r = r[:, None] if r.ndim == 1 else r
     if r.ndim != 2 or len(r) != n:
         raise ValueError(f"positions have shape {r.shape}: give one row for each of the {n} rows of H")
     if not np.isfinite(r).all():

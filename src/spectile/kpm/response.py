@@ -20,14 +20,25 @@ from spectile.core.pictures import axes_or_new
 from spectile.kpm import bounds as spectrum
 from spectile.kpm.checkpoint import Run
 from spectile.kpm.curves import damping
-from spectile.kpm.iterator import Terms, columns_at_once, engine_for, random_source, room_for_vectors, within_bounds
+from spectile.kpm.iterator import (
+    OutsideBoundsError,
+    Terms,
+    columns_at_once,
+    engine_for,
+    random_source,
+    room_for_vectors,
+    within_bounds,
+)
 from spectile.kpm.moments import check_counts, make_engine, positive_number, whole_number
 from spectile.kpm.observables import Observable, velocity
+from spectile.kpm.operators.protocol import on_host
 from spectile.kpm.types import Array, Engine, Kernel
 
 Formula = Literal["bastin", "greenwood"]
 #: Share of the free memory that kept vectors may take.
-SHARE = 0.5
+SHARE = 0.7
+#: Vectors of a block that are kept on the right, at most, and those that exist beside all that are kept.
+RIGHT, BESIDE = 64, 12
 #: By how much the bounds are widened on either side, so that damped edges of a spectrum are integrated to their ends.
 MARGIN = 0.06
 #: Products of energies and moments that are made at a time.
@@ -72,7 +83,7 @@ class Correlator:
         """Return j(E, E') = tr[A δ(E − H) B δ(E' − H)], damped and zero outside, of two arrays of energies."""
         one, two = np.broadcast_arrays(numbers("first", first), numbers("second", second))
         values = self._density(self.moments, self._scaled(one.ravel()), self._scaled(two.ravel()))
-        return values.reshape(one.shape)
+        return np.where(np.isnan(one) | np.isnan(two), np.nan, values.reshape(one.shape))
 
     def damped(self, moments: Array) -> Array:
         """Return moments with the kernel's factors and those of the series' first terms."""
@@ -193,6 +204,8 @@ def _correlated(
     if vectors is None:
         engine, given, seed = make_engine(H, backend), None, run.seed(rng)
     else:
+        if callable(vectors):
+            raise TypeError("vectors is a function: give a block of them, shape (N, R)")
         engine, given = engine_for(H, vectors, backend)
         norms = (abs(given) ** 2).sum(axis=0)
         if not bool((norms > 0).all()):
@@ -207,9 +220,9 @@ def _correlated(
         low, high = tried
         more = margin * (high / 2 - low / 2)
         memory = int(SHARE * room_for_vectors(engine)) if memory_limit is None else memory_limit
-        widths = np.array([min(columns_at_once(engine, 4), 8), max(1, memory)])
         expansion = _Expansion(engine, one, two, num_moments, (low - more, high + more), run)
         shown = start(0, 1)
+        widths = np.array([expansion.width(shown, memory), max(1, memory)])
         moments = np.zeros((num_vectors, num_moments, num_moments), expansion.dtype(shown))
 
         def arguments() -> Iterator[Any]:
@@ -223,7 +236,12 @@ def _correlated(
             expansion.fill(moments[first:stop], functools.partial(start, first, stop), memory)
         return moments, expansion.bounds
 
-    by_vector, used = within_bounds(engine, bounds, work, run)
+    try:
+        by_vector, used = within_bounds(engine, bounds, work, run)
+    except OutsideBoundsError:
+        raise OutsideBoundsError(
+            f"the spectrum leaves the given bounds {bounds}: give wider ones, or None to have them found"
+        ) from None
     factor = one.factor * two.factor
     return Correlator(by_vector * (factor.real if factor.imag == 0 else factor), used, kernel)
 
@@ -253,15 +271,26 @@ class _Expansion:
         """Return the type of the moments of blocks like this one."""
         return np.result_type(*self._kinds(block), np.float64)
 
+    def width(self, block: Any, memory: int) -> int:
+        """Return how many vectors like this one to take together, in so many bytes for what is kept.
+
+        So few that all vectors on the left are kept, if one's can be: else the recurrence on the right is repeated,
+        which costs more than wider blocks save.
+        """
+        itemsize = max(kind.itemsize for kind in self._kinds(block))
+        each = (self.count + min(self.count, RIGHT) + BESIDE) * self.engine.num_rows * itemsize
+        most = max(1, min(8, columns_at_once(self.engine, 4), memory // each))
+        return 1 << (most.bit_length() - 1)
+
     def fill(self, moments: Array, start: Callable[[], Any], memory: int) -> None:
         """Write the moments of the vectors that `start` returns, shape (R, M, M), in so many bytes for vectors."""
         run, xp, count = self.run, self.engine.xp, self.count
         n, width = self.engine.num_rows, len(moments)
         block = start()
         kinds = self._kinds(block)
-        # Vectors of either kind that are kept: as many on the left as possible, up to 64 on the right.
-        held = memory // (n * width * max(kind.itemsize for kind in kinds))
-        right_count = max(1, min(64, count, held // 3))
+        # Vectors of either kind that are kept: as many on the left as possible, fewer on the right.
+        held = memory // (n * width * max(kind.itemsize for kind in kinds)) - BESIDE
+        right_count = max(1, min(RIGHT, count, held // 3))
         left_count = max(1, min(count, held - right_count))
         pieces = [slice(k, min(k + right_count, count)) for k in range(0, count, right_count)]
         chunks = [slice(m, min(m + left_count, count)) for m in range(0, count, left_count)]
@@ -288,8 +317,11 @@ class _Expansion:
                         right.step()
                         at += 1
                     rights[:, n_right - columns.start] = self.B(right.vectors()).T
-                products = lefts[:, : rows.stop - rows.start] @ rights[:, : columns.stop - columns.start].swapaxes(1, 2)
-                moments[:, rows, columns] = products if xp is np else products.get()
+                # One vector after the other: of matrices in two dimensions nothing is copied, not even transposed, and
+                # a GPU's library splits the long sums among all multiprocessors.
+                for one, left_kept, right_kept in zip(moments, lefts, rights, strict=True):
+                    product = left_kept[: rows.stop - rows.start] @ right_kept[: columns.stop - columns.start].T
+                    one[rows, columns] = on_host(product)
             right.finish()
         left.finish()
 
@@ -397,14 +429,16 @@ class Conductivity:
         ndarray or number, shape of `omega`
             Complex where two directions make it so.
         """
-        frequencies, mu = numbers("omega", omega), number("mu", mu)
+        # A level beyond all energies is as good as an infinite one, whose differences are no numbers.
+        frequencies, mu = numbers("omega", omega), float(np.clip(number("mu", mu), -1e300, 1e300))
         if not np.isfinite(frequencies).all() or (frequencies == 0).any():
             raise ValueError("omega must be finite and not zero: a call gives the static conductivity")
         from scipy.special import roots_legendre
 
         _require_temperature(temperature)
         j = self.correlator
-        nodes, weights = roots_legendre(points or min(4 * j.num_moments, 2048))
+        count = min(4 * j.num_moments, 2048) if points is None else whole_number(points, "points", 1)
+        nodes, weights = roots_legendre(count)
         reach = 40 * temperature
         values = []
         for w in frequencies.ravel():

@@ -140,6 +140,21 @@ def test_columns_at_many_energies_are_the_entries():
     )
 
 
+@pytest.mark.parametrize("level", [0.0, 2.5])
+def test_a_resolvent_of_one_level(level):
+    H = sp.diags_array(np.full(5, level))
+    energies = np.array([0.1, 2.5, -30.0])
+    with np.errstate(all="raise", under="ignore"):
+        found = greens_function(H, 2, 2, energies, 0.2, backend="cpu")
+    np.testing.assert_allclose(found, 1 / (energies + 0.2j - level), rtol=1e-11)
+
+
+def test_an_eta_below_what_memory_resolves_is_refused():
+    for eta in (1e-9, 1e-300):
+        with pytest.raises(MemoryError, match="so small an eta"):
+            greens_function(REAL, 0, 0, 0.1, eta, backend="cpu")
+
+
 def test_bad_input_is_one_sentence():
     psi = np.ones(125)
     for call, message in (
@@ -157,3 +172,5 @@ def test_bad_input_is_one_sentence():
     ):
         with np.errstate(invalid="ignore"), pytest.raises(ValueError, match=message):
             call()
+    with pytest.raises(TypeError, match="f is a float"):
+        apply(3.0, REAL, psi, backend="cpu")

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from scipy.sparse.linalg import aslinearoperator
 
 from spectile.kpm import count, filter_diagonalize
 from spectile.kpm.cpu.engine import CpuEngine
-from spectile.kpm.operators.lattices import anderson, graphene
+from spectile.kpm.operators.lattices import anderson, chain, graphene
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from tests.hamiltonians import haldane
 
@@ -51,6 +52,20 @@ def test_too_few_vectors_become_more_and_an_empty_interval_has_none():
     gap = haldane(6)[0]
     none = filter_diagonalize(gap, (-0.5, 0.5), rng=1, backend="cpu")
     assert none.eigenvalues.shape == (0,) and none.eigenvectors.shape == (72, 0)
+
+
+def test_levels_at_an_end_far_from_zero_in_single_precision_and_all_alike():
+    # Half of the copies of a level at an end are computed below it.
+    levels = sp.diags_array(np.repeat([0.0, 1.0], 50))
+    assert filter_diagonalize(levels, (1.0, 1.1), rng=1, backend="cpu").eigenvalues.size == 50
+    ring = chain(300)
+    near = filter_diagonalize(ring, (0.0, 0.05), rng=1, backend="cpu").eigenvalues
+    far = filter_diagonalize(ring + 1e7 * sp.eye_array(300), (1e7, 1e7 + 0.05), rng=1, backend="cpu").eigenvalues
+    np.testing.assert_allclose(far - 1e7, near, atol=4e-9)
+    single = filter_diagonalize(ring.astype(np.float32), (0.0, 0.05), rng=1, backend="cpu")
+    np.testing.assert_allclose(single.eigenvalues, near, atol=1e-5)
+    alike = filter_diagonalize(2.5 * sp.eye_array(5), (2.0, 3.0), rng=1, backend="cpu")
+    np.testing.assert_allclose(alike.eigenvalues, np.full(5, 2.5), rtol=1e-14)
 
 
 @pytest.mark.parametrize("interval", [(-2.0, 0.1), (0.0, 5.0), (-100.0, 100.0), (2.5, 2.6), (20.0, 30.0)])

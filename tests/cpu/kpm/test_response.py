@@ -129,6 +129,12 @@ def test_velocities_refuse_what_does_not_fit():
 
     with pytest.raises(ValueError, match="B writes into its input"):
         correlator(H, None, writes, backend="cpu")
+    with pytest.raises(TypeError, match="vectors is a function"):
+        correlator(H, None, None, vectors=lambda number: np.ones(32), backend="cpu")
+    with pytest.raises(TypeError, match="positions must be real"):
+        velocity(H, "x", r * 1j)
+    with pytest.raises(ValueError, match=r"given bounds \(-1, 1\)"):
+        conductivity(H, "x", "x", r, area=1.0, bounds=(-1, 1), num_moments=32, rng=1, backend="cpu")
     with pytest.raises(TypeError, match="this operator has none"):
         velocity(aslinearoperator(H), "x", r)
 
@@ -276,6 +282,12 @@ def test_an_optical_conductivity_at_a_temperature_is_a_double_sum():
         sigma.optical(0.0)
     with pytest.raises(ValueError, match="temperature=-1"):
         sigma(0.0, -1)
+    for points in (0, -1, 2.5, "many"):
+        with pytest.raises(ValueError, match="points = "):
+            sigma.optical(omega, points=points)
+    # All states are full or empty; what is no number stays none.
+    assert sigma.optical(omega, np.inf) == sigma.optical(omega, -np.inf, 0.1) == 0
+    assert np.isnan(sigma.optical(omega, np.nan)) and np.isnan(j([np.nan, 0.1], [[0.2], [np.nan]])).sum() == 3
 
 
 def test_a_chain_conducts_where_it_has_a_band():
