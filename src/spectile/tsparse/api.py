@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from numbers import Complex, Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from spectile.core.choice import Candidate
 from spectile.core.device import Backend, choose_backend
 from spectile.core.memory import require_host_free
 from spectile.core.options import flag, word
+from spectile.core.places import device_ids, home_of
 from spectile.core.protocols import SparseMatrix
 from spectile.core.threads import num_threads
 from spectile.tsparse.matrices import (
@@ -56,6 +57,7 @@ def spgemm(
     precision: PrecisionName | None = None,
     memory_limit: int | None = None,
     check_finite: bool = True,
+    devices: int | Sequence[int] | None = None,
     backend: Backend = "auto",
 ) -> Any:
     """Multiply two sparse matrices: C = A B, over a semiring, under a mask, or with its largest entries alone.
@@ -107,6 +109,10 @@ def spgemm(
     check_finite : bool, default True
         Whether entries that are NaN or infinite are refused.  If not, entries of C are what IEEE arithmetic makes of
         them.
+    devices : int or sequence of int, optional
+        GPUs of this host that make rows of like work side by side, with the bits of one: the first so many, or those
+        named, each once.  B is copied to each.  Matrices on a GPU lie on one of them, which then has C; `memory_limit`
+        is of each.
     backend : {"auto", "cpu", "cuda"}
         ``auto``: CUDA for matrices on a GPU or if there is a device, and the CPU otherwise.
 
@@ -172,6 +178,9 @@ def spgemm(
     needed = A.shape[0] * B.shape[1] * chosen.dtype.itemsize
     if form == "dense" and not on_gpu and needed > _UNASKED:
         require_host_free(needed, f"C, an array of shape {(A.shape[0], B.shape[1])},")
+    if devices is not None:
+        C = _on_devices(A, B, chosen, wanted, memory_limit, check_finite, form, devices, cuda, on_gpu)
+        return as_boolean(C) if _gives_booleans(A, B, wanted, precision) else C
     if not wanted.all_of_it:
         part = _spgemm_wanted(A, B, wanted, chosen, precision, memory_limit, check_finite, cuda, on_gpu)
         return _in_format(part, form, wanted.semiring.identity(part.dtype))
@@ -185,6 +194,38 @@ def spgemm(
         C = cpu.spgemm(A, B, chosen, memory_limit, check_finite=check_finite, form=form)
     C = as_boolean(C) if precision is None and both_boolean(A, B) else C
     return _in_format(C, form) if cuda else C
+
+
+def _gives_booleans(A: Any, B: Any, wanted: Wanted, precision: str | None) -> bool:
+    """Return whether sums of products become Boolean."""
+    return wanted.semiring.name == "plus_times" and precision is None and both_boolean(A, B)
+
+
+def _on_devices(
+    A: Any,
+    B: Any,
+    chosen: Precision,
+    wanted: Wanted,
+    memory_limit: int | None,
+    check_finite: bool,
+    form: str,
+    devices: Any,
+    cuda: bool,
+    on_gpu: bool,
+) -> Any:
+    """Return what is wanted of a product, made on several devices."""
+    if not cuda:
+        raise ValueError("devices spread a product over GPUs: leave them out on a CPU")
+    import cupy
+
+    ids = device_ids(devices, cupy.cuda.runtime.getDeviceCount())
+    named = {"A": A, "B": B, "mask": wanted.mask, "C": wanted.C}
+    places = {name: one.data.device.id if on_gpu else None for name, one in named.items() if one is not None}
+    with cupy.cuda.Device(home_of(places, ids)):
+        from spectile.tsparse.cuda.spread import RowProduct
+
+        C = RowProduct(A, B, chosen, wanted, not on_gpu, check_finite, form).on_devices(ids, memory_limit)
+        return _in_format(C, form, wanted.semiring.identity(C.dtype))
 
 
 def _in_format(C: Any, form: str, missing: complex = 0) -> Any:
@@ -243,8 +284,7 @@ def _spgemm_wanted(
         from spectile.tsparse.cpu import wanted as cpu
 
         result = cpu.spgemm(A, B, chosen, memory_limit, wanted, check_finite=check_finite)
-    booleans = wanted.semiring.name == "plus_times" and precision is None and both_boolean(A, B)
-    return as_boolean(result) if booleans else result
+    return as_boolean(result) if _gives_booleans(A, B, wanted, precision) else result
 
 
 def row_blocks(
@@ -262,18 +302,20 @@ def row_blocks(
     precision: PrecisionName | None = None,
     memory_limit: int | None = None,
     check_finite: bool = True,
+    backend: Backend = "auto",
 ) -> Iterator[tuple[slice, Any]]:
     """Multiply two sparse matrices and give the result block of rows by block, for products beyond the memory.
 
     Parameters
     ----------
-    A, B : sparse matrix or array of SciPy
+    A, B : sparse matrix or array
         As for :func:`spgemm`.
-    semiring, mask, complement, alpha, beta, C, prune, top_n, precision, check_finite
-        As for :func:`spgemm`.  What a mask lets through is one block.
+    semiring, mask, complement, alpha, beta, C, prune, top_n, precision, check_finite, backend
+        As for :func:`spgemm`.  On a CPU what a mask lets through is one block.  On a GPU rows of A of the host are
+        copied there when their block is made, while the block before is read; B is there as a whole.
     memory_limit : int, optional
-        Bytes that the product may use beside A and B, one block of C included unless it is a single row or one of
-        4,096 parts of the rows; without it a block has four million products.
+        Bytes that the product may use beside A and B, one block of C included unless it is a single row or on a CPU
+        one of 4,096 parts of the rows; without it a block has four million products, on a GPU 67 million.
 
     Yields
     ------
@@ -285,7 +327,7 @@ def row_blocks(
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As :func:`spgemm`, at the call or with the first block; TypeError also for matrices on a GPU.
+        As :func:`spgemm`, at the call or with the first block.
 
     Examples
     --------
@@ -295,15 +337,22 @@ def row_blocks(
     >>> [(rows.start, rows.stop, part.toarray().tolist()) for rows, part in row_blocks(a, a)]
     [(0, 2, [[1.0, 8.0], [0.0, 9.0]])]
     """
-    if check_pair(A, B):
-        raise TypeError("blocks of rows are made on the host: copy A and B there with A.get() and B.get()")
+    on_gpu = check_pair(A, B)
+    cuda = choose_backend(backend, on_gpu) == "cuda"
     _check_limit(memory_limit)
     wanted = _wanted(semiring, mask, complement, alpha, beta, C, prune, top_n)
     chosen = _choose(A, B, wanted, precision)
-    booleans = wanted.semiring.name == "plus_times" and precision is None and both_boolean(A, B)
+    booleans = _gives_booleans(A, B, wanted, precision)
     check_finite = flag("check_finite", check_finite)
 
     def blocks() -> Iterator[tuple[slice, Any]]:
+        if cuda:
+            from spectile.tsparse.cuda.spread import RowProduct
+
+            product = RowProduct(A, B, chosen, wanted, not on_gpu, check_finite)
+            for first, stop, part in product.blocks(memory_limit):
+                yield slice(first, stop), as_boolean(part) if booleans else part
+            return
         from spectile.tsparse.cpu.wanted import parts_of
 
         for first, stop, rows in parts_of(A, B, chosen, memory_limit, wanted, check_finite, in_blocks=True):

@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from spectile.tsparse import row_blocks, spgemm
+from spectile import tsparse
+from spectile.tsparse import spgemm
 from spectile.tsparse.cpu import wanted
+
+
+def row_blocks(A, B, **options):
+    return tsparse.row_blocks(A, B, backend="cpu", **options)
 
 
 def random(m, n, density, seed=1, dtype=np.float64):

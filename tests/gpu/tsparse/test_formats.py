@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from spectile.tsparse import row_blocks, spgemm, spmm
+from spectile.tsparse import spgemm, spmm
 from spectile.tsparse.cuda import turn
 
 from .test_factors import on_gpu as in_any_format
@@ -147,5 +147,3 @@ def test_what_is_made_on_the_host_alone_is_refused():
     A, B = (on_gpu(x) for x in factors("random"))
     with pytest.raises(ValueError, match='format = "bsr" is of SciPy'):
         spgemm(A, B, format="bsr")
-    with pytest.raises(TypeError, match="blocks of rows are made on the host"):
-        row_blocks(A, B)

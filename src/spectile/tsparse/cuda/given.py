@@ -19,6 +19,7 @@ from spectile.tsparse import errors
 from spectile.tsparse.cuda import units
 from spectile.tsparse.cuda.turn import turned
 from spectile.tsparse.matrices import index_type, largest_integer, on_gpu
+from spectile.tsparse.selection import owners
 from spectile.tsparse.types import Places, Precision
 
 #: Rows, columns and entries that 32-bit loops walk, their last step included (`choose.check`).
@@ -86,6 +87,8 @@ def given(A: Any, B: Any, *, values: bool = True, check_finite: bool = True) -> 
 
 def copied_bytes(matrix: Any, precision: Precision, exact: bool) -> int:
     """Return the bytes of the copies of a factor on the device, at most; rounded values among them."""
+    if isinstance(matrix, Given):
+        return precision.dtype.itemsize * matrix.indices.size
     entries, value = matrix.nnz, matrix.dtype.itemsize
     in_order = matrix.format == "csr" and matrix.dtype.char in "fdFD" and matrix.has_canonical_format
     copied = 0 if in_order else _ARRANGED * entries + 12 * (matrix.shape[0] + 1)
@@ -261,6 +264,17 @@ def _in_order(name: str, data: Any, places: Places) -> tuple[Any, int | None]:
     return sums.astype(np.float32 if data.dtype.itemsize < 4 and places.first is None else np.float64), largest_integer(
         sums
     )
+
+
+def require_finite(name: str, one: Given) -> None:
+    """Raise where an entry of a factor in order is NaN or infinite."""
+    import cupy
+
+    finite = cupy.isfinite(one.data)
+    if not bool(finite.all()):
+        worst = int(cupy.argmin(finite))
+        row = int(owners(one.indptr, one.indices.size, cupy)[worst])
+        raise errors.not_finite(name, one.data[worst].item(), row, int(one.indices[worst]))
 
 
 def summed(data: Any, places: Places | None) -> Any:

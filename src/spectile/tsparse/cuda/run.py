@@ -50,7 +50,8 @@ def spgemm(
     array, (rows, columns) = is_array(A, B), (A.shape[0], B.shape[1])
     scaled = precision.name == "float16"
     transposed = adjoint = False
-    if not (exact or scaled or memory_limit is not None or form == "dense") and max(*A.shape, *B.shape) <= MOST_INDEX:
+    whole = not isinstance(B, Given) and memory_limit is None and form != "dense"
+    if whole and not (exact or scaled) and max(*A.shape, *B.shape) <= MOST_INDEX:
         transposed, adjoint = (symmetric if host else turn).related(A, B)
     if transposed or adjoint:
         base = A if A.format == "csr" else B

@@ -14,12 +14,12 @@ from spectile.tsparse.cpu.operands import one_operand
 from spectile.tsparse.cuda import choose, parts, units
 from spectile.tsparse.cuda.counters import Counters
 from spectile.tsparse.cuda.factors import checked, unscale, with_checked_factors
-from spectile.tsparse.cuda.given import Given, arranged, copied_bytes, given
+from spectile.tsparse.cuda.given import Given, arranged, copied_bytes, given, require_finite
 from spectile.tsparse.cuda.rows.count import count_rows
 from spectile.tsparse.cuda.run import chunk_of, finish, largest_sum, of_device, of_integers, sizes
 from spectile.tsparse.cuda.turn import turned
 from spectile.tsparse.matrices import LARGEST_INTEGER, device_csr, host_csr, is_array, require_exact, to_host
-from spectile.tsparse.selection import Rows, Wanted, joined, keep, owners, part
+from spectile.tsparse.selection import Rows, Wanted, joined, keep, part
 from spectile.tsparse.types import Factor, Precision
 
 _BLOCK_ENTRIES = 2**24  # of rows that are made before their entries are selected
@@ -76,7 +76,7 @@ def spgemm(
 
 def _canonical(matrix: Any, name: str, host: bool) -> Given:
     """Return a matrix on the device with its entries in order and each once."""
-    if not host:
+    if not host or isinstance(matrix, Given):
         return arranged(name, matrix)
     one = one_operand(matrix, name, check_finite=False)
     return given(*[host_csr(one.shape, one.indptr, one.indices, one.data, one.array)] * 2)[0]
@@ -89,10 +89,8 @@ def _of_ones(matrix: Any, name: str, wanted: Wanted, precision: Precision, host:
     one = _canonical(matrix, name, host)
     if not wanted.semiring.reads_values:
         return replace(one, data=cupy.ones(one.indices.size, precision.dtype), largest=None)
-    if check_finite and not bool(cupy.isfinite(one.data).all()):
-        worst = int(cupy.argmin(cupy.isfinite(one.data)))
-        row = int(owners(one.indptr, one.indices.size, cupy)[worst])
-        raise errors.not_finite(name, one.data[worst].item(), row, int(one.indices[worst]))
+    if check_finite:
+        require_finite(name, one)
     return replace(one, data=(one.data != 0).astype(precision.dtype), largest=None)
 
 

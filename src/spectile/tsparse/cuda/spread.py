@@ -1,0 +1,232 @@
+"""Products by rows: over several GPUs of a host, or block after block where they exceed one.
+
+B is whole on every device, and A's rows, with those of a mask and of a matrix that is added, go where they are
+multiplied.  A row has the same bits wherever it is made.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from spectile.core import memory
+from spectile.tsparse.cpu.operands import factors, one_operand
+from spectile.tsparse.cpu.wanted import arrays
+from spectile.tsparse.cuda import parts, run
+from spectile.tsparse.cuda import wanted as selected
+from spectile.tsparse.cuda.counters import Counters
+from spectile.tsparse.cuda.factors import checked, with_checked_factors
+from spectile.tsparse.cuda.given import Given, arranged, given, require_finite
+from spectile.tsparse.matrices import device_csr, host_csr, is_array
+from spectile.tsparse.selection import Wanted, joined, part
+from spectile.tsparse.types import Factor, Operand, Precision
+
+#: Products of a block of rows, at most, and bytes of free memory for each of them.
+_BLOCK_PRODUCTS, _PRODUCT_BYTES = 2**26, 64
+
+
+class RowProduct:
+    """A product whose rows are made apart.
+
+    Parameters
+    ----------
+    A, B : sparse matrix or array of SciPy or CuPy
+    precision : Precision
+    wanted : Wanted
+    host : bool
+        Whether they are SciPy's; else they are on the current device.
+    check_finite : bool
+    form : str
+        That of C; ``dense`` is made as such, and all others in CSR.
+    """
+
+    def __init__(
+        self, A: Any, B: Any, precision: Precision, wanted: Wanted, host: bool, check_finite: bool, form: str = "csr"
+    ) -> None:
+        self._precision, self._wanted, self._host, self._check_finite = precision, wanted, host, check_finite
+        self._form = form if form == "dense" and wanted.all_of_it else "csr"
+        self._array, self.shape = is_array(A, B), (A.shape[0], B.shape[1])
+        self._left: Any
+        self._right: Any
+        if host:
+            self._left, self._right = factors(A, B, check_finite=check_finite, integers=precision.dtype.kind == "i")
+        else:
+            self._left, self._right = _checked(A, B, check_finite)
+        self._beside = {
+            name: _in_order(getattr(wanted, name), name, host, check_finite)
+            for name in ("mask", "C")
+            if getattr(wanted, name) is not None
+        }
+        self.before = self._products_before()
+
+    def _products_before(self) -> np.ndarray:
+        """Return the products of the rows before each, and in the end of all."""
+        if self._host:
+            xp, to_host = np, np.asarray
+        else:
+            import cupy
+
+            xp, to_host = cupy, cupy.asnumpy
+        lengths = (self._right.indptr[1:] - self._right.indptr[:-1]).astype(np.int64)
+        products = xp.zeros(len(self._left.indices) + 1, np.int64)
+        products[1:] = xp.cumsum(lengths[self._left.indices])
+        return np.asarray(to_host(products[self._left.indptr]))
+
+    def right_here(self) -> Any:
+        """Return B on the current device."""
+        if not self._host:
+            return _here(self._right)
+        matrix = _host_matrix(self._right)
+        return given(matrix, matrix)[1]
+
+    def rows(self, first: int, stop: int, right: Any, memory_limit: int | None) -> Any:
+        """Return what is wanted of some rows, made on the current device with a B that is there."""
+        some = {name: self._part(one, first, stop) for name, one in self._beside.items()}
+        wanted, left = replace(self._wanted, **some), self._part(self._left, first, stop)
+        options = {"host": self._host, "check_finite": self._check_finite}
+        if wanted.all_of_it:
+            return run.spgemm(left, right, self._precision, memory_limit, form=self._form, **options)
+        return selected.spgemm(left, right, self._precision, memory_limit, wanted, **options)
+
+    def _part(self, matrix: Any, first: int, stop: int) -> Any:
+        if self._host:
+            return host_csr((stop - first, matrix.shape[1]), *part(arrays(matrix), first, stop), matrix.array)
+        indptr, indices, data = part((matrix.indptr, matrix.indices, matrix.data), first, stop)
+        return _here(
+            replace(
+                matrix, shape=(stop - first, matrix.shape[1]), indptr=indptr, indices=indices, data=data, places=None
+            )
+        )
+
+    def on_devices(self, ids: Sequence[int], memory_limit: int | None) -> Any:
+        """Return the product, made on several devices; of factors on a device it is on the current one."""
+        import cupy
+
+        home = cupy.cuda.Device()
+        home.synchronize()
+
+        def made(piece: tuple[int, int, int]) -> Any:
+            number, first, stop = piece
+            with cupy.cuda.Device(number) as device:
+                C = self.rows(first, stop, self.right_here(), memory_limit)
+                device.synchronize()
+                return C
+
+        pieces = [(number, a, b) for number, (a, b) in zip(ids, _even(self.before, len(ids)), strict=True) if a < b]
+        with ThreadPoolExecutor(len(ids)) as pool:
+            waiting = [pool.submit(made, piece) for piece in pieces or [(ids[0], 0, self.shape[0])]]
+        made_parts = [one.result() for one in waiting]
+        if self._host:
+            return self._joined(made_parts, np)
+        return self._joined(made_parts, cupy)
+
+    def _joined(self, made: list[Any], xp: Any) -> Any:
+        if self._form == "dense":
+            return xp.concatenate([_array_here(one) for one in made])
+        rows = [tuple(map(_array_here, (one.indptr, one.indices, one.data))) for one in made]
+        indptr, indices, data = joined(rows, xp)
+        if xp is np:
+            return host_csr(self.shape, indptr, indices, data, self._array)
+        parts.require_wide_indices(len(indices))
+        index = parts.index_type(max(len(indices), self.shape[1]))
+        return device_csr(self.shape, indptr.astype(index), indices.astype(index, copy=False), data, self._array)
+
+    def blocks(self, memory_limit: int | None) -> Iterator[tuple[int, int, Any]]:
+        """Yield first row, end and what is wanted of the rows between, each made while the one before is read."""
+        import cupy
+
+        device, right = cupy.cuda.Device(), self.right_here()
+        device.synchronize()  # what makes blocks has a stream of its own
+        most, limit = min(_BLOCK_PRODUCTS, memory.free_bytes() // _PRODUCT_BYTES), memory_limit
+        if memory_limit is not None:
+            entry = 4 + self._precision.dtype.itemsize
+            most, limit = memory_limit // (2 * entry), memory_limit // 2
+            least = 2 * (run.least_bytes(1, right.shape[1]) + 4096)
+            if memory_limit < least:
+                raise MemoryError(
+                    f"memory_limit is {memory_limit} bytes, and a row and a block of C take {least}; "
+                    f"raise it to at least {least}"
+                )
+
+        def made(first: int, stop: int) -> Any:
+            with cupy.cuda.Device(device.id):
+                C = self.rows(first, stop, right, limit)
+                cupy.cuda.get_current_stream().synchronize()
+                return C
+
+        with ThreadPoolExecutor(1) as pool:
+            waiting: deque[tuple[int, int, Any]] = deque()
+            for first, stop in _blocks(self.before, max(int(most), 1)):
+                waiting.append((first, stop, pool.submit(made, first, stop)))
+                if len(waiting) > (memory_limit is None):
+                    first, stop, C = waiting.popleft()
+                    yield first, stop, C.result()
+            for first, stop, C in waiting:
+                yield first, stop, C.result()
+
+
+def _checked(A: Any, B: Any, check_finite: bool) -> tuple[Given, Given]:
+    """Return both factors on the device with their entries in order and each once."""
+
+    def both(left: Factor, right: Factor, counters: Counters) -> tuple[Given, Given]:
+        checked(left, right, counters)
+        return left.given, right.given
+
+    pair = given(A, B, check_finite=check_finite)
+    found: tuple[Given, Given] = with_checked_factors(*pair, None, both, check_finite=False)
+    if check_finite:
+        for name, one in zip("AB", found, strict=True):
+            require_finite(name, one)
+    return found
+
+
+def _in_order(matrix: Any, name: str, host: bool, check_finite: bool) -> Given | Operand:
+    """Return a mask or a matrix that is added with its entries in order and each once."""
+    if host:
+        return one_operand(matrix, name, check_finite=check_finite and name == "C")
+    return arranged(name, matrix)
+
+
+def _host_matrix(operand: Operand) -> Any:
+    return host_csr(operand.shape, operand.indptr, operand.indices, operand.data, operand.array)
+
+
+def _array_here(array: Any) -> Any:
+    """Return an array of the current device, or of the host as it is."""
+    if isinstance(array, np.ndarray):
+        return array
+    import cupy
+
+    return array if array.device.id == cupy.cuda.runtime.getDevice() else array.copy()
+
+
+def _here(matrix: Given) -> Given:
+    """Return a factor on the current device."""
+    copied = {name: _array_here(getattr(matrix, name)) for name in ("indptr", "indices", "data")}
+    return replace(matrix, **copied, held=None if matrix.held is None else _array_here(matrix.held))
+
+
+def _even(before: np.ndarray, count: int) -> list[tuple[int, int]]:
+    """Return first row and end of so many parts of like products."""
+    rows = len(before) - 1
+    costs = before + np.arange(rows + 1)  # rows without products count, too
+    cuts = np.searchsorted(costs, costs[-1] * np.arange(1, count) / count)
+    edges = [0, *(int(cut) for cut in cuts), rows]
+    return list(itertools.pairwise(edges))
+
+
+def _blocks(before: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
+    """Yield first row and end of successive rows, of so many products at most if more than one."""
+    first, rows = 0, len(before) - 1
+    while first < rows or not rows:
+        stop = max(int(np.searchsorted(before, before[first] + most, side="right")) - 1, min(first + 1, rows))
+        yield first, stop
+        if not rows:
+            return
+        first = stop
