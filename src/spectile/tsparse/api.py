@@ -411,7 +411,10 @@ def spmm(A: Any, X: Any, *, check_finite: bool = True) -> Any:
         require_here("X", X)
     if flag("check_finite", check_finite) and not bool(library.isfinite(X).all()):
         raise ValueError("X holds entries that are NaN or infinite: remove or replace them")
-    times_dense = importlib.import_module(f"spectile.tsparse.{'cuda' if on_gpu else 'cpu'}.dense").times_dense
+    if on_gpu:
+        from spectile.tsparse.cuda.dense import times_dense
+    else:
+        from spectile.tsparse.cpu.dense import times_dense
     block = X[:, None] if X.ndim == 1 else X
     C = times_dense(A, block.astype(kind, copy=False), bool(check_finite))
     return C.reshape(A.shape[0], *X.shape[1:])
