@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from spectile.kpm import kpm_dos, ldos, reference
+from spectile.kpm import kpm_dos, ldos, moments, reference
 from spectile.kpm.operators.adopt import as_operator
 from spectile.kpm.operators.lattices import anderson, graphene
 from spectile.kpm.operators.protocol import Operator
@@ -53,6 +53,15 @@ def test_an_operator_of_the_users_own_gives_what_its_matrix_gives():
     )
     density.add_moments(20)
     assert density.integrate() == pytest.approx(60, rel=1e-12)
+
+
+def test_an_operator_of_the_users_own_stays_on_the_host_unless_it_is_sent_away(monkeypatch):
+    asked = []
+    monkeypatch.setattr(moments, "choose_backend", lambda backend, on_gpu: asked.append((backend, on_gpu)) or "cpu")
+    for backend in ("auto", "cpu", "cuda"):
+        for operator in (Ring(60), stored_ring(60)):
+            moments.make_engine(operator, backend)
+    assert asked == [("cpu", False), ("auto", False), ("cpu", False), ("cpu", False), ("cuda", False), ("cuda", False)]
 
 
 def test_sums_of_many_rows_keep_the_digits_of_float32():

@@ -269,15 +269,16 @@ def test_graphenes_optical_conductivity_is_universal():
     np.testing.assert_allclose(optical_ratio(240, 480, np.array([0.2, 0.3])), 1, rtol=0.02)
 
 
-def test_an_optical_conductivity_at_a_temperature_is_a_double_sum():
+@pytest.mark.parametrize("mu", [0.0, 0.7])
+def test_an_optical_conductivity_at_a_temperature_is_a_double_sum(mu):
     H, r, periods = haldane(4, mass=0.4)
     sigma = conductivity(H, "x", "y", r, periods=periods, vectors=np.eye(32), num_moments=32, backend="cpu")
     x, temperature, omega = np.cos(np.pi * (np.arange(1000) + 0.5) / 1000), 0.3, 1.1
     j = sigma.correlator
     energies, weight = j.centre + j.scale * x, j.scale * np.pi / 1000 * np.sqrt(1 - x**2)
-    occupied = 1 / (np.exp(energies / temperature) + 1) - 1 / (np.exp((energies + omega) / temperature) + 1)
-    exact = 2 * np.pi**2 / sigma.area / omega * np.sum(weight * occupied * j(energies + omega, energies))
-    assert sigma.optical(omega, 0.0, temperature) == pytest.approx(exact, rel=1e-3)
+    before, after = (1 / (np.exp((each - mu) / temperature) + 1) for each in (energies, energies + omega))
+    exact = 2 * np.pi**2 / sigma.area / omega * np.sum(weight * (before - after) * j(energies + omega, energies))
+    assert sigma.optical(omega, mu, temperature) == pytest.approx(exact, rel=1e-3)
     with pytest.raises(ValueError, match="omega must be"):
         sigma.optical(0.0)
     with pytest.raises(ValueError, match="temperature=-1"):
