@@ -1,7 +1,7 @@
 """Plant single faults in the library and see which the tests find: ``python -m tests.random.mutate --help``.
 
-Works on a copy of the tree in a temporary folder, one fault at a time, and prints those that no test found: each is
-equivalent (nothing that a caller can see changes), or a gap of the tests.
+Works on a copy of the tree in a temporary folder, where the tests pass without a fault, one fault at a time, and prints
+those that no test found: each is equivalent (nothing that a caller can see changes), or a gap of the tests.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import ast
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -192,21 +193,32 @@ def main() -> int:
             ignore=shutil.ignore_patterns(".git", ".venv", "results", "resources", "__pycache__", "logs"),
             symlinks=True,
         )
+        if run_tests(tree, tests, None) != "survived":
+            parser.exit(1, f"without any fault, too, pytest fails: {' '.join(tests)}\n")
         for path, line, words, source in faults:
             if time.monotonic() > end:
                 break
             whole = (tree / path).read_text()
-            (tree / path).write_text(source)
+            write(tree, path, source)
             begun = time.monotonic()
             verdict = run_tests(tree, tests, arguments.timeout)
-            (tree / path).write_text(whole)
+            write(tree, path, whole)
             print(f"{verdict} {path}:{line} {words} ({time.monotonic() - begun:.0f} s)", flush=True)
             verdicts[verdict] += 1
     print(", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()))
     return 0
 
 
-def run_tests(tree: Path, tests: list[str], timeout_s: float) -> str:
+def write(tree: Path, path: Path, source: str) -> None:
+    """Write a module, and let Numba compile anew what may hold its functions: it knows each by its own file alone."""
+    (tree / path).write_text(source)
+    for other in (tree / path).parents[len(path.parts) - 4].rglob("*.py"):
+        text = other.read_text()
+        if "njit" in text and re.search(rf"\b{path.stem}\b", text):
+            os.utime(other)
+
+
+def run_tests(tree: Path, tests: list[str], timeout_s: float | None) -> str:
     """Return whether the tests find what is in a tree; "late" where they do not end, by the fault or the machine."""
     environment = os.environ | {
         "PYTHONPATH": f"{tree / 'src'}",
