@@ -60,6 +60,8 @@ def test_the_work_is_that_of_the_patterns():
     assert (work.rows, work.factors) == (200, A.nnz + B.nnz)
     assert work.products == np.diff(B.indptr)[A.indices].sum()
     assert work.entries == pytest.approx(exact.nnz, rel=0.05), "columns at random"
+    column = candidates.work_of(*operands(A, sp.csr_array(np.ones((300, 1))), values=False))
+    assert 180 < column.entries <= 200, "no more than one a row"
     empty = candidates.work_of(*operands(sp.csr_array((3, 0)), sp.csr_array((0, 4)), values=False))
     assert (empty.products, empty.entries) == (0, 0)
 
