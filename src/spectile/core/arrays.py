@@ -95,7 +95,11 @@ def to_device(array: Any, name: str = "the array") -> tuple[Any, Callable[[Any],
     if isinstance(array, cupy.ndarray):
         return array, lambda result: result
     if isinstance(array, np.ndarray) or not on_device(array):
-        in_kind, copy = in_kind_of(array), cupy.asarray(host_array(name, array))
+        in_kind = in_kind_of(array)
+        try:
+            copy = cupy.asarray(host_array(name, array))
+        except ValueError as error:  # a dtype that no GPU has, of words or of objects
+            raise _refused(name, array, error) from error
         return copy, lambda result: in_kind(cupy.asnumpy(result))
     importer = _dlpack_importer(array) if hasattr(array, "__dlpack__") else None
     array = _resolved(name, array)

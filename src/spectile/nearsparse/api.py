@@ -568,10 +568,10 @@ def tune_tau(
     map_a, map_b = (x if isinstance(x, NormMap) else norm_map(x, block) for x in (a, b))
     if map_a.block != map_b.block:
         raise ValueError(f"norm maps of tiles of {map_a.block} and {map_b.block}: take both with one block")
-    norms_a, norms_b = map_a.norms, map_b.norms
+    norms_a, norms_b, on_gpu = checks.norms(map_a.norms, map_b.norms)
     checks.check_search(iterations, tolerance)
     checks.check_norms_are_real(norms_a, norms_b)
-    if on_device(norms_a):
+    if on_gpu:
         from spectile.nearsparse.cuda.search import tune_tau_cuda
 
         return tune_tau_cuda(norms_a, norms_b, valid_ratio, iterations, tolerance)

@@ -109,10 +109,14 @@ def operands(a: Any, b: Any, c: Any, out: Any) -> Operands:
     """Return the operands of a product on one device, or on the host."""
     on_gpu, like = on_device(a) or on_device(b), a
     (a, b), c = widened(a, b), None if c is None else widened(c)[0]
-    if not on_gpu:
-        a, b = host_array("a", a), host_array("b", b)
-        c = None if c is None else host_array("c", c)
+    a, b = _array("a", a, on_gpu), _array("b", b, on_gpu)
+    c = None if c is None else _array("c", c, on_gpu)
     return Operands(a, b, c, _target(out), on_gpu, like, out)
+
+
+def _array(name: str, array: Any, on_gpu: bool) -> Any:
+    """Return an operand: what is no array on a GPU is read as one of the host, also beside operands on a GPU."""
+    return array if on_gpu and on_device(array) else host_array(name, array)
 
 
 def spread_operands(a: Any, b: Any, c: Any, out: Any, split: Split, backend: str) -> Operands:
@@ -122,8 +126,8 @@ def spread_operands(a: Any, b: Any, c: Any, out: Any, split: Split, backend: str
     if isinstance(a, list | tuple):
         _check_lists({"b": b, "c": c, "out": out}, len(a))
         pairs = [widened(*pair) for pair in zip(a, b, strict=True)]
-        a, b = [x for x, _ in pairs], [y for _, y in pairs]
-        c = None if c is None else [widened(part)[0] for part in c]
+        a, b = [_array("a", x, True) for x, _ in pairs], [_array("b", y, True) for _, y in pairs]
+        c = None if c is None else [_array("c", widened(part)[0], True) for part in c]
         return Operands(a, b, c, out, True, a, out, distributed=True)
     if split != "rows":
         raise ValueError("split = 'columns' is said of operands distributed by columns: see distribute")
@@ -221,11 +225,17 @@ def check_search(iterations: Any, tolerance: Any) -> None:
         raise ValueError(f"tolerance = {tolerance} is not a tolerance: give a number >= 0")
 
 
+def norms(norms_a: Any, norms_b: Any) -> tuple[Any, Any, bool]:
+    """Return two norm maps as arrays, and whether one of them is on a GPU."""
+    on_gpu = on_device(norms_a) or on_device(norms_b)
+    return _array("the norm map of a", norms_a, on_gpu), _array("the norm map of b", norms_b, on_gpu), on_gpu
+
+
 def check_norms_are_real(*maps: Any) -> None:
     """Raise for norm maps of another kind than real numbers."""
     for norms in maps:
-        if np.dtype(norms.dtype).kind not in "fiu":
-            raise TypeError(f"a norm map holds {norms.dtype}, and norms are real: pass what norm_map returns")
+        if np.dtype(_dtype(norms)).kind not in "fiu":
+            raise TypeError(f"a norm map holds {_dtype(norms)}, and norms are real: pass what norm_map returns")
 
 
 def check_maps(norms_a: Any, norms_b: Any) -> None:

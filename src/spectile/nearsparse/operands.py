@@ -40,7 +40,7 @@ def flat_batch(array: Any, batch: tuple[int, ...]) -> Any:
         return array
     if array.shape[:-2] != batch:
         return array.reshape(array.shape[-2:]) if math.prod(array.shape[:-2]) == 1 else None
-    flat = array.reshape(-1, *array.shape[-2:])
+    flat = array.reshape(math.prod(batch), *array.shape[-2:])  # which -1 does not say of arrays without entries
     return flat if isinstance(flat, np.ndarray) or address(flat) == address(array) else None
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from spectile.core.device import unavailable_reason
 from spectile.nearsparse import distribute, spamm
+from spectile.nearsparse.cuda.choose import Problem
 from spectile.nearsparse.multi import partition
 
 # NVLink 4, as measured.
@@ -93,3 +94,9 @@ def test_devices_are_refused_in_words():
         for call in (lambda: spamm(a, a, tau=1.0, devices=2), lambda: distribute(a, a, 1.0, [0])):
             with pytest.raises(RuntimeError, match=r"CUDA|CuPy"):
                 call()
+
+
+def test_a_part_without_entries_decides_no_kernel_for_the_others():
+    a, parts = np.empty((128, 576), "f4"), [np.empty((576, columns), "f4") for columns in (256, 0, 44)]
+    for b in parts:
+        assert Problem.of(a, b, np.empty((128, b.shape[1]), "f4"), 32, "tf32x3").aligned

@@ -412,6 +412,9 @@ def test_bad_calls_are_worded() -> None:
 @pytest.mark.parametrize("shape", [(0, 5, 7), (5, 0, 7), (5, 7, 0)])
 def test_empty_operands(shape: tuple[int, int, int]) -> None:
     m, k, n = shape
+    for lead in ((0,), (2,), (2, 3)):
+        batch = spamm(np.zeros((*lead, m, k), "f4"), np.zeros((k, n), "f4"), tau=0.0, backend="cuda")
+        assert batch.c.shape == (*lead, m, n) and not batch.c.any() and batch.valid_ratio.shape == lead
     c = np.ones((m, n), "f4")
     result = spamm(np.zeros((m, k), "f4"), np.zeros((k, n), "f4"), tau=0.0, beta=2.0, c=c, backend="cuda")
     np.testing.assert_array_equal(result.c, 2 * c)
@@ -493,19 +496,34 @@ def test_a_product_that_overwrites_what_is_added_reads_nothing_back() -> None:
         assert kept.error_bound == pytest.approx(wanted.error_bound, rel=1e-4)
 
 
+@pytest.mark.parametrize("block", [8, 16, 32, 64, 128])
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_products_of_norms_that_equal_the_threshold_are_multiplied(precision: str) -> None:
+def test_products_of_norms_that_equal_the_threshold_are_multiplied(precision: str, block: int) -> None:
     import cupy
 
     # One entry a tile: norms are powers of two, and so are their products.
-    a, b = (np.zeros((96, 96), DTYPES[precision]) for _ in range(2))
-    a[::32, ::32], b[::32, ::32] = [[4, 2, 1], [2, 1, 4], [1, 4, 2]], [[1, 2, 4], [4, 1, 2], [2, 4, 1]]
+    a, b = (np.zeros((3 * block, 3 * block), DTYPES[precision]) for _ in range(2))
+    tiles = slice(None, None, block), slice(None, None, block)
+    a[tiles], b[tiles] = [[4, 2, 1], [2, 1, 4], [1, 4, 2]], [[1, 2, 4], [4, 1, 2], [2, 4, 1]]
+    products = a[tiles].astype("f8")[:, :, None] * b[tiles].astype("f8")[None]
     for tau in (1.0, 2.0, 4.0, 8.0, 16.0):
-        result = spamm(cupy.asarray(a), cupy.asarray(b), tau=tau, strict=True, precision=precision)
-        products = a[::32, ::32].astype("f8")[:, :, None] * b[::32, ::32].astype("f8")[None]
         wanted = np.where(products >= tau, products, 0).sum(axis=1)
-        np.testing.assert_array_equal(result.c.get()[::32, ::32], wanted)
-        assert result.valid_ratio == result.executed_ratio == (products >= tau).mean()
+        for strict in (True, False):
+            result = spamm(cupy.asarray(a), cupy.asarray(b), tau=tau, block=block, strict=strict, precision=precision)
+            assert result.valid_ratio == (products >= tau).mean()
+            if strict:
+                np.testing.assert_array_equal(result.c.get()[tiles], wanted)
+                assert result.executed_ratio == result.valid_ratio
+            else:
+                assert (result.c.get()[tiles] >= wanted).all()
+    # All products equal the threshold: none is multiplied for the sake of a neighbour.
+    ones = cupy.ones((3 * block, 3 * block), DTYPES[precision])
+    for tau, wanted in (
+        (float(block) ** 2, 3 * block),
+        (float(np.nextafter(np.float32(block**2), np.float32(1e9))), 0),
+    ):
+        result = spamm(ones, ones, tau=tau, block=block, precision=precision)
+        assert (result.c == wanted).all()
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

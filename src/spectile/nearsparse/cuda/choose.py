@@ -110,6 +110,8 @@ class Problem:
 
 
 def _copied_by_engine(array: Any) -> bool:
+    if 0 in array.shape:
+        return True  # nothing of it is copied: a part without entries decides nothing for the others
     steps = [abs(step) for step, size in zip(array.strides[:-1], array.shape[:-1], strict=True) if size > 1]
     forward = array.strides[-2] > 0 or array.shape[-2] <= 1
     return is_aligned(array) and forward and max(steps, default=0) < _LARGEST_STRIDE and stride(array) >= 0

@@ -198,7 +198,7 @@ def _multiply(a: Any, b: Any, c: Any, out: Any, batch: tuple[int, ...], request:
         return list(
             itertools.chain.from_iterable(_multiply(*one, (), request) for one in each_product(a, b, c, out, batch))
         )
-    flat_out = out.reshape(-1, *out.shape[-2:]) if batch else out
+    flat_out = out.reshape(math.prod(batch), *out.shape[-2:]) if batch else out
     flat_c = None if c is None else (c.reshape(flat_out.shape) if batch else c)
     count = flat_out.shape[0] if batch else 1
     items: list[_Item] = []

@@ -62,10 +62,11 @@ def _pooled(norms: Any, size: int) -> Any:
     import cupy
 
     if len(norms) % size == 0:
-        return norms.reshape(-1, size, norms.shape[1]).max(axis=1)
-    padded = cupy.zeros((ceil_div(len(norms), size) * size, norms.shape[1]), norms.dtype)
+        return norms.reshape(len(norms) // size, size, norms.shape[1]).max(axis=1)
+    groups = ceil_div(len(norms), size)
+    padded = cupy.zeros((groups * size, norms.shape[1]), norms.dtype)
     padded[: len(norms)] = norms
-    return padded.reshape(-1, size, norms.shape[1]).max(axis=1)
+    return padded.reshape(groups, size, norms.shape[1]).max(axis=1)
 
 
 @functools.cache

@@ -74,9 +74,9 @@ class SymbolicProduct:
 
     def multiply(self, A: Any, B: Any, *, precision: PrecisionName | None = None, check_finite: bool = True) -> Any:
         """Return C = A B for factors with the analysed patterns, which is checked; see `SymbolicProduct` of `types`."""
-        chosen = choose_precision(A, B, precision)
         if check_pair(A, B):
             raise ValueError("the pattern is on the host and the factors are on a GPU: copy them to the host")
+        chosen = choose_precision(A, B, precision)
         exact = chosen.dtype.kind == "i"
         memory.room(A, B, chosen, self._memory_limit, exact)
         left, right = operands(A, B, check_finite=check_finite, integers=exact)

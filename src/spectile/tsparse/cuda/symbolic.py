@@ -103,10 +103,10 @@ class SymbolicProduct:
     def multiply(self, A: Any, B: Any, *, precision: Any = None, check_finite: bool = True) -> Any:
         """Return C = A B for factors with the analysed patterns, which is checked; see `SymbolicProduct` of `types`."""
         self._require_device()
-        chosen, kind = of_device(choose_precision(A, B, precision))
         if check_pair(A, B) == self._host:
             there, here = ("GPU", "host") if self._host else ("host", "GPU")
             raise ValueError(f"the pattern is of matrices on the {here} and the factors are on the {there}: copy them")
+        chosen, kind = of_device(choose_precision(A, B, precision))
         factors = given(A, B, check_finite=check_finite)
         for name, factor, columns in zip("AB", factors, (self._left.shape[1], self.shape[1]), strict=True):
             other = B if name == "B" else A
