@@ -44,6 +44,14 @@ def test_all_pairs_of_an_interval(form):
     assert abs(pairs.estimate.value - len(exact)) <= 4 * pairs.estimate.error + 1
 
 
+def test_the_error_of_a_count_holds_half_the_states_of_the_resolution_at_either_end():
+    energies = np.linspace(-1, 1, 2001)  # a thousand in a unit; every vector has one of each
+    found = count(sp.diags_array(energies), (-0.5, 0.5), bounds=(-1.1, 1.1), num_moments=256, rng=1, backend="cpu")
+    resolution = np.pi / 256 * np.sqrt(1.1**2 - 0.5**2)
+    assert found.error == pytest.approx(np.sqrt(2) * 1000 * resolution / 2, rel=0.05)
+    assert abs(found.value - 1001) < found.error
+
+
 def test_too_few_vectors_become_more_and_an_empty_interval_has_none():
     energies = np.linalg.eigvalsh(REAL.toarray())
     exact = energies[(energies >= 0.4) & (energies <= 0.9)]
