@@ -382,6 +382,8 @@ def test_launches_of_lists_and_orders_fit_every_device(items, device):
     from spectile.tsparse.cuda.rows import lists
 
     shapes = [lists.each(items), lists.making(items), given._each(items)]
+    shapes += [choose.lanes_each(items, log) for log in (0, 3, 5)]
+    shapes += [choose.long_rows(items, columns, choose.dense_lanes(9, columns)[1], device) for columns in (1, 2**40)]
     for shape in shapes:
         assert shape.refusal(device) is None
     step = given._each(items).grid[0] * given._each(items).threads

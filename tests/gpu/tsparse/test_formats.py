@@ -63,6 +63,7 @@ def wide(kind, rng):
 def test_half_of_a_product_with_the_transpose(kind, where, longest, monkeypatch):
     """The bits of the whole product, whether the other factor is turned or made anew."""
     monkeypatch.setattr(turn, "_LONGEST", longest)
+    monkeypatch.setattr(turn, "_WORTH_MIRRORING", 1)
     mirrored, real = [], turn._mirrored
     monkeypatch.setattr(turn, "_mirrored", lambda *arrays: mirrored.append(1) or real(*arrays))
     A = wide(kind, np.random.default_rng(1))

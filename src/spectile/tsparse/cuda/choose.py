@@ -25,6 +25,8 @@ _ROW_WORDS = 128  # words of bitmaps kept per row, at most on average
 LISTS = ceil_div(max(len(bins.SYMBOLIC), len(bins.NUMERIC)), 2)
 #: Bytes of work space that a row takes at most: 5 integers, its place in the lists of the bins, bitmaps.
 ROW_BYTES = 4 * (5 + LISTS) + 4 * _ROW_WORDS
+#: Entries beyond which a row of A that meets a dense matrix is a block's, its threads, and blocks for columns of X.
+LONG_ROW, LONG_THREADS, _MOST_TILES = 1024, 1024, 64
 _SYMBOLIC_THREADS = 256  # of a block that counts one row
 _GROUP_WARPS = bins.GROUP_THREADS // 32
 
@@ -63,6 +65,23 @@ def check(rows: int, nnz: int) -> Shape:
 def scale(rows: int) -> Shape:
     """Return the launches that scale rows for float16, eight lanes per row."""
     return Shape((ceil_div(rows, 32),), 256)
+
+
+def lanes_each(count: int, log: int = 0) -> Shape:
+    """Return the launch of 2^log lanes for each of so many."""
+    return Shape((max(ceil_div(count << log, 256), 1),), 256)
+
+
+def dense_lanes(mean: float, columns: int) -> tuple[int, int]:
+    """Return how a row of A, of a mean length, meets columns of X: logarithms of its parts and of columns at a time."""
+    across = min((columns - 1).bit_length(), 5)
+    return min(row_lanes(mean), 5 - across), across
+
+
+def long_rows(rows: int, columns: int, across: int, device: Device) -> Shape:
+    """Return the launch for long rows of A: blocks that look for them, for 2^across columns of X each."""
+    blocks = min(ceil_div(rows, LONG_THREADS), device.multiprocessors)
+    return Shape((blocks, min(ceil_div(columns, 1 << across), _MOST_TILES)), LONG_THREADS)
 
 
 def analysis(rows: int, mean_a: float) -> tuple[int, Shape]:

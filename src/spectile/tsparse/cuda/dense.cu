@@ -11,8 +11,6 @@
 
 namespace {
 
-constexpr int LONG_ROW = 4096, LONG_THREADS = 256;
-
 // The value of the lane whose number differs by the bit `other`, for all lanes of a warp.
 template <class T>
 __device__ __forceinline__ T beside(const T& value, int other) {
@@ -52,10 +50,12 @@ __global__ void __launch_bounds__(256) times_dense(int rows, long long columns, 
     }
 }
 
-__global__ void __launch_bounds__(LONG_THREADS) long_rows(int rows, long long columns, const int* ptr, const int* idx, const VALUE* val,
-                                                          const VALUE* X, VALUE* C) {
+// 2^across columns of X side by side, and other blocks along y for those that follow; all other threads take parts.
+__global__ void __launch_bounds__(LONG_THREADS) long_rows(int rows, long long columns, int across, const int* ptr, const int* idx,
+                                                          const VALUE* val, const VALUE* X, VALUE* C) {
     __shared__ int s_rows[LONG_THREADS], s_count;
     __shared__ VALUE s_sums[LONG_THREADS];
+    const int wide = 1 << across;
     for (long long base = (long long)blockIdx.x * LONG_THREADS; base < rows; base += (long long)gridDim.x * LONG_THREADS) {
         if (threadIdx.x == 0) s_count = 0;
         __syncthreads();
@@ -63,20 +63,18 @@ __global__ void __launch_bounds__(LONG_THREADS) long_rows(int rows, long long co
         if (mine < rows && ptr[mine + 1] - ptr[mine] > LONG_ROW) s_rows[atomicAdd(&s_count, 1)] = int(mine);
         __syncthreads();
         for (int found = 0; found < s_count; ++found) {
-            const int row = s_rows[found];
-            // A warp's lanes take columns side by side where there are as many, or else parts of the row.
-            const int across = columns >= 32 ? 32 : 1, parts = LONG_THREADS / across;
-            for (long long from = 0; from < columns; from += across) {
-                const long long column = from + threadIdx.x % across;
+            const int row = s_rows[found], begin = ptr[row] + (threadIdx.x >> across), end = ptr[row + 1];
+            for (long long from = (long long)blockIdx.y * wide; from < columns; from += (long long)gridDim.y * wide) {
+                const long long column = from + (threadIdx.x & (wide - 1));
                 VALUE sum = 0;
-                if (column < columns) sum = part_of(ptr[row] + threadIdx.x / across, ptr[row + 1], parts, idx, val, X + column, columns);
+                if (column < columns) sum = part_of(begin, end, LONG_THREADS >> across, idx, val, X + column, columns);
                 s_sums[threadIdx.x] = sum;
                 __syncthreads();
-                for (int d = LONG_THREADS / 2; d >= across; d >>= 1) {
+                for (int d = LONG_THREADS / 2; d >= wide; d >>= 1) {
                     if (threadIdx.x < d) s_sums[threadIdx.x] = s_sums[threadIdx.x] + s_sums[threadIdx.x + d];
                     __syncthreads();
                 }
-                if (threadIdx.x < across && column < columns) C[row * columns + column] = s_sums[threadIdx.x];
+                if (threadIdx.x < wide && column < columns) C[row * columns + column] = s_sums[threadIdx.x];
                 __syncthreads();
             }
         }

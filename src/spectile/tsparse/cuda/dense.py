@@ -8,20 +8,12 @@ import numpy as np
 
 from spectile.core import pointers
 from spectile.core.device import describe
-from spectile.core.launch import Shape, kernel
-from spectile.core.tiling import ceil_div
+from spectile.core.launch import kernel
 from spectile.tsparse.cuda import choose, units
 from spectile.tsparse.cuda.counters import Counters
 from spectile.tsparse.cuda.factors import checked, with_checked_factors
 from spectile.tsparse.cuda.given import given
 from spectile.tsparse.types import Factor, of_values
-
-_THREADS = 256
-
-
-def of_rows(rows: int, log: int) -> Shape:
-    """Return the launch of 2^log lanes for each row."""
-    return Shape((max(ceil_div(rows << log, _THREADS), 1),), _THREADS)
 
 
 def multiply(A: Factor, B: Factor, dtype: np.dtype) -> Any:
@@ -33,14 +25,8 @@ def multiply(A: Factor, B: Factor, dtype: np.dtype) -> Any:
         log = choose.row_lanes(B.nnz / B.shape[0])
         sizes = np.int32(A.shape[0]), np.int64(B.shape[1]), np.int32(log)
         arrays = (*(A.indptr, A.indices, A.data), *(B.indptr, B.indices, B.data), C)
-        kernel(units.DENSE[dtype.name], "dense_rows")(of_rows(A.shape[0], log), *sizes, *arrays)
+        kernel(units.DENSE[dtype.name], "dense_rows")(choose.lanes_each(A.shape[0], log), *sizes, *arrays)
     return C
-
-
-def lanes(mean: float, columns: int) -> tuple[int, int]:
-    """Return the logarithms of the parts of a row of A, of a mean length, and of the columns of X side by side."""
-    across = min((columns - 1).bit_length(), 5)
-    return min(choose.row_lanes(mean), 5 - across), across
 
 
 def times_dense(A: Any, X: Any, check_finite: bool) -> Any:
@@ -56,13 +42,14 @@ def times_dense(A: Any, X: Any, check_finite: bool) -> Any:
             raise ValueError(f"A has {A.shape[1]} columns, beyond 32 bits: use a matrix of the host")
         C = cupy.empty((rows, columns), X.dtype)
         if C.size:
-            parts, across = lanes(factor.nnz / rows, columns)
+            parts, across = choose.dense_lanes(factor.nnz / rows, columns)
             unit, arrays = units.DENSE[X.dtype.name], (factor.indptr, factor.indices, factor.data, X, C)
             sizes = np.int32(rows), np.int64(columns)
-            shape = of_rows(rows, parts + across)
+            shape = choose.lanes_each(rows, parts + across)
             kernel(unit, "times_dense")(shape, *sizes, np.int32(parts), np.int32(across), *arrays)
-            blocks = Shape((min(ceil_div(rows, _THREADS), 4 * describe().multiprocessors),), _THREADS)
-            kernel(unit, "long_rows")(blocks, *sizes, *arrays)
+            if factor.nnz > choose.LONG_ROW:
+                shape = choose.long_rows(rows, columns, across, describe())
+                kernel(unit, "long_rows")(shape, *sizes, np.int32(across), *arrays)
         return C
 
     factors = given(A, A, check_finite=check_finite)

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from spectile.core import memory
-from spectile.core.launch import Shape, kernel
+from spectile.core.launch import kernel
 from spectile.core.pointers import address
 from spectile.core.tiling import ceil_div
-from spectile.tsparse.cuda import parts, units
+from spectile.tsparse.cuda import choose, parts, units
 from spectile.tsparse.cuda.rows.count import count_rows
 from spectile.tsparse.cuda.rows.fill import fill_rows
 from spectile.tsparse.matrices import device_csr, is_array
@@ -23,14 +23,9 @@ from spectile.tsparse.types import Factor, Precision
 
 #: Entries of a column up to which each counts those before it: the steps of a column are its square over eight.
 _LONGEST = 2048
-#: Products of a triangle, in all and for each of its entries, below which mirroring takes what it saves.
+#: Products of a triangle, and products for each entry of C, below which mirroring takes what it saves.
 _WORTH_MIRRORING, _WORTH_AN_ENTRY = 2**22, 2
-_THREADS = 256
-
-
-def each(count: int, lanes: int = 1) -> Shape:
-    """Return the launch of some lanes for each of so many."""
-    return Shape((max(ceil_div(count * lanes, _THREADS), 1),), _THREADS)
+_SAMPLE = 64  # one part of the rows in so many is counted, to tell the products for each entry
 
 
 def turned(indptr: Any, indices: Any, columns: int, strict: bool = False) -> tuple[Any, Any, Any]:
@@ -56,15 +51,15 @@ def turned(indptr: Any, indices: Any, columns: int, strict: bool = False) -> tup
     starts, counts = cupy.zeros(columns + 1, np.int32), cupy.zeros(columns, np.int32)
     if not len(indices):
         return starts, cupy.empty(0, np.int32), cupy.empty(0, np.int32)
-    kernel(unit, "count_columns")(each(len(indices)), *sizes, indptr, indices, counts)
+    kernel(unit, "count_columns")(choose.lanes_each(len(indices)), *sizes, indptr, indices, counts)
     cupy.cumsum(counts, dtype=np.int32, out=starts[1:])
     longest, entries = (int(x) for x in cupy.asnumpy(cupy.stack([counts.max(), starts[-1]])))
     if longest > _LONGEST:
         return starts, *_sorted(indptr, indices, strict)
     words = cupy.empty(entries, np.uint64)
     rows, places = cupy.empty(entries, np.int32), cupy.empty(entries, np.int32)
-    kernel(unit, "list_columns")(each(len(indices)), *sizes, indptr, indices, starts[:-1].copy(), words)
-    kernel(unit, "order_columns")(each(columns, 8), np.int32(columns), starts, words, rows, places)
+    kernel(unit, "list_columns")(choose.lanes_each(len(indices)), *sizes, indptr, indices, starts[:-1].copy(), words)
+    kernel(unit, "order_columns")(choose.lanes_each(columns, 3), np.int32(columns), starts, words, rows, places)
     return starts, rows, places
 
 
@@ -143,15 +138,19 @@ def multiply(A: Factor, B: Factor, places: Any, precision: Precision, adjoint: b
     lengths = (B.indptr[1:] - B.indptr[:-1]).astype(np.int64)
     if 2 * entries > parts.MOST_ENTRIES or int((lengths * (lengths + 1)).sum()) < 2 * _WORTH_MIRRORING:
         return None
+    rows, value = A.shape[0], precision.value
+    middle = rows // 2
+    sample = count_rows(A, B, middle, min(middle + ceil_div(rows, _SAMPLE), rows), value)
+    if sample.products < _WORTH_AN_ENTRY * sample.entries:
+        return None
     pairs = cupy.empty((entries + 1, 2), np.int32)
     pairs[:entries, 0] = cupy.arange(entries, dtype=np.int32)
     pairs[places, 1] = B.indptr[A.indices + 1]
-    left = replace(A, shape=(A.shape[0], 2 * entries), indices=2 * places)
+    left = replace(A, shape=(rows, 2 * entries), indices=2 * places)
     right = replace(B, shape=(2 * entries, B.shape[1]), indptr=pairs.reshape(-1))
-    phase = count_rows(left, right, 0, A.shape[0], precision.value)
-    if phase.products < _WORTH_AN_ENTRY * phase.entries or 2 * phase.entries > parts.MOST_ENTRIES:
-        return None
-    if phase.entries * (3 * (4 + precision.dtype.itemsize) + 16) > memory.free_bytes():
+    phase = count_rows(left, right, 0, rows, value)
+    needed = phase.entries * (3 * (4 + precision.dtype.itemsize) + 16)
+    if 2 * phase.entries > parts.MOST_ENTRIES or needed > memory.free_bytes():
         return None
     indices, data = cupy.empty(phase.entries, np.int32), cupy.empty(phase.entries, precision.dtype)
     fill_rows(left, right, phase, indices, data)
@@ -169,5 +168,5 @@ def _mirrored(indptr: Any, indices: Any, data: Any, adjoint: bool) -> tuple[Any,
     sizes = np.int32(rows), np.int32(adjoint)
     triangle, below = (indptr, indices, data), (starts, row_of, places)
     unit = units.TURN[data.dtype.name]
-    kernel(unit, "mirror")(each(rows, 32), *sizes, *triangle, *below, whole, values)
+    kernel(unit, "mirror")(choose.lanes_each(rows, 5), *sizes, *triangle, *below, whole, values)
     return indptr + starts, whole, values

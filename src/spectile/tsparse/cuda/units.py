@@ -59,7 +59,7 @@ SCALING = _by_value("scaling.cu")["float32"]
 ANALYSIS = _unit("rows/analysis.cu", _VALUES["float32"])
 #: By the name of the type of C.
 TURN = _by_value("turn.cu")
-DENSE = _by_value("dense.cu")
+DENSE = _by_value("dense.cu", LONG_ROW=str(choose.LONG_ROW), LONG_THREADS=str(choose.LONG_THREADS))
 PLACE = _by_value("rows/place.cu")
 LIST = _by_value("rows/list.cu")
 
