@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 
 import spectile
+from spectile.core.devices import TABLE
 from spectile.core.places import device_ids, home_of
+from spectile.evd.cuda.multi import reduction
+from spectile.evd.cuda.multi.partition import UNIT, pieces
+from spectile.evd.cuda.multi.workspace import piece_bytes, share_bytes
+from spectile.evd.types import SCALARS
 
 
 @pytest.mark.parametrize(
@@ -61,3 +66,36 @@ def test_what_does_not_go_with_devices(call):
         call(a, devices=2, driver="evd")
     with pytest.raises(ValueError, match="square"):
         call(a[:3], devices=2)
+
+
+@pytest.mark.parametrize("columns", [0, 1, 15, 16, 17, 100, 4096])
+@pytest.mark.parametrize("parts", [1, 2, 3, 8])
+def test_pieces_are_all_columns_in_order_and_even(columns, parts):
+    found = pieces(columns, parts)
+    assert [column for piece in found for column in range(piece.start, piece.stop)] == list(range(columns))
+    assert all(piece.start % UNIT == 0 or piece.start == columns for piece in found)
+    lengths = [piece.stop - piece.start for piece in found]
+    assert len(found) == parts and max(lengths) <= columns / parts + UNIT
+
+
+@pytest.mark.parametrize("dtype", SCALARS)
+def test_bytes_of_the_others_shrink_with_their_number(dtype):
+    n, scalar = 20_000, SCALARS[dtype]
+    shares = [share_bytes(n, scalar, 32, 512, parts) for parts in (2, 4, 8)]
+    found = [piece_bytes(n, scalar, n // parts) for parts in (2, 4, 8)]
+    assert shares == sorted(shares, reverse=True) and found == sorted(found, reverse=True)
+    # The reflectors, the eigenvectors of both halves, and the piece itself.
+    assert found[-1] > scalar.itemsize * n**2 + 4 * n**2 + scalar.wide_bytes * n * (n // 8)
+    assert shares[0] > scalar.itemsize * n**2 / 2
+
+
+@pytest.mark.parametrize("dtype", SCALARS)
+@pytest.mark.parametrize("name", ["A100", "H100", "H200", "B200"])
+def test_with_fast_links_the_reduction_is_shared_from_some_order_on(name, dtype, monkeypatch):
+    monkeypatch.setattr(reduction, "LINK_BYTES", 3e11)
+    known = [
+        [reduction.pays(n, SCALARS[dtype], 32, parts, TABLE[name]) for n in (1000, 4000, 65_000)] for parts in (2, 4)
+    ]
+    assert all(not few and many for few, _, many in known)
+    assert known[0][1] <= known[1][1]
+    assert not reduction.pays(65_000, SCALARS[dtype], 32, 1, TABLE[name])

@@ -20,6 +20,7 @@ from spectile.evd.cuda.choose import (
     tile_slots,
     tuning,
 )
+from spectile.evd.cuda.multi import reduction
 from spectile.evd.cuda.run import launches
 from spectile.evd.cuda.small import rotations
 from spectile.evd.cuda.vendor import batched
@@ -68,6 +69,17 @@ def test_batches_fit_every_device(name, dtype):
         assert shape.refusal(TABLE[name]) is None, (kernel, shape)
 
 
+@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("dtype", SCALARS)
+def test_what_several_devices_share_fits_each(name, dtype):
+    device, scalar = TABLE[name], SCALARS[dtype]
+    for n in (1, 33, 13_000, largest_order(device)):
+        for parts in (1, 2, 8):
+            bandwidth, block = stage_parameters(n, scalar, vectors=True, device=device)
+            for kernel, shape in reduction.shapes(n, scalar, bandwidth, block, parts):
+                assert shape.refusal(device) is None, (n, parts, kernel, shape)
+
+
 def test_every_kernel_is_counted():
     """The launches name every kernel of the sources, so the test above has seen them all."""
     sources = "".join(path.read_text() for path in sorted(FOLDER.rglob("*.cu")))
@@ -80,6 +92,7 @@ def test_every_kernel_is_counted():
     } | {kernel for kernel, _ in launches(40_000, "float64", TABLE["H200"], vectors=False)}
     counted |= {kernel for kernel, _ in batched.shapes(100, 10)}
     counted |= {kernel for kernel, _ in triangular.shapes(SCALARS["float64"])}
+    counted |= {kernel for kernel, _ in reduction.shapes(1000, SCALARS["float64"], 32, 128, 2)}
     assert written == counted
 
 

@@ -1,13 +1,33 @@
-"""The eigensolver on several GPUs of a host."""
+"""The eigensolver on several GPUs of a host.
+
+The band reduction has its panels on home, the device of operands and results, and its products and updates on all; the
+band is chased on home; the last merges of divide and conquer and both back-transformations are independent by columns of
+Z, of which every device has a piece.
+"""
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
 from typing import Any
 
-from spectile.core import arrays
+from spectile.core import arrays, device
 from spectile.core.places import device_ids, home_of
-from spectile.evd.cuda import run
-from spectile.evd.types import Definite, Options
+from spectile.evd.arguments import refuse_ragged
+from spectile.evd.cuda import generalized, run
+from spectile.evd.cuda.chasing import chase
+from spectile.evd.cuda.load import load_matrix
+from spectile.evd.cuda.matrix import Matrix, as_array, empty_matrix
+from spectile.evd.cuda.multi import divide, reduction
+from spectile.evd.cuda.multi.partition import pieces
+from spectile.evd.cuda.multi.team import Member, Team
+from spectile.evd.cuda.multi.workspace import require_free
+from spectile.evd.cuda.reduction.band import band_reduction
+from spectile.evd.cuda.reduction.panel import Panels
+from spectile.evd.cuda.tridiagonal import inverse
+from spectile.evd.cuda.workspace import LEAF
+from spectile.evd.types import SCALARS, Definite, Options, Scalar, Subset
 
 
 def eigh(a: Any, options: Options, definite: Definite | None, devices: Any) -> Any:
@@ -26,9 +46,203 @@ def eigh(a: Any, options: Options, definite: Definite | None, devices: Any) -> A
     operands = {"a": a} if definite is None else {"a": a, "b": definite.b}
     home = home_of({name: _place(name, one) for name, one in operands.items()}, ids)
     with cupy.cuda.Device(home):
-        return run.eigh(a, options, definite)
+        if len(ids) == 1:
+            return run.eigh(a, options, definite)
+        team = Team(ids, home)
+        with run._naming_memory(a):
+            array, to_caller_kind, options = run._to_device(a, options)
+            if definite is not None:
+                b, _, _ = run._to_device(definite.b, options)
+                array, b = run._as_pair(array, b)
+                definite = definite._replace(b=b)
+            w, v = _solve_all(array, options, definite, team)
+            return (to_caller_kind(w), to_caller_kind(v)) if options.vectors else to_caller_kind(w)
 
 
 def _place(name: str, array: Any) -> int | None:
     """Return the device that an operand lies on."""
     return int(arrays.to_device(array, name)[0].device.id) if arrays.on_device(array) else None
+
+
+def _solve_all(array: Any, options: Options, definite: Definite | None, team: Team) -> tuple[Any, Any]:
+    """Solve one problem together, and of a batch some on each member, or each together if they are few."""
+    n, lead = array.shape[-1], array.shape[:-2]
+    count = math.prod(lead)
+    if n == 0 or count == 0:
+        return run._solve_each(array, options, definite)
+    if not lead:
+        return _solve_one(array, options, definite, team)
+    problems = [x.reshape(count, n, n) for x in ((array,) if definite is None else (array, definite.b))]
+    if count < len(team.members):
+        found = [
+            _solve_one(one, options, definite and definite._replace(b=b[0]), team)
+            for one, *b in zip(*problems, strict=True)
+        ]
+        refuse_ragged(w for w, _ in found)
+        values, vectors = ([pair[number] for pair in found] for number in range(2))
+    else:
+        values, vectors = _solve_apart(problems, options, definite, team)
+    return run.stacked(values, lead), run.stacked(vectors, lead) if options.vectors else None
+
+
+def _solve_one(array: Any, options: Options, definite: Definite | None, team: Team) -> tuple[Any, Any]:
+    together = functools.partial(solve, team=team)
+    return together(array, options) if definite is None else generalized.solve(array, definite, options, together)
+
+
+def _solve_apart(
+    problems: list[Any], options: Options, definite: Definite | None, team: Team
+) -> tuple[list[Any], list[Any]]:
+    """Return the results of the problems of a batch, of which each member solves some, on home."""
+    import cupy
+
+    problems = [cupy.ascontiguousarray(x) for x in problems]
+    ready, count = team.home.mark(), len(problems[0])
+    cuts = [number * count // len(team.members) for number in range(len(team.members) + 1)]
+
+    def solve_some(member: Member, piece: slice) -> tuple[Any, ...]:
+        member.wait(ready)
+        with member.current():
+            own = [member.fetched(x[piece]) if member.number else x[piece] for x in problems]
+            mine = options._replace(overwrite=options.overwrite or member.number > 0)
+            if definite is None:
+                w, v = run._solve_all(own[0], mine)
+            else:
+                w, v = run._solve_each(own[0], mine, definite._replace(b=own[1]))
+            return tuple(cupy.ascontiguousarray(x) for x in (w, v) if x is not None)
+
+    found = team.each(solve_some, [slice(*ends) for ends in itertools.pairwise(cuts)])
+    refuse_ragged(w[0] for w, *_ in found)
+    team.join()
+    here = [[team.home.fetched(x) if number else x for x in parts] for number, parts in enumerate(found)]
+    team.meet()  # before the others' memory is used again
+    values = [w for part in here for w in part[0]]
+    return values, [v for part in here for v in part[1]] if options.vectors else []
+
+
+def solve(array: Any, options: Options, team: Team) -> tuple[Any, Any]:
+    """Solve one problem of order at least 1 on a team whose home is current: on home alone what one device does best.
+
+    Parameters
+    ----------
+    array : cupy.ndarray, shape (n, n)
+        On home.
+    options : Options
+    team : Team
+
+    Returns
+    -------
+    w : cupy.ndarray, shape (m,)
+    v : cupy.ndarray, shape (n, m), or None
+    """
+    n = array.shape[0]
+    if run._solver(n, 1, SCALARS[array.dtype.name], options) != "stages":
+        return run.solve(array, options)
+    bandwidth, block = run._parameters(array, options)
+    scalar = SCALARS[array.dtype.name]
+    shared = team.connected and reduction.pays(n, scalar, bandwidth, len(team.members), device.describe())
+    return solve_by_stages(array, options, team, bandwidth=bandwidth, block=block, share_reduction=shared)
+
+
+def solve_by_stages(
+    array: Any, options: Options, team: Team, *, bandwidth: int, block: int, share_reduction: bool
+) -> tuple[Any, Any]:
+    """Solve one problem by our two stages, whatever its order; parameters as for `run.solve_by_stages`.
+
+    Parameters
+    ----------
+    array : cupy.ndarray, shape (n, n)
+    options : Options
+    team : Team
+    bandwidth, block : int
+    share_reduction : bool
+        Whether all devices take part in the band reduction, too.
+    """
+    n, scalar = array.shape[0], SCALARS[array.dtype.name]
+    run.prepare_stages(n, array.dtype.name, bandwidth, vectors=options.vectors, subset=options.subset)
+    with run._work_space("the eigenproblem", array, options) as overwrite:
+        columns = 0 if not options.vectors else _most_columns(options.subset, n)
+        require_free(
+            *(n, scalar, columns, team),
+            bandwidth=bandwidth,
+            block=block,
+            share_reduction=share_reduction,
+            overwrite=overwrite,
+        )
+        try:
+            a, scale = load_matrix(array, lower=options.lower, check_finite=options.check_finite, overwrite=overwrite)
+            panels = _reduce(a, n, bandwidth, block, team if share_reduction else None)
+            d, e = chase.chase_band(chase.extract_band(panels), n, bandwidth, a if options.vectors else None)
+            if not options.vectors:
+                return run.own_values(run.wanted_values(d, e, scale, options.subset, scalar), scale, scalar), None
+            copies = _spread(panels, team)
+            w, parts = _vectors(d, e, scalar, scale, options.subset, team)
+            columns = parts[-1][1].stop
+            v = empty_matrix(n, columns, array.dtype)
+            _transform_back(copies, parts, v, team)
+            return run.own_values(w, scale, scalar), as_array(v, n, columns)
+        finally:
+            team.finish()
+
+
+def _most_columns(subset: Subset | None, n: int) -> int:
+    """Return how many eigenvectors there are, or of an interval at most."""
+    return subset.count() if subset is not None and subset.by_index else n
+
+
+def _reduce(a: Matrix, n: int, bandwidth: int, block: int, team: Team | None) -> Panels:
+    if team is None:
+        return band_reduction(a, n, bandwidth=bandwidth, block=block)
+    return reduction.band_reduction(a, n, bandwidth=bandwidth, block=block, team=team)
+
+
+def _spread(panels: Panels, team: Team) -> list[Panels]:
+    """Return the reflectors on every member: those of both stages lie in one matrix."""
+    made, n, a = team.home.mark(), panels.n, panels.a
+    copies = [panels]
+    for member in team.others:
+        member.wait(made)
+        with member.current():
+            own = empty_matrix(n, n, a.owner.dtype)
+        member.fetch(own, a, n, n)
+        copies.append(Panels(own, member.fetched(panels.t), panels.bandwidth, n))
+    return copies
+
+
+def _vectors(
+    d: Any, e: Any, scalar: Scalar, scale: int, subset: Subset | None, team: Team
+) -> tuple[Any, list[tuple[Matrix, slice]]]:
+    """Return the wanted eigenvalues of T, and of each member its piece of the eigenvectors, and which they are."""
+    n = len(d)
+    all_by_merging = subset is None or (subset.by_index and not inverse.pays(n, subset.count()))
+    if all_by_merging and n > 4 * LEAF:
+        return divide.eigenvectors(d, e, scalar, scale, subset, team)
+    w, z, columns = run.wanted_vectors(d, e, scalar, scale, subset)
+    made, parts = team.home.mark(), []
+    for member, piece in zip(team.members, pieces(columns, len(team.members)), strict=True):
+        count = piece.stop - piece.start
+        if member.number:
+            member.wait(made)
+            with member.current():
+                own = empty_matrix(n, count, scalar.wide)
+            member.fetch(own, z, n, count, of=piece.start)
+        else:
+            own = z
+        parts.append((own, piece))
+    return w, parts
+
+
+def _transform_back(copies: list[Panels], parts: list[tuple[Matrix, slice]], v: Matrix, team: Team) -> None:
+    """Transform every piece on its member, and bring it to its place in `v`, on home."""
+    ready = team.home.mark()
+
+    def transform(member: Member, panels: Panels, z: Matrix, piece: slice) -> None:
+        count = piece.stop - piece.start
+        if count == 0:
+            return
+        with member.current():
+            z = run._transform_back(panels, z, count)
+        member.wait(ready)
+        member.fetch(v, z, panels.n, count, at=piece.start)
+
+    team.each(transform, copies, *zip(*parts, strict=True))

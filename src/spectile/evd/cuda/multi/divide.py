@@ -1,0 +1,201 @@
+"""Divide and conquer on several devices: the last merges, nearly all of the products, make columns on each."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spectile.core.launch import kernel
+from spectile.core.pointers import address
+from spectile.evd.cuda.blas import Blas
+from spectile.evd.cuda.matrix import Matrix, as_array, empty_matrix, scaled_values
+from spectile.evd.cuda.multi.partition import pieces
+from spectile.evd.cuda.multi.team import Member, Team
+from spectile.evd.cuda.multi.workspace import CHUNK
+from spectile.evd.cuda.tridiagonal.divide import _merge_level, _tear, leaf_shape
+from spectile.evd.cuda.tridiagonal.merge import Merges
+from spectile.evd.cuda.workspace import merge_sizes, padded_order
+from spectile.evd.types import SCALARS, Scalar, Subset
+
+
+def eigenvectors(
+    d: Any, e: Any, scalar: Scalar, scale: int, subset: Subset | None, team: Team
+) -> tuple[Any, list[tuple[Matrix, slice]]]:
+    """Return eigenvalues and eigenvectors of a tridiagonal matrix times 2**scale, as `divide_and_conquer`.
+
+    Parameters
+    ----------
+    d, e : cupy.ndarray of float64, shape (n,)
+        On the home of the team, whose device and stream are current; n is above that of four leaves.
+    scalar : Scalar
+    scale : int
+    subset : Subset, optional
+    team : Team
+
+    Returns
+    -------
+    w : cupy.ndarray, shape (m,)
+    parts : list of (Matrix, slice)
+        Of each member its piece of the m eigenvectors, in double precision on its device, and which they are.
+    """
+    import cupy
+
+    n = len(d)
+    levels, order = padded_order(n)
+    leaf = order >> levels
+    d, e, bound = _tear(cupy.asnumpy(d), cupy.asnumpy(e), leaf, order)
+    blas = Blas(np.float64)
+    q = empty_matrix(order, order, np.float64)
+    w = cupy.empty(order, np.float64)
+    unit, shape = leaf_shape(levels, leaf)
+    kernel(unit, "leaves")(shape, d, e, np.int32(leaf), w, np.uintp(q.pointer), np.int64(q.ld))
+    merges = Merges(w, e, order, 2**levels)
+    chunk, _ = merge_sizes(n)
+    s = cupy.empty(order * chunk, np.float64)
+    shift, middle = 0, order // 2
+    for level in range(1, levels - 1):
+        m = leaf * 2**level
+        merges.solve(q, m, shift)
+        _merge_level(blas, q, merges, m, (shift, middle - shift), chunk, s)
+        shift = middle - shift
+    merges.solve(q, middle, shift)
+    halves = _merge_halves(merges, q, shift, team)
+    shift = middle - shift
+    merges.solve(q, order, shift)
+    values = scaled_values(w[:n], 0, SCALARS["float64"], bound)
+    wanted = slice(0, n) if subset is None else subset.of(cupy.asnumpy(values), scalar.real, scale)
+    solved, parts = team.home.mark(), []
+    dealt = pieces(wanted.stop - wanted.start, len(team.members))
+    for member, half, piece in zip(team.members, halves, dealt, strict=True):
+        columns = slice(wanted.start + piece.start, wanted.start + piece.stop)
+        member.wait(solved)
+        with member.current():
+            parts.append((_merge_whole(member, merges, half, n, columns, scalar), piece))
+    team.join()  # they have read what home may now write over
+    return values[wanted], parts
+
+
+class _Blocks(NamedTuple):
+    """Eigenvectors of parts of the matrix on a device: where each block begins, their leading dimension, the owner."""
+
+    places: list[int]
+    ld: int
+    matrix: Matrix
+
+
+def _merge_halves(merges: Merges, q: Matrix, shift: int, team: Team) -> list[_Blocks]:
+    """Make both merges of the last level but one, pieces of their columns on each member, and bring them to all.
+
+    Parameters
+    ----------
+    merges : Merges
+        On home, after its `solve`.
+    q : Matrix
+    shift : int
+        First column of the blocks of the first half; they go to where those of the second half stand.
+    team : Team
+
+    Returns
+    -------
+    list of _Blocks
+        Of each member the eigenvectors of both halves.
+    """
+    order, h, quarter = merges.order, merges.order // 2, merges.order // 4
+    solved, found = team.home.mark(), []
+    for member in team.members:
+        with member.current():
+            both = empty_matrix(h, order, np.float64) if member.number else q
+        columns = (0, h) if member.number else (h - shift, shift)
+        rows = (0, 0) if member.number else (0, h)
+        found.append(_Blocks([both.at(*place) for place in zip(rows, columns, strict=True)], both.ld, both))
+    corners = [(0, shift), (quarter, shift + quarter), (h, h - shift), (h + quarter, h - shift + quarter)]
+    given = _Blocks([q.at(*corner) for corner in corners], q.ld, q)
+    for member, own, piece in zip(team.members, found, pieces(h, len(team.members)), strict=True):
+        member.wait(solved)
+        with member.current():
+            _merge_pairs(member, merges, given, own, piece)
+        for other in found:
+            if other is not own:
+                for source, target in zip(own.places, other.places, strict=True):
+                    start, count = 8 * piece.start, piece.stop - piece.start
+                    member.copy(
+                        target + start * other.ld, 8 * other.ld, source + start * own.ld, 8 * own.ld, 8 * h, count
+                    )
+    team.meet()
+    return found
+
+
+def _merge_pairs(member: Member, merges: Merges, given: _Blocks, own: _Blocks, piece: slice) -> None:
+    """Make a piece of the columns of both merges on a member, whose device and stream are current."""
+    import cupy
+
+    h, quarter = merges.order // 2, merges.order // 4
+    if member.number:
+        local = empty_matrix(quarter, merges.order, np.float64)
+        places = [local.at(0, number * quarter) for number in range(4)]
+        for target, source in zip(places, given.places, strict=True):
+            member.copy(target, 8 * local.ld, source, 8 * given.ld, 8 * quarter, quarter)
+        given, merges = _Blocks(places, local.ld, local), _fetched(member, merges)
+    count = piece.stop - piece.start
+    blas, chunk = Blas(np.float64), max(1, min(CHUNK, count))
+    s = cupy.empty(2 * h * chunk, np.float64)
+    for first in range(piece.start, piece.stop, chunk):
+        width = min(chunk, piece.stop - first)
+        merges.write_vectors(s, width, h, first=first)
+        for number, block in enumerate(given.places):
+            whole, top = number // 2, number % 2 * quarter
+            blas.gemm(
+                *(quarter, width, quarter, 1.0, block, given.ld, address(s) + 8 * (whole * h * width + top), h),
+                *(0.0, own.places[whole] + 8 * (top + first * own.ld), own.ld),
+            )
+
+
+def _merge_whole(member: Member, merges: Merges, halves: _Blocks, n: int, columns: slice, scalar: Scalar) -> Matrix:
+    """Make some columns of the last merge on a member, whose device and stream are current.
+
+    Parameters
+    ----------
+    merges : Merges
+        On home, after its last `solve`.
+    halves : _Blocks
+        Eigenvectors of both halves.
+    n : int
+    columns : slice
+    scalar : Scalar
+        Whose double precision the result has.
+    """
+    import cupy
+
+    order, h = merges.order, merges.order // 2
+    if member.number:
+        merges = _fetched(member, merges)
+    count = columns.stop - columns.start
+    z = empty_matrix(n, count, np.float64)
+    blas, chunk = Blas(np.float64), max(1, min(CHUNK, count))
+    s = cupy.empty(order * chunk, np.float64)
+    for start in range(0, count, chunk):
+        width = min(chunk, count - start)
+        merges.write_vectors(s, width, order, first=columns.start + start)
+        for half, (top, rows) in enumerate(((0, h), (h, n - h))):
+            blas.gemm(
+                *(rows, width, h, 1.0, halves.places[half], halves.ld, address(s) + 8 * half * h, order),
+                *(0.0, z.at(top, start), z.ld),
+            )
+    if not scalar.is_complex:
+        return z
+    wide = empty_matrix(n, count, np.complex128)
+    as_array(wide, n, count).T[...] = as_array(z, n, count).T
+    return wide
+
+
+def _fetched(member: Member, merges: Merges) -> Merges:
+    """Return the merges with all that they know on a member."""
+    import cupy
+
+    own = copy.copy(merges)
+    for name, value in vars(merges).items():
+        if isinstance(value, cupy.ndarray):
+            setattr(own, name, member.fetched(value))
+    return own

@@ -1,0 +1,245 @@
+"""Detached band reduction on several devices: panels on one, products and trailing updates on all.
+
+Every device owns blocks of columns of the matrix (`partition.Cyclic`), both triangles of them.  A product A Y is that
+of the conjugate transpose of the own columns with Y, whose rows are written into the memory of the device with the
+panels; a trailing update is that of the own columns below the diagonal, and what is above it comes from their owners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from spectile.core.devices import Device
+from spectile.core.launch import Shape, kernel
+from spectile.core.pointers import address
+from spectile.evd.cuda.blas import Blas
+from spectile.evd.cuda.choose import tuning
+from spectile.evd.cuda.matrix import TILE, Matrix, empty_matrix
+from spectile.evd.cuda.multi.partition import Cyclic
+from spectile.evd.cuda.multi.team import Member, Team
+from spectile.evd.cuda.multi.units import EXCHANGE
+from spectile.evd.cuda.reduction.band import _Reduction
+from spectile.evd.cuda.reduction.panel import Panels, copy_shape
+from spectile.evd.types import Scalar
+
+
+def mirror_shape(rows: int, columns: int, scalar: Scalar) -> Shape:
+    """Launch of `mirror` for so many rows and own columns."""
+    return Shape((-(-columns // TILE), -(-rows // TILE)), 256, TILE * (TILE + 1) * scalar.itemsize)
+
+
+def place_shape(columns: int, bandwidth: int) -> Shape:
+    """Launch of `place_rows` for so many own columns."""
+    return Shape((-(-columns // 256), bandwidth), 256)
+
+
+#: Seconds that the messages of a panel take, which one device does not need, and bytes a second that a device reads of
+#: others while it transposes.
+PANEL_SECONDS, LINK_BYTES = 1.5e-4, 4.6e9
+
+
+def pays(n: int, scalar: Scalar, bandwidth: int, parts: int, device: Device) -> bool:
+    """Return whether the products that `parts` devices share take longer than the messages that they exchange for it.
+
+    Parameters
+    ----------
+    n : int
+    scalar : Scalar
+    bandwidth, parts : int
+    device : Device
+        Each of them.
+    """
+    products = 4 / 3 * n**3 * scalar.parts**2 / device.product_rate(scalar.real)
+    # Of each panel Y and Z go to all, and rows of a product come back; after each block of columns all devices at once
+    # read what of their other triangle others own.
+    panels = n / bandwidth
+    mirrored = n**3 / (6 * tuning(device).block) * (parts - 1) / parts**2
+    sent = scalar.itemsize * (3 * n * n / 2 + mirrored)
+    return (1 - 1 / parts) * products > panels * PANEL_SECONDS + sent / LINK_BYTES
+
+
+def shapes(n: int, scalar: Scalar, bandwidth: int, block: int, parts: int) -> Iterator[tuple[str, Shape]]:
+    """Yield the largest launches of this module on `parts` devices, with the kernel's name."""
+    columns = Cyclic(n, block, parts).count(0)
+    yield "place_rows", place_shape(columns, bandwidth)
+    yield "mirror", mirror_shape(n, columns, scalar)
+
+
+def band_reduction(a: Matrix, n: int, *, bandwidth: int, block: int, team: Team) -> Panels:
+    """Reduce a Hermitian matrix, both triangles given, to a band, as `reduction.band.band_reduction`.
+
+    Parameters
+    ----------
+    a : Matrix
+        n x n, on the home of the team, whose device and stream are current; overwritten: band, and reflectors below it.
+    n, bandwidth, block : int
+    team : Team
+        Connected.
+    """
+    reduction = _SharedReduction(a, n, bandwidth, block)
+    reduction.share(team)
+    for first in range(0, n - bandwidth, reduction.block):
+        columns = reduction.reduce_block(first)
+        if first + reduction.block < n:
+            reduction.update(first, columns)
+    team.join()
+    return reduction.panels
+
+
+class _Share:
+    """What a member has: its columns of the matrix, all of V and X, and rows of a product.
+
+    Parameters
+    ----------
+    member : Member
+    columns : Cyclic
+    bandwidth : int
+    v, x : Matrix
+        Home's, which home itself uses.
+    """
+
+    def __init__(self, member: Member, columns: Cyclic, bandwidth: int, v: Matrix, x: Matrix) -> None:
+        self.member, self._columns, self._bandwidth = member, columns, bandwidth
+        self._count = columns.count(member.number)
+        dtype, width = v.owner.dtype, len(v.owner) // v.ld
+        with member.current():
+            self.a = empty_matrix(columns.n, self._count, dtype)
+            self._product = empty_matrix(self._count, bandwidth, dtype)
+            self._blas = Blas(dtype)
+            copies = (empty_matrix(columns.n, width, dtype) for _ in range(2)) if member.number else (v, x)
+        self.v, self.x = copies
+        self._unit = EXCHANGE[self.a.scalar.name]
+        self._owners: Any = None
+
+    def know(self, shares: list[_Share]) -> None:
+        """Take note of where the columns of all members are."""
+        import cupy
+
+        with self.member.current():
+            self._owners = cupy.asarray(np.array([share.a.pointer for share in shares], np.uint64))
+
+    def load(self, a: Matrix) -> None:
+        """Copy the own columns from the whole matrix."""
+        for column, width in self._columns.blocks(self.member.number, 0):
+            own = self._columns.before(self.member.number, column)
+            self.member.fetch(self.a, a, self._columns.n, width, at=own, of=column)
+
+    def multiply(self, top: int, y: int, ldy: int, out: int, ldo: int) -> None:
+        """Write the own rows of A[top:, top:] Y, of those columns that are owned, to `out` on home."""
+        first, b = self._columns.before(self.member.number, top), self._bandwidth
+        count = self._count - first
+        if count <= 0:
+            return
+        with self.member.current():
+            own, product = self.a.at(top, first), self._product
+            self._blas.gemm(
+                *(count, b, self._columns.n - top, 1.0, own, self.a.ld, y, ldy, 0.0, product.pointer, product.ld),
+                ops="CN",
+            )
+            kernel(self._unit, "place_rows")(
+                place_shape(count, b),
+                *(np.uintp(product.pointer), np.int64(product.ld), *self._place, np.int32(top), np.int32(first)),
+                *(np.int32(self._count), np.uintp(out), np.int64(ldo)),
+            )
+
+    @property
+    def _place(self) -> tuple[Any, ...]:
+        return np.int32(self._columns.width), np.int32(self.member.number), np.int32(self._columns.parts)
+
+    def update(self, first: int, columns: int) -> None:
+        """Subtract V Xᴴ, whose rows count from `first` on, from the own blocks right of it, below the diagonal."""
+        v, x, a, n = self.v, self.x, self.a, self._columns.n
+        with self.member.current():
+            for column, width in self._columns.blocks(self.member.number, first + self._columns.width):
+                row, own = column - first, self._columns.before(self.member.number, column)
+                self._blas.gemm(
+                    *(n - column, width, columns, -1.0, v.at(row, 0), v.ld, x.at(row, 0), x.ld),
+                    *(1.0, a.at(column, own), a.ld),
+                    ops="NC",
+                )
+
+    def mirror(self, top: int) -> None:
+        """Fill what is above the diagonal in the own columns, from row `top` on."""
+        first = self._columns.before(self.member.number, top)
+        if first < self._count:
+            with self.member.current():
+                kernel(self._unit, "mirror")(
+                    mirror_shape(self._columns.n - top, self._count - first, self.a.scalar),
+                    *(self._owners, np.int64(self.a.ld), *self._place),
+                    *(np.int32(top), np.int32(first), np.int32(self._count)),
+                )
+
+
+class _SharedReduction(_Reduction):
+    """The panels of a block on home, and the products and updates of all members."""
+
+    def share(self, team: Team) -> None:
+        """Deal the columns of the matrix to the members of a team."""
+        a = self.panels.a
+        self._team, self._columns = team, Cyclic(self.panels.n, self.block, len(team.members))
+        self._shares = [_Share(member, self._columns, self.panels.bandwidth, self.v, self.x) for member in team.members]
+        self._others = self._shares[1:]
+        team.meet()  # what home has written so far is there
+        for share in self._shares:
+            share.know(self._shares)
+            share.load(a)
+        team.join()  # before home writes over it
+
+    def _reduce_panel(self, j: int, local: int, used: int) -> None:
+        b, a, v, x, s, factor = self.panels.bandwidth, self.panels.a, self.v, self.x, self._s, self._factor
+        blas, top = self.blas, j + b
+        m = self.panels.n - top
+        y, z, product = x.at(local, used + b), x.at(local, used), v.at(local, used + b)
+        t = address(self.panels.t) + (j // b) * b * b * a.itemsize
+        self._factorization.factor(top, j, m, v.at(local, used), y, v.ld, t)
+        self._multiply(top, local, used, product)
+        blas.gemm(used + 2 * b, b, m, 1.0, v.at(local, 0), v.ld, y, x.ld, 0.0, s.pointer, s.ld, ops="CN")
+        self._factorization.join(t, s.at(used, 0), s.ld)
+        self._small_factor(t, used)
+        blas.gemm(m, b, used + 2 * b, 1.0, v.at(local, 0), v.ld, factor.pointer, factor.ld, 0.0, z, x.ld)
+        kernel(self._unit, "copy_panel")(
+            copy_shape(m, b), np.uintp(z), np.int64(x.ld), np.uintp(product), np.int64(v.ld), np.int32(m)
+        )
+        self._keep(local, used, m)
+
+    def _multiply(self, top: int, local: int, used: int, product: int) -> None:
+        """Make A Y: each member its rows of it."""
+        b, home = self.panels.bandwidth, self._team.home
+        size, ld, m = self.x.itemsize, self.x.ld, self.panels.n - top
+        made = home.mark()
+        for share in self._others:
+            own = share.x.at(local, used + b)
+            share.member.wait(made)
+            share.member.copy(own, share.x.ld * size, self.x.at(local, used + b), ld * size, m * size, b)
+            share.multiply(top, own, share.x.ld, product, self.v.ld)
+        self._shares[0].multiply(top, self.x.at(local, used + b), ld, product, self.v.ld)
+        home.wait(*(share.member.mark() for share in self._others))
+
+    def _keep(self, local: int, used: int, m: int) -> None:
+        """Copy Z to the members, and complete their V and X, while home goes on with the next panel."""
+        b, size = self.panels.bandwidth, self.x.itemsize
+        pitch, width = self.x.ld * size, m * size
+        made = self._team.home.mark()
+        for share in self._others:
+            y, z, own = share.x.at(local, used + b), share.x.at(local, used), share.x.ld * size
+            share.member.wait(made)
+            share.member.copy(z, own, self.x.at(local, used), pitch, width, b)
+            share.member.copy(share.v.at(local, used), own, y, own, width, b)
+            share.member.copy(share.v.at(local, used + b), own, z, own, width, b)
+
+    def update(self, first: int, columns: int) -> None:
+        """Update what is right of the block at column `first`, and bring the next block to home."""
+        rest = first + self.block
+        for share in self._shares:
+            share.update(first, columns)
+        self._team.meet()
+        owner = self._shares[self._columns.owner(rest)]
+        a, size, n = self.panels.a, self.panels.a.itemsize, self.panels.n
+        source = owner.a.at(rest, self._columns.before(owner.member.number, rest))
+        width = min(self.block, n - rest)
+        self._team.home.copy(a.at(rest, rest), a.ld * size, source, owner.a.ld * size, (n - rest) * size, width)
+        for share in self._shares:
+            share.mirror(rest)

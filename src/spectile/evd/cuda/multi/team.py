@@ -1,0 +1,169 @@
+"""Devices that solve one problem together: their streams, events and copies."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from spectile.core.pointers import address
+from spectile.evd.cuda.matrix import Matrix
+
+
+@functools.cache
+def _stream(index: int) -> Any:
+    """Return the stream that a device helps others on, always the same: CuPy keeps freed memory by stream."""
+    import cupy
+
+    with cupy.cuda.Device(index):
+        return cupy.cuda.Stream(non_blocking=True)
+
+
+class Member:
+    """A device of a team, and the stream that it works on.
+
+    Parameters
+    ----------
+    number : int
+        Its place in the team; 0 is the home of operands and results.
+    index : int
+        The device.
+    stream : cupy.cuda.Stream
+    """
+
+    def __init__(self, number: int, index: int, stream: Any) -> None:
+        self.number, self.index, self.stream = number, index, stream
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make device and stream CuPy's current ones."""
+        import cupy
+
+        with cupy.cuda.Device(self.index), self.stream:
+            yield
+
+    def mark(self) -> Any:
+        """Record and return an event."""
+        import cupy
+
+        with cupy.cuda.Device(self.index):
+            event = cupy.cuda.Event(disable_timing=True)
+            event.record(self.stream)
+        return event
+
+    def wait(self, *events: Any) -> None:
+        """Let what comes next wait for events of any device."""
+        for event in events:
+            self.stream.wait_event(event)
+
+    def copy(self, target: int, target_pitch: int, source: int, source_pitch: int, width: int, columns: int) -> None:
+        """Copy columns of `width` bytes between addresses on any two devices, the pitches apart."""
+        import cupy
+
+        runtime = cupy.cuda.runtime
+        if width and columns:
+            with cupy.cuda.Device(self.index):
+                runtime.memcpy2DAsync(
+                    *(target, target_pitch, source, source_pitch, width, columns),
+                    *(runtime.memcpyDefault, self.stream.ptr),
+                )
+
+    def fetched(self, array: Any) -> Any:
+        """Return a copy of a contiguous array of another device, whose stream is to be waited for before."""
+        import cupy
+
+        with self.current():
+            own = cupy.empty(array.shape, array.dtype)
+            cupy.cuda.runtime.memcpyAsync(
+                address(own), address(array), array.nbytes, cupy.cuda.runtime.memcpyDefault, self.stream.ptr
+            )
+        return own
+
+    def fetch(self, target: Matrix, source: Matrix, rows: int, columns: int, *, at: int = 0, of: int = 0) -> None:
+        """Copy the first rows of columns `of` ... of a matrix to columns `at` ... of another of the same dtype."""
+        size = target.itemsize
+        self.copy(
+            *(target.at(0, at), target.ld * size, source.at(0, of), source.ld * size),
+            width=rows * size,
+            columns=columns,
+        )
+
+
+class Team:
+    """The members, home first.
+
+    Parameters
+    ----------
+    ids : sequence of int
+        The devices.
+    home : int
+        That of operands and results, whose current stream orders the call.
+
+    Attributes
+    ----------
+    connected : bool
+        Whether all of them can read and write one another's memory.
+    """
+
+    def __init__(self, ids: Sequence[int], home: int) -> None:
+        import cupy
+
+        with cupy.cuda.Device(home):
+            own = cupy.cuda.get_current_stream()
+        others = [index for index in ids if index != home]
+        self.members = [Member(0, home, own)]
+        self.members += [Member(number, index, _stream(index)) for number, index in enumerate(others, 1)]
+        self.connected = connect(ids)
+
+    @property
+    def home(self) -> Member:
+        """The member that has operands and results."""
+        return self.members[0]
+
+    @property
+    def others(self) -> list[Member]:
+        """All other members."""
+        return self.members[1:]
+
+    def each(self, task: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
+        """Return what a task gives for each member and its arguments, home's in this thread.
+
+        A queue of launches is finite: each of the others has a thread that fills it.
+        """
+        first, *rest = zip(self.members, *arguments, strict=True)
+        with ThreadPoolExecutor(len(rest)) as pool:
+            others = [pool.submit(task, *own) for own in rest]
+            return [task(*first), *(other.result() for other in others)]
+
+    def meet(self) -> None:
+        """Let what comes next on each device wait for all that was begun on the others."""
+        marks = [member.mark() for member in self.members]
+        for member in self.members:
+            member.wait(*(mark for number, mark in enumerate(marks) if number != member.number))
+
+    def join(self) -> None:
+        """Let home wait for the others."""
+        self.home.wait(*(member.mark() for member in self.others))
+
+    def finish(self) -> None:
+        """Let home and the host wait for the others: what they hold may be freed after that."""
+        self.join()
+        for member in self.others:
+            member.stream.synchronize()
+
+
+def connect(devices: Sequence[int]) -> bool:
+    """Let the devices read and write one another's memory; return whether all can."""
+    import cupy
+
+    runtime, connected = cupy.cuda.runtime, True
+    for index, peer in itertools.permutations(devices, 2):
+        if runtime.deviceCanAccessPeer(index, peer):
+            with cupy.cuda.Device(index):
+                runtime._deviceEnsurePeerAccess(peer)
+        else:
+            connected = False
+    return connected

@@ -1,0 +1,67 @@
+"""How much memory the devices of a team need."""
+
+from __future__ import annotations
+
+from spectile.core import memory
+from spectile.core.device import describe
+from spectile.evd.cuda.multi.partition import Cyclic, pieces
+from spectile.evd.cuda.multi.team import Team
+from spectile.evd.cuda.workspace import back_columns, padded_order, tile_bytes, workspace_bytes
+from spectile.evd.types import Scalar
+
+#: Columns of the rank-one eigenvectors that a device makes at a time.
+CHUNK = 1024
+
+
+def share_bytes(n: int, scalar: Scalar, bandwidth: int, block: int, parts: int) -> int:
+    """Return the bytes that a device other than home needs for its share of a band reduction."""
+    columns = Cyclic(n, block, parts).count(0)
+    return scalar.itemsize * (n * (columns + 4 * block) + columns * bandwidth)
+
+
+def piece_bytes(n: int, scalar: Scalar, columns: int) -> int:
+    """Return the bytes that a device other than home needs for a piece of so many eigenvectors."""
+    order, piece = padded_order(n)[1], n * columns
+    reflectors, width = back_columns(n)
+    merging = 8 * order * (order // 2 + min(CHUNK, columns)) + (8 * piece if scalar.is_complex else 0)
+    back = max(tile_bytes(n), scalar.itemsize * reflectors * (n + 2 * min(n, width)))
+    narrow = 0 if scalar.itemsize == scalar.wide_bytes else scalar.itemsize * piece
+    return scalar.itemsize * n * n + scalar.wide_bytes * piece + max(merging, back + narrow)
+
+
+def require_free(
+    n: int,
+    scalar: Scalar,
+    columns: int,
+    team: Team,
+    *,
+    bandwidth: int,
+    block: int,
+    share_reduction: bool,
+    overwrite: bool,
+) -> None:
+    """Raise MemoryError, with the bytes, if a device of a team has too few for a problem; home is the current one.
+
+    Parameters
+    ----------
+    n : int
+    scalar : Scalar
+    columns : int
+        Eigenvectors that are wanted; 0 for eigenvalues alone.
+    team : Team
+    bandwidth, block : int
+    share_reduction : bool
+        Whether all devices take part in the band reduction, too.
+    overwrite : bool
+        Whether home works in the memory of the matrix.
+    """
+    parts = len(team.members)
+    most = max(piece.stop - piece.start for piece in pieces(columns, parts))
+    share = share_bytes(n, scalar, bandwidth, block, parts) if share_reduction else 0
+    piece = piece_bytes(n, scalar, most) if columns else 0
+    what = f"the eigenproblem of order {n:,} on {parts} devices"
+    home = workspace_bytes(n, scalar, describe(), vectors=columns > 0, overwrite=overwrite)
+    memory.require_free(home + max(share, scalar.wide_bytes * n * most), what)
+    for member in team.others:
+        with member.current():
+            memory.require_free(max(share, piece), what)

@@ -1,0 +1,273 @@
+"""Stages that several devices share, with all of them in host memory: kernels compiled for the host, products by NumPy,
+panels and rank-one eigenvectors by their definition."""
+
+import contextlib
+import ctypes
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+from spectile.evd.cuda.matrix import Matrix
+from spectile.evd.cuda.multi import divide, reduction
+from spectile.evd.cuda.multi.partition import Cyclic
+from spectile.evd.cuda.multi.team import Member
+from spectile.evd.cuda.multi.units import EXCHANGE
+from spectile.evd.cuda.reduction.panel import Panels
+from spectile.evd.types import SCALARS
+from spectile_study.inputs.spectra import random_hermitian
+
+from ...on_host import host_library
+
+# The threads of a block run one after the other, first up to the barrier and then whole: what is before it can be run
+# again.
+HOST = """
+#include <cmath>
+using std::fma;
+struct index_t { int x, y, z; };
+index_t threadIdx, blockIdx;
+alignas(16) unsigned char shared[1 << 16];
+bool whole;
+#define __global__
+#define __device__
+#define __shared__
+#define __forceinline__ inline
+#define __launch_bounds__(threads)
+#define __align__(bytes) alignas(bytes)
+#define __syncthreads() if (!whole) return
+inline int min(int a, int b) { return a < b ? a : b; }
+inline double rsqrt(double x) { return 1 / std::sqrt(x); }
+template <class T> T __shfl_xor_sync(unsigned, T value, int) { return value; }
+template <class T> T __shfl_sync(unsigned, T value, int) { return value; }
+%s
+template <class F> void launch(int x, int y, F body) {
+    for (int block = 0; block < x * y; ++block)
+        for (int turn = 0; turn < 2; ++turn)
+            for (int t = 0; t < 256; ++t) {
+                threadIdx = {t, 0, 0}, blockIdx = {block %% x, block / x, 0}, whole = turn;
+                body();
+            }
+}
+extern "C" void run_mirror(int x, int y, const unsigned long long* owners, long long ld, int width, int part, int parts,
+                           int top, int first, int columns) {
+    launch(x, y, [=] { mirror(owners, ld, width, part, parts, top, first, columns); });
+}
+extern "C" void run_place_rows(int x, int y, const scalar_t* product, long long ldp, int width, int part, int parts,
+                               int top, int first, int columns, scalar_t* out, long long ldo) {
+    launch(x, y, [=] { place_rows(product, ldp, width, part, parts, top, first, columns, out, ldo); });
+}
+"""
+
+
+def view(pointer, ld, rows, columns, dtype):
+    """Return a column-major matrix at an address."""
+    size = np.dtype(dtype).itemsize
+    if rows == 0 or columns == 0:
+        return np.empty((rows, columns), dtype)
+    memory = (ctypes.c_char * (((columns - 1) * ld + rows) * size)).from_address(int(pointer))
+    return np.ndarray((rows, columns), dtype, memory, strides=(size, ld * size))
+
+
+def empty_matrix(rows, columns, dtype):
+    """Return a matrix that holds NaN."""
+    ld = rows + 3
+    owner = np.full(ld * max(columns, 1), np.nan, dtype)
+    return Matrix(owner.ctypes.data, ld, owner.itemsize, owner)
+
+
+class HostBlas:
+    def __init__(self, dtype):
+        self.dtype = dtype
+
+    def gemm(self, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, ops="NN"):
+        left = view(a, lda, m, k, self.dtype) if ops[0] == "N" else view(a, lda, k, m, self.dtype).conj().T
+        right = view(b, ldb, k, n, self.dtype) if ops[1] == "N" else view(b, ldb, n, k, self.dtype).conj().T
+        target = view(c, ldc, m, n, self.dtype)
+        target[...] = alpha * (left @ right) + (beta * target if beta else 0)
+
+
+class HostMember(Member):
+    def current(self):
+        return contextlib.nullcontext()
+
+    def mark(self):
+        return None
+
+    def wait(self, *events):
+        pass
+
+    def fetched(self, array):
+        return array.copy()
+
+    def copy(self, target, target_pitch, source, source_pitch, width, columns):
+        for column in range(columns):
+            ctypes.memmove(target + column * target_pitch, source + column * source_pitch, width)
+
+
+class HostReduction(reduction._SharedReduction):
+    """With panels by Householder's definition, and what their products leave."""
+
+    def __init__(self, a, n, bandwidth, block):
+        dtype = a.owner.dtype
+        self.block, self.blas = block, HostBlas(dtype)
+        self.v, self.x = (empty_matrix(n, 2 * block, dtype) for _ in range(2))
+        self._s, self._factor = (empty_matrix(2 * block + 2 * bandwidth, bandwidth, dtype) for _ in range(2))
+        self.panels = Panels(a, np.zeros((n, bandwidth * bandwidth), dtype), bandwidth, n)
+        self._factorization, self._unit = SimpleNamespace(factor=self._qr, join=lambda *_: None), None
+
+    def _qr(self, row, column, m, y1, y2, ldy, t):
+        a, b = self.panels.a, self.panels.bandwidth
+        panel = view(a.at(row, column), a.ld, m, b, a.owner.dtype)
+        factor, y = view(t, b, b, b, a.owner.dtype), np.zeros_like(panel)
+        factor[...] = 0
+        rest = panel.copy()
+        for j in range(min(m, b)):
+            x = rest[j:, j].copy()
+            size = np.linalg.norm(x)
+            beta = -size * (x[0] / abs(x[0]) if x[0] else 1)
+            y[j, j], y[j + 1 :, j] = 1, x[1:] / (x[0] - beta)
+            tau = 2 / np.linalg.norm(y[j:, j]) ** 2
+            rest -= tau * np.outer(y[:, j], y[:, j].conj() @ rest)
+            factor[:j, j] = -tau * (factor[:j, :j] @ (y[:, :j].conj().T @ y[:, j]))
+            factor[j, j] = tau
+        # Rᴴ: the reflection is its own conjugate transpose, their product is not.
+        panel[...] = np.triu(rest) + np.tril(y, -1)
+        for target in (y1, y2):
+            view(target, ldy, m, b, a.owner.dtype)[...] = y
+        self._now = row, column, m, y
+
+    def _small_factor(self, t, used):
+        row, _, m, y = self._now
+        b, dtype, local = self.panels.bandwidth, y.dtype, self.block_row(row)
+        v, x = (view(z.at(local, 0), z.ld, m, used + 2 * b, dtype) for z in (self.v, self.x))
+        t, s = view(t, b, b, b, dtype), x[:, :used].conj().T @ y
+        p = v[:, used + b :] - v[:, :used] @ s
+        k = -0.5 * t.conj().T @ (y.conj().T @ p) @ t
+        view(self._factor.pointer, self._factor.ld, used + 2 * b, b, dtype)[...] = np.vstack([-s @ t, k, t])
+
+    def block_row(self, row):
+        return (row - self.panels.bandwidth) % self.block + self.panels.bandwidth
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory):
+    made = {}
+
+    def of(dtype):
+        if dtype not in made:
+            unit = EXCHANGE[dtype]
+            source = HOST % unit.source()
+            defines = [flag for flag in unit.flags() if flag.startswith("-D")]
+            made[dtype] = host_library(tmp_path_factory.mktemp(dtype) / "exchange", source, "-std=c++17", *defines)
+        return made[dtype]
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("n", "bandwidth", "block", "parts"), [(101, 8, 16, 3), (96, 8, 8, 2), (75, 16, 64, 2), (90, 4, 12, 4)]
+)
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_the_band_has_the_eigenvalues_of_the_matrix(dtype, n, bandwidth, block, parts, libraries, monkeypatch):
+    library = libraries(dtype)
+
+    def kernel(unit, name):
+        def launch(shape, *arguments):
+            if name == "copy_panel":
+                source, lds, target, ldt, m = map(int, arguments)
+                view(target, ldt, m, bandwidth, dtype)[...] = view(source, lds, m, bandwidth, dtype)
+                return
+            kinds = {np.uintp: ctypes.c_void_p, np.int64: ctypes.c_longlong, np.int32: ctypes.c_int}
+            given = [kinds[type(x)](int(x)) if not isinstance(x, np.ndarray) else x.ctypes for x in arguments]
+            getattr(library, f"run_{name}")(*shape.grid, *given)
+
+        return launch
+
+    def know(share, shares):
+        share._owners = np.array([each.a.pointer for each in shares], np.uint64)
+
+    members = [HostMember(number, number, None) for number in range(parts)]
+    team = SimpleNamespace(members=members, home=members[0], others=members[1:], meet=lambda: None, join=lambda: None)
+    monkeypatch.setattr(reduction, "kernel", kernel)
+    monkeypatch.setattr(reduction, "Blas", HostBlas)
+    monkeypatch.setattr(reduction, "empty_matrix", empty_matrix)
+    monkeypatch.setattr(reduction._Share, "know", know)
+    given = random_hermitian(n, np.random.default_rng(n), dtype)
+    a = empty_matrix(n, n, dtype)
+    view(a.pointer, a.ld, n, n, dtype)[...] = given
+    one = HostReduction(a, n, bandwidth, block)
+    one.share(team)
+    for first in range(0, n - bandwidth, block):
+        columns = one.reduce_block(first)
+        if first + block < n:
+            one.update(first, columns)
+    found = view(a.pointer, a.ld, n, n, dtype)
+    distance = np.subtract.outer(np.arange(n), np.arange(n))
+    lower = np.where((distance >= 0) & (distance <= bandwidth), found, 0)
+    band = lower + np.tril(lower, -1).conj().T
+    np.testing.assert_allclose(np.linalg.eigvalsh(band), np.linalg.eigvalsh(given), atol=1e-11)
+
+
+class HostMerges:
+    """Merges of one level whose eigenvector matrices are given."""
+
+    def __init__(self, order, wholes):
+        self.order, self.wholes = order, wholes
+
+    def write_vectors(self, s, columns, height, *, first):
+        assert s.size >= len(self.wholes) * columns * height and height == self.wholes.shape[1]
+        s[: len(self.wholes) * columns * height] = np.concatenate(
+            [whole[:, first : first + columns].T.ravel() for whole in self.wholes]
+        )
+
+
+@pytest.mark.parametrize("parts", [2, 3, 4])
+@pytest.mark.parametrize("shift", [0, 1])
+def test_the_last_two_levels_are_products_of_what_their_merges_give(shift, parts, monkeypatch):
+    order, n, rng = 96, 93, np.random.default_rng(parts)
+    h, quarter = order // 2, order // 4
+    monkeypatch.setitem(
+        sys.modules, "cupy", SimpleNamespace(empty=lambda *a: np.full(a[0], np.nan), ndarray=np.ndarray)
+    )
+    monkeypatch.setattr(divide, "Blas", HostBlas)
+    monkeypatch.setattr(divide, "empty_matrix", empty_matrix)
+    monkeypatch.setattr(divide, "CHUNK", 7)
+    quarters = rng.standard_normal((4, quarter, quarter))
+    q = empty_matrix(order, order, np.float64)
+    whole = view(q.pointer, q.ld, order, order, np.float64)
+    # The blocks of each half stand in its diagonal block, or beside it.
+    starts = (0, h) if shift == 0 else (h, 0)
+    for number, block in enumerate(quarters):
+        row, column = number * quarter, starts[number // 2] + number % 2 * quarter
+        whole[row : row + quarter, column : column + quarter] = block
+    halves, last = rng.standard_normal((2, h, h)), rng.standard_normal((1, order, order))
+    members = [HostMember(number, number, None) for number in range(parts)]
+    team = SimpleNamespace(members=members, home=members[0], others=members[1:], meet=lambda: None, join=lambda: None)
+    found = divide._merge_halves(HostMerges(order, halves), q, starts[0], team)
+    wanted = [scipy.linalg.block_diag(*quarters[2 * one : 2 * one + 2]) @ halves[one] for one in range(2)]
+    for blocks in found:
+        for place, each in zip(blocks.places, wanted, strict=True):
+            np.testing.assert_allclose(view(place, blocks.ld, h, h, np.float64), each, atol=1e-12)
+    for member, blocks in zip(members, found, strict=True):
+        columns = slice(10 * member.number, 10 * member.number + 15)
+        z = divide._merge_whole(member, HostMerges(order, last), blocks, n, columns, SCALARS["float64"])
+        expected = (scipy.linalg.block_diag(*wanted) @ last[0])[:n, columns]
+        np.testing.assert_allclose(view(z.pointer, z.ld, n, 15, np.float64), expected, atol=1e-11)
+
+
+@pytest.mark.parametrize(("n", "width", "parts"), [(100, 8, 3), (5, 8, 3), (64, 16, 4), (65, 16, 1), (1, 32, 2)])
+def test_every_column_has_one_owner_and_one_place(n, width, parts):
+    columns = Cyclic(n, width, parts)
+    stored = [[] for _ in range(parts)]
+    for column in range(n):
+        owner = columns.owner(column)
+        assert columns.before(owner, column) == len(stored[owner])
+        stored[owner].append(column)
+        assert all(columns.before(part, column + 1) == len(stored[part]) for part in range(parts))
+    for part in range(parts):
+        assert columns.count(part) == len(stored[part])
+        for first in range(0, n + 1, width):
+            listed = [c for column, size in columns.blocks(part, first) for c in range(column, column + size)]
+            assert listed == [column for column in stored[part] if column >= first]
