@@ -1,8 +1,8 @@
 """The eigensolver on several GPUs of a host.
 
 The band reduction has its panels on home, the device of operands and results, and its products and updates on all; the
-band is chased on home; the last merges of divide and conquer and both back-transformations are independent by columns of
-Z, of which every device has a piece.
+band is chased on home; the last merges of divide and conquer and both back-transformations are independent by columns
+of Z, of which every device has a piece.
 """
 
 from __future__ import annotations
