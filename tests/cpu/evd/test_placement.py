@@ -153,6 +153,16 @@ def test_operands_and_results_are_moved(dtype, vectors):
     assert part.moved == pytest.approx(count * n * (n + 10) * a.itemsize)
 
 
+def test_vectors_of_twice_the_order_take_eight_times_the_products():
+    like = np.zeros((1, 1))
+    for work in (
+        lambda n: costs.dense((3, n, n), (like,), vectors=True),
+        lambda n: costs.dense((n, n), (like, like), vectors=False),
+        lambda n: costs.banded(np.broadcast_to(like, (3, n)), vectors=True),
+    ):
+        assert work(400).flops == pytest.approx(8 * work(200).flops)
+
+
 def test_threads_and_repetitions_change_nothing(here):
     here("A100", 8)
     asked = [placement.candidates(work, TABLE["A100"], 8) for work in works(700, np.float64)]
