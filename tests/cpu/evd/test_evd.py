@@ -1,5 +1,6 @@
 """The two-stage eigensolver on the CPU, against LAPACK and its own reference."""
 
+import itertools
 import sys
 import types
 
@@ -9,7 +10,7 @@ import scipy.linalg
 
 from spectile import evd
 from spectile.evd import reference
-from spectile.evd.cpu import drivers
+from spectile.evd.cpu import drivers, lapack
 from spectile.evd.cpu import run as cpu_run
 from spectile.evd.cpu import solver as cpu
 from spectile_study.inputs.spectra import FAMILIES, random_hermitian, residuals, with_spectrum
@@ -54,6 +55,22 @@ def test_reference_agrees_with_the_cpu_stages(n, bandwidth, block, dtype):
     np.testing.assert_allclose(d2, d, atol=1e-12)
     np.testing.assert_allclose(np.abs(e2), np.abs(e), atol=1e-12)
     assert sum(len(h.v) for h in reflectors) == n * (n - 1) // 2
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("m", "k", "n"), [(3, 10, 2), (10, 3, 7), (2, 1, 9), (1, 4, 1)])
+def test_products_of_columns_of_any_shape(m, k, n, dtype):
+    def matrix(*shape):
+        real, imag = rng(*shape).standard_normal((2, *shape))
+        return np.asfortranarray(real + 1j * imag if np.dtype(dtype).kind == "c" else real).astype(dtype)
+
+    a, b, c = matrix(m, k), matrix(k, n), matrix(m, n)
+    expected = 2 * a @ b + 3 * c
+    for ha, hb in itertools.product((False, True), repeat=2):
+        found = c.copy(order="F")
+        one, two = (np.asfortranarray(x.conj().T) if h else x for x, h in ((a, ha), (b, hb)))
+        lapack.gemm(2, one, two, 3, found, ha=ha, hb=hb)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("module", [reference, cpu], ids=["reference", "cpu"])
