@@ -269,13 +269,14 @@ def kpm_matrices(machine: str) -> str:
     rows = []
     for _, here in frame.groupby("case", sort=False):
         first, methods = here.iloc[0], here.set_index("method")
-        rate = methods.loc["copy", "bytes"] / methods.loc["copy", "time_s"]
+        rates = (methods["bytes"] / methods["time_s"]).to_dict()
         row = [first["p_matrix"], f"{first['v_nnz_per_row']:.0f}", first["p_precision"]]
-        for width in WIDTHS:
-            step = methods.loc[f"step_r{width}"]
-            row.append(f"{_duration(step['time_s'] / STEPS)}, {step['bytes'] / step['time_s'] / rate:.0%}")
-        called = methods.loc[f"as_called_r{WIDTHS[-1]}"]
-        rows.append([*row, f"{_duration(called['time_s'])}, {called['bytes'] / called['time_s'] / rate:.0%}"])
+        for method, steps in [*((f"step_r{width}", STEPS) for width in WIDTHS), (f"as_called_r{WIDTHS[-1]}", 1)]:
+            share = f", {rates[method] / rates['copy']:.0%}" if {method, "copy"} <= set(rates) else ""
+            row.append(
+                f"{_duration(methods.at[method, 'time_s'] / steps)}{share}" if method in rates else "not recorded"
+            )
+        rows.append(row)
     heads = [*(f"step, R = {width}" for width in WIDTHS), f"kpm_dos, R = {WIDTHS[-1]}"]
     return _markdown(["matrix", "entries a row", "type", *heads], rows, frame, machine)
 
