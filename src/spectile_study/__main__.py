@@ -441,8 +441,12 @@ def _draw(options: argparse.Namespace) -> int:
         frame = record.frame(stored for path in options.sources for stored in archive.load(path).values())
     for name in chosen:
         out = options.results / known[name].output
-        known[name].draw(frame).save(out)
-        agreement.write(frame, known[name], out)
+        judged = agreement.of_element(frame, known[name])
+        drawing = known[name].draw(frame)
+        for sentence in agreement.partly(judged):
+            drawing.note(sentence)
+        drawing.save(out)
+        agreement.write(judged, out)
     return 0
 
 

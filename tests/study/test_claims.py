@@ -143,6 +143,10 @@ def test_what_nothing_computes_is_the_papers_alone():
     ("cells", "message"),
     [
         ({"printed": "two"}, "no number"),
+        ({"claim": "c_*", "printed": "1=two"}, "no number"),
+        ({"claim": "c_*", "printed": "1 2=3"}, "write a key for each"),
+        ({"claim": "c_*", "printed": "1=2;"}, "write a key for each"),
+        ({"claim": "c_*", "printed": "1=2", "statement": "{1}"}, "'c_1' has the statement"),
         ({"kind": "guess"}, "choose one of exact, ratio"),
         ({"about": "us"}, "choose one of own, vendor"),
         ({"least": "some"}, "which is no number"),
@@ -159,6 +163,16 @@ def test_bad_tables_are_worded(tmp_path, cells, message):
     path.write_text("\t".join(claims.COLUMNS) + "\n" + 2 * ("\t".join(["c"] * len(claims.COLUMNS)) + "\n"))
     with pytest.raises(ClaimError, match="'c' stands twice"):
         claims.read_claims(path)
+
+
+def test_a_line_of_a_printed_table_is_a_row_and_each_of_its_numbers_a_claim(tmp_path):
+    row = dict.fromkeys(claims.COLUMNS, "") | {"about": "own", "kind": "ratio", "tolerance": "0.1"}
+    row |= {"claim": "t_*_x_*", "statement": "N = {0}, {2} of {1}", "printed": "1024 05:half=5.7; 64 k:all=2"}
+    (tmp_path / "claims.tsv").write_text("\t".join(claims.COLUMNS) + "\n" + "\t".join(row.values()) + "\n")
+    found = claims.read_claims(tmp_path / "claims.tsv").set_index("claim")
+    assert found["printed"].to_dict() == {"t_1024_x_05": 5.7, "t_64_x_k": 2.0}
+    assert found["statement"].tolist() == ["N = 1,024, half of 5", "N = 64, all of k"]
+    assert set(found["tolerance"]) == {"0.1"}
 
 
 def test_the_table_of_the_repository_is_sound():
@@ -226,7 +240,8 @@ def test_a_vendor_that_changed_is_no_disagreement_of_ours():
 def test_an_element_lists_its_claims_with_what_is_printed_and_ours(tmp_path):
     from docutils.core import publish_doctree
 
-    agreement.write(frame("kpm"), of("kpm")["fig11"], tmp_path / "kpm_fig11.svg")
+    judged = agreement.of_element(frame("kpm"), of("kpm")["fig11"])
+    agreement.write(judged, tmp_path / "kpm_fig11.svg")
     tree = publish_doctree((tmp_path / "kpm_fig11.agreement.rst").read_text(), settings_overrides={"report_level": 5})
     lines = [[cell.astext() for cell in line.findall(lambda node: node.tagname == "entry")]
              for line in tree.findall(lambda node: node.tagname == "row")]  # fmt: skip

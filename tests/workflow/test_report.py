@@ -12,6 +12,7 @@ import pandas
 import pytest
 
 from spectile_study.bench import provenance, record
+from spectile_study.bench.claims import read_claims
 
 from .conftest import ROOT, copy_workflow, snakemake
 from .faulty.workflow import quiet_seconds
@@ -176,14 +177,14 @@ def test_paper_numbers_are_printed_in_the_papers():
     if not papers.exists():
         pytest.skip("the papers' texts are not beside the repository: printed numbers were not looked up")
     files = {"spamm": "cuspamm.txt", "tsparse": "tsparse.txt", "evd": "evd.txt", "kpm": "kpm.txt"}
-    claims = pandas.read_csv(ROOT / "config/claims.tsv", sep="\t", dtype=str, keep_default_na=False, quoting=3)
+    claims = read_claims(ROOT / "config/claims.tsv")
     for paper in provenance.PAPERS:
         text = (papers / files[paper]).read_text().replace(",", "").replace("−", "-")
         numbers = {float(number) for number in re.findall(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?", text)}
         powers = re.findall(r"(\d+(?:\.\d+)?)\s*(?:×|\\times|\\cdot)\s*10\^\{?(-?\d+)", text)
         numbers |= {float(f"{digits}e{exponent}") for digits, exponent in powers}
         scaled = {round(number / 100, 12) for number in numbers} | numbers | {number / 1000 for number in numbers}
-        for _, row in claims[(claims["paper"] == paper) & (claims["printed"] != "")].iterrows():
+        for _, row in claims[(claims["paper"] == paper) & claims["printed"].notna()].iterrows():
             value = abs(float(row["printed"]))
             assert any(abs(value - number) <= 1e-9 * max(value, 1e-300) for number in scaled), (
                 f"{row['claim']}: {row['printed']} is not printed in {files[paper]}"

@@ -1,7 +1,7 @@
 """Claims: what the papers print or conclude, each beside what the records say.
 
-``config/claims.tsv`` holds one printed number or one conclusion a row, and of which kind it is; ``config/README.md``
-explains its columns.  Our number is computed beside the drawing of the element, from
+``config/claims.tsv`` holds a line of a printed table, or one conclusion, a row, and of which kind it is;
+``config/README.md`` explains its columns.  Our number is computed beside the drawing of the element, from
 :class:`~spectile_study.bench.rows.Rows`; :func:`judge` holds the two against each other.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +76,10 @@ def read_claims(path: str | Path) -> pandas.DataFrame:
         raise ClaimError(f"{path} cannot be read as a table: {error}") from None
     if tuple(table.columns) != COLUMNS:
         raise ClaimError(f"{path}: the columns must be {', '.join(COLUMNS)}; they are {', '.join(table.columns)}")
+    try:
+        table = pandas.DataFrame([one for row in table.to_dict("records") for one in _numbers(row)], columns=COLUMNS)
+    except ValueError as error:
+        raise ClaimError(f"{path}: {error}") from None
     twice = table["claim"][table["claim"].duplicated()]
     if len(twice):
         raise ClaimError(f"{path}: the claim {twice.iloc[0]!r} stands twice: give each row its own name")
@@ -99,6 +103,26 @@ def read_claims(path: str | Path) -> pandas.DataFrame:
     except ValueError as error:
         raise ClaimError(f"{path}: column 'printed' holds something that is no number ({error})") from None
     return table
+
+
+def _numbers(row: Mapping[Hashable, str]) -> Iterator[dict[Hashable, str]]:
+    """Yield the claims of a row, one for each of its numbers: ``key key:word=number; ...``, keys for the ``*``."""
+    name, parts = row["claim"], row["claim"].split("*")
+    if len(parts) == 1:
+        yield dict(row)
+        return
+    for cell in row["printed"].split(";"):
+        head, equals, number = cell.partition("=")
+        keys, words = (text.split() for text in head.partition(":")[::2])
+        if not equals or len(keys) != len(parts) - 1:
+            raise ValueError(f"claim {name!r} prints {cell!r}: write a key for each * and =number")
+        shown = [f"{int(key):,}" if key.isdecimal() else key for key in keys]
+        claim = parts[0] + "".join(map("".join, zip(keys, parts[1:], strict=True)))
+        try:
+            statement = row["statement"].format(*shown, *words)
+        except (LookupError, ValueError) as error:
+            raise ValueError(f"claim {claim!r} has the statement {row['statement']!r}: {error}") from None
+        yield dict(row) | {"claim": claim, "statement": statement, "printed": number}
 
 
 @functools.cache

@@ -114,7 +114,14 @@ def table(claims: pandas.DataFrame) -> str:
     return ".. list-table::\n   :header-rows: 1\n\n" + "".join(f"   * - {cell}\n" for cell in cells)
 
 
-def write(frame: pandas.DataFrame, element: Element, drawing: Path) -> None:
-    """Write what `frame` says of the claims of an element beside its `drawing`."""
-    claims = of_element(frame, element)
+def partly(claims: pandas.DataFrame) -> list[str]:
+    """Return the sentence that a drawing itself carries where ours does not agree, or in part; nothing elsewhere."""
+    own = claims[claims["kind"].isin(JUDGED) & (claims["about"] == "own")]
+    if word(own["verdict"]) not in ("agrees in part", "does not agree"):
+        return []
+    return [sentence(claims).replace("**", "").replace("\\", "")]
+
+
+def write(claims: pandas.DataFrame, drawing: Path) -> None:
+    """Write what the evaluated `claims` of an element say beside its `drawing`."""
     write_text(drawing.with_suffix(".agreement.rst"), f"{sentence(claims)}\n\n{table(claims)}")

@@ -111,6 +111,11 @@ class Table:
             )
         return self
 
+    def note(self, text: str) -> None:
+        """Write a sentence below the table."""
+        if text not in self.notes:
+            self.notes.append(text)
+
     def values(self) -> pandas.DataFrame:
         """Return the cells for a machine: the values alone, and those of second lines in columns of their own.
 

@@ -44,7 +44,7 @@ def table(frame: pandas.DataFrame) -> Table:
                 speed = (
                     "fails" if case in set(failed["case"]) else first_value(called if len(called) else fast, "speedup")
                 )
-                below = {"device": first_value(fast, "speedup")} if len(called) else {}
+                below = {"device": first_value(fast, "speedup")} if len(called) and len(fast) else {}
                 words = "device {device:,.1f}; paper {paper:,.1f}" if below else "paper {paper:,.1f}"
                 below |= {"paper": printed(f"{claim}_gpus{gpus}")}
                 head = f"speed-up over cuSPARSE, {gpus} GPU{'s' if gpus > 1 else ''}"
