@@ -57,7 +57,8 @@ def spamm(
     b : array, shape (..., k, n)
         Of the same dtype and kind as `a`.
     tau : float, optional
-        Threshold, >= 0.  0 gives the dense product, infinity gives zero.
+        Threshold, >= 0.  0 gives the dense product, infinity gives zero.  On a GPU, tile products are multiplied where
+        the product of their norms is beyond the largest number, which those of float32 never are.
     valid_ratio : float, optional
         Wanted share of tile products, in (0, 1]; tau is searched as in :func:`tune_tau` with a tolerance of 0.01 or
         a tenth of the ratio, whichever is less, for each product of a batch.  Where the tiles are few or alike, the
@@ -67,7 +68,7 @@ def spamm(
         Wanted error: the largest tau (to a relative 1e-6) with the guarantee ``||E||_F <= rtol ||A||_F ||B||_F``,
         where E holds what was skipped and the rounding of the sums (for each product of a batch; alpha = 1, beta = 0).
         A and B may lie anywhere in the range of their dtype if C does not leave it; on a GPU, norms of A or B below
-        2^-110 in float32, and 2^-960 in float64, are too small for a bound.
+        2^-960 are too small for a bound.
     block : int, default 32
         Tile size (LoNum in the paper), a power of two from 8 to 128 on CUDA, any positive number on the CPU.
     alpha, beta : float
@@ -89,8 +90,9 @@ def spamm(
         Raise for NaN and infinity in `a` and `b`, seen in the norm maps.  By default host arrays are checked and GPU
         arrays are not, because reading the answer back would synchronise.  Unchecked, NaN and infinity
         propagate as in a dense product, since a norm product that is NaN is not below tau.  Where a search on the GPU
-        finds no threshold, because of them or because the bound of rounding and underflow alone is more than `rtol`,
-        everything is multiplied, and reading `tau` from the result raises ValueError.
+        finds no threshold, because of them, because products of norms overflow, or because the bound of rounding and
+        underflow alone is more than `rtol`, everything is multiplied, and reading `tau` from the result raises
+        ValueError.
     backend : {"auto", "cpu", "cuda"}
         "auto" chooses CUDA for GPU arrays or if there is a device, and the CPU otherwise.
     devices : int or sequence of int, optional
@@ -407,8 +409,8 @@ def norm_map(a: Any, block: int = 32) -> NormMap:
     Returns
     -------
     NormMap
-        Its `norms` have the shape (ceil(m / block), ceil(n / block)): float64 on the CPU, where squares and sums are
-        float64 too; float32 or float64 on the GPU.
+        Its `norms` have the shape (ceil(m / block), ceil(n / block)): float64, on a GPU float32 for float16.  Squares
+        are summed in float64 on a CPU, and in the dtype of the product's sums on a GPU.
 
     See Also
     --------
@@ -545,8 +547,8 @@ def tune_tau(
     Raises
     ------
     ValueError
-        If norms are negative or NaN, maps have different tile sizes, the shapes do not multiply, or the number of
-        bisections is not from 1 to 2**31 - 1.
+        If norms are negative or NaN, their products overflow on a GPU, maps have different tile sizes, the shapes do
+        not multiply, or the number of bisections is not from 1 to 2**31 - 1.
     TypeError
         If norms or the tolerance are no real numbers.
 

@@ -5,19 +5,25 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from spectile.nearsparse.types import ALL, Precision
 
-# What computed norms may be too small by, by the dtype of their sums.  float32: at most 128 squares a lane and a few
-# shuffles, generously; float64 covers the bounds' own arithmetic as well.
+# What computed norms may be too small by, by the dtype of the sums of squares.  float32: at most 128 squares a lane and
+# a few shuffles, generously; float64 covers the bounds' own arithmetic as well.
 NORM_SLACK = {"float32": 1 + 2e-5, "float64": 1 + 1e-12}
-# Below it the norm of a matrix may be off by more: those of its tiles may have few digits, as numbers near 0 do.
+# Below it the norm of a matrix may be off by more, by the dtype of the norms: those of its tiles may have few digits,
+# as numbers near 0 do.
 LEAST_NORM = {"float32": 2.0**-110, "float64": 2.0**-960}
 # Bisections that bring two float64, at most a factor of 2^2098 apart, to 1e-6 of one another by their geometric mean.
 MOST_BISECTIONS = 64
+
+
+def norm_slack(dtype: Any) -> float:
+    """Return what norms that a device took of a matrix of a dtype may be too small by."""
+    return NORM_SLACK["float64" if np.dtype(dtype) in (np.float64, np.complex128) else "float32"]
 
 
 def rounding_bound(

@@ -145,7 +145,8 @@ def tau_for_ratio(
     """Return tau for a valid ratio and the ratio that it gives, by the steps of the GPU's search, one after another.
 
     The bound doubles from the mean product on while more than wanted is left, then bisection; the best threshold seen
-    is taken, 0 before the first.  Products are compared in the dtype of the norms.
+    is taken, 0 before the first.  Products are compared in the dtype of the norms, and where their mean is beyond the
+    largest number, there is none: NaN.
 
     Parameters
     ----------
@@ -159,8 +160,9 @@ def tau_for_ratio(
         products = norms_a[:, None] * norms_b[None]
         sums = norms_a.sum(axis=0, dtype=np.float64) * norms_b.sum(axis=0, dtype=np.float64)
     mean = float(sums.sum()) / products.size
-    best = (mean if math.isnan(mean) else 0.0, 1.0)
-    if valid_ratio >= 1 or not mean > 0:
+    none = math.isnan(mean) or (mean == math.inf and valid_ratio < 1)
+    best = (math.nan if none else 0.0, 1.0)
+    if none or valid_ratio >= 1 or not mean > 0:
         return best
 
     def ratio_at(tau: float) -> float:

@@ -25,7 +25,7 @@ class Precision:
     dtype, output : str
         Dtype of A and B, and of C.
     norm : str
-        Dtype of squares, sums and norms on a device; the CPU takes norms in float64.
+        Dtype of norms on a device, whose squares are summed in the dtype of the sums; the CPU takes norms in float64.
     sum_roundoff : float
         Unit round-off of the sums.
     product_roundoff : float
@@ -71,13 +71,14 @@ PRECISIONS = {
         "float16", "float16", "float32", 2.0**-24,
         result_roundoff=2.0**-11, result_underflow=2.0**-25, least_operand=2.0**-14,
     ),
-    "fp32": Precision("float32", "float32", "float32", 2.0**-24, product_underflow=2.0**-150),
+    # The norms of float32 and their products stay within float64, whatever the entries are.
+    "fp32": Precision("float32", "float32", "float64", 2.0**-24, product_underflow=2.0**-150),
     # 3xTF32 drops low*low and the last bits of both lows, below 3 * 2^-21 of a product; the tensor core truncates its
     # sums of 32 k, and what a product loses to underflow it may lose three times, wholly.  The high part of an entry
     # above TF32's largest number rounds to infinity, and the low part of one below 2^-115 is subnormal and may be lost:
     # 2^-126, which is product_roundoff of the least operand.
     "tf32x3": Precision(
-        "float32", "float32", "float32", 2.0**-24,
+        "float32", "float32", "float64", 2.0**-24,
         product_roundoff=2.0**-19, product_underflow=3 * 2.0**-126, largest_operand=2.0**128 - 2.0**117,
         least_operand=2.0**-107, on_cpu=False,
     ),

@@ -74,7 +74,7 @@ def by_the_kernel(library: Any, a: Any, b: Any, kind: str, held: int, **values: 
 def for_error(libraries: Any, a: Any, b: Any, rtol: float, listed: int) -> float:
     precision = {"float32": "fp32", "float64": "fp64"}[a.dtype.name]
     shape = 32 * a.shape[0], 32 * a.shape[1], 32 * b.shape[0]
-    terms = Search.error_terms(rtol, shape, precision, a.dtype.name)
+    terms = Search.error_terms(rtol, shape, precision)
     return by_the_kernel(libraries["error", a.dtype.name], a, b, "error", listed, rtol=rtol, **terms)[0]
 
 

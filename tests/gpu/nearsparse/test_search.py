@@ -80,10 +80,13 @@ def error_by_trials(maps: Norms, rtol: float, shape: tuple[int, int, int], preci
     norm_a, norm_b = frobenius(maps.a), frobenius(maps.b)
     if norm_a == 0 or norm_b == 0:
         return math.inf
-    scale = norm_a * norm_b / bounds.NORM_SLACK[maps.a.dtype.name] ** 2
+    slack = bounds.norm_slack(Request(precision).arithmetic.dtype)
+    scale = norm_a * norm_b / slack**2
     limit = bounds.skipping_limit(rtol, scale, rounding(shape, maps.a, maps.b, Request(precision)))
     largest = float((maps.a.max(axis=0).astype("f8") * maps.b.max(axis=0)).max())
-    return bounds.largest_tau(lambda tau: float(skipped_bound(maps, (0, 0), cupy.asarray([tau]))), largest, limit)
+    return bounds.largest_tau(
+        lambda tau: float(skipped_bound(maps, (0, 0), cupy.asarray([tau]), slack)), largest, limit
+    )
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0, 6.0])
@@ -258,7 +261,7 @@ def test_more_rows_than_a_grid_has_blocks_for() -> None:
 
 
 def test_norm_maps_searched_from_the_library() -> None:
-    maps = _maps((100, 90, 80), "f4", 2.0)
+    maps = _maps((100, 90, 80), "f8", 2.0)
     tau, ratio = tune_tau(NormMap(maps.a), NormMap(maps.b.T), 0.2)
     assert (tau, ratio) == pytest.approx(ratio_by_trials(maps, 0.2, 20, 0.01), rel=1e-12)
 

@@ -66,7 +66,7 @@ class NormMaps(Norms):
     ) -> None:
         import cupy
 
-        dtype = "float64" if a.dtype == np.float64 else "float32"
+        dtype = "float32" if a.dtype == np.float16 else "float64"
         self.block, k_blocks = block, ceil_div(a.shape[-1], block)
         if into is None:
             shapes = [(*x.shape[:-2], ceil_div(x.shape[axis], block), k_blocks) for x, axis in ((a, -2), (b, -1))]
@@ -123,7 +123,7 @@ def _finite(matrix: Any) -> bool:
 
 
 def norm_map_cuda(a: Any, block: int) -> Any:
-    """Return the norm map of one matrix, float32 (float64 for float64), of the kind of `a`."""
+    """Return the norm map of one matrix, float64 (float32 for float16), of the kind of `a`."""
     import cupy
 
     matrix, to_caller_kind = arrays.to_device(a, "a")

@@ -91,7 +91,7 @@ class CallPlan:
     def check(self, value: float) -> None:
         """Raise for an error below what rounding alone is bounded by."""
         if self.request.rtol is not None:
-            Search.error_terms(value, self.shape, self.request.precision, self._norm.name)
+            Search.error_terms(value, self.shape, self.request.precision)
 
     def _verdict_on(self, value: float) -> dense.Verdict:
         """Return the verdict on a run: where a valid ratio decides, each has its own."""

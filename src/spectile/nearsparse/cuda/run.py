@@ -225,7 +225,7 @@ def _launch(a: Any, b: Any, c: Any, out: Any, request: Request) -> list[_Item]:
         verdict, limit = "count", -1.0
     if verdict == "dense":
         if request.rtol is not None:
-            Search.error_terms(request.rtol, shape, request.precision, request.arithmetic.norm)
+            Search.error_terms(request.rtol, shape, request.precision)
         dense.multiply(a, b, c, out, request)
         return [_Item(None, (0, 0), 0.0, request, added, out, DenseNorms(a, b, request.block), shape)]
     choice = prepared_choice(a, b, out, request, counts=verdict == "count")

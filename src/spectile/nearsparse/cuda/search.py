@@ -12,14 +12,13 @@ from spectile.core import arrays, device, launch
 from spectile.core.pointers import address
 from spectile.core.tiling import ceil_div
 from spectile.nearsparse import bounds
-from spectile.nearsparse.bounds import NORM_SLACK
 from spectile.nearsparse.checks import check_maps
 from spectile.nearsparse.cuda.choose import plan_search
 from spectile.nearsparse.cuda.geometry import fill, layout
 from spectile.nearsparse.cuda.norms import Norms
 from spectile.nearsparse.cuda.tuning import SEARCH_CHUNK
 from spectile.nearsparse.cuda.units import SEARCH_UNITS
-from spectile.nearsparse.types import PRECISIONS, Request
+from spectile.nearsparse.types import ALL, Request
 
 SEARCH = layout(
     "norms_a:p norms_b:p columns_a:p sorted:p partial:p counts:p arrived:p result:p rows:i columns:i depth:i "
@@ -28,6 +27,12 @@ SEARCH = layout(
 )
 # Candidates of all passes of a search for a ratio; of one for an error, curves and intervals of listed products.
 _COUNTS = {"ratio": 32 * 24, "error": 2 * 3 * 256 + 6 * 512}
+
+
+_NO_RATIO = (
+    "a or b holds NaN or infinity, or products of their norms overflow, so no threshold leaves a valid ratio: correct "
+    "or scale them, or give tau"
+)
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,7 @@ class Search:
         values: dict[str, Any] = {"iterations": wanted.iterations, "tolerance": wanted.tolerance}
         values["wanted" if wanted.kind == "ratio" else "rtol"] = wanted.value
         if wanted.kind == "error":
-            values |= self.error_terms(wanted.value, shape, precision, dtype)
+            values |= self.error_terms(wanted.value, shape, precision)
         plan = plan_search(wanted.kind, rows, columns, depth, norms_a.itemsize, device.describe())
         sizes = {"rows": rows, "columns": columns, "depth": depth, "held": plan.held, "slot": plan.slot}
         addresses = {"norms_a": address(norms_a), "norms_b": address(norms_b), "arrived": arrived}
@@ -115,13 +120,13 @@ class Search:
         self._kernel = launch.kernel(SEARCH_UNITS[wanted.kind, dtype], plan.function)
 
     @staticmethod
-    def error_terms(rtol: float, shape: tuple[int, int, int], precision: str, norm: str) -> dict[str, float]:
+    def error_terms(rtol: float, shape: tuple[int, int, int], precision: str) -> dict[str, float]:
         """Return what the kernel takes from a wanted error's bound, or raise where rounding alone is above it."""
-        terms, slack = bounds.rounding_terms(shape, precision), NORM_SLACK[norm]
+        row = ALL[precision]
+        terms, slack = bounds.rounding_terms(shape, precision), bounds.norm_slack(row.dtype)
         bounds.skipping_limit(rtol, 1 / slack**2, terms.relative * slack**2)
         named = terms._asdict()
-        operand = PRECISIONS[precision].largest_operand
-        return named | {"slack": slack, "highest": named.pop("largest"), "operand": operand}
+        return named | {"slack": slack, "highest": named.pop("largest"), "operand": row.largest_operand}
 
     def __call__(self) -> None:
         """Search on the current stream; the norm maps must be there."""
@@ -205,7 +210,7 @@ def found(tau: Any, request: Request) -> float:
             "size, or a or b holds NaN or infinity, so every tile product was multiplied: take a larger rtol, or scale "
             "a and b"
         )
-    raise ValueError("a or b holds NaN or infinity, so no threshold leaves a valid ratio: correct them, or give tau")
+    raise ValueError(_NO_RATIO)
 
 
 def threshold(maps: Norms, item: tuple[int, int], request: Request, shape: tuple[int, int, int]) -> float:
@@ -226,8 +231,10 @@ def tune_tau_cuda(
     for name, x in zip(names, (norms_a, norms_b), strict=True):
         arrays.require_here(name, x)
     check_maps(norms_a, norms_b)
-    dtype = np.result_type(norms_a.dtype, norms_b.dtype)
-    maps = Norms(cupy.ascontiguousarray(norms_a, dtype=dtype), cupy.ascontiguousarray(norms_b.T, dtype=dtype), 32)
+    wide_a, wide_b = (cupy.ascontiguousarray(x, dtype=np.float64) for x in (norms_a, norms_b.T))
+    maps = Norms(wide_a, wide_b, 32)
     wanted = Wanted("ratio", valid_ratio, iterations, tolerance)
-    result = search(maps, (0, 0), wanted, (1, 1, 1), "fp32").get()
-    return float(result[0]), float(result[1])
+    tau, share = search(maps, (0, 0), wanted, (1, 1, 1), "fp64").tolist()
+    if math.isnan(tau):
+        raise ValueError(_NO_RATIO)
+    return tau, share

@@ -13,7 +13,7 @@ from spectile.core import device, launch
 from spectile.core.pointers import address
 from spectile.core.tiling import ceil_div
 from spectile.nearsparse import bounds
-from spectile.nearsparse.bounds import NORM_SLACK
+from spectile.nearsparse.bounds import norm_slack
 from spectile.nearsparse.cuda.choose import count_launch, survey_launch
 from spectile.nearsparse.cuda.geometry import fill, layout
 from spectile.nearsparse.cuda.norms import NormMaps, Norms
@@ -71,8 +71,8 @@ def bind_count(norms_a: Any, norms_b: Any, **values: Any) -> tuple[launch.BoundL
     return function.bind(count_launch(rows, columns, depth, device.describe()), parameters), parameters
 
 
-def skipped_bound(maps: Norms, item: tuple[int, int], tau: Any) -> Any:
-    """Return, on the device, sqrt(sum_ij (sum of the skipped ||A_ik|| ||B_kj||)^2).
+def skipped_bound(maps: Norms, item: tuple[int, int], tau: Any, slack: float) -> Any:
+    """Return, on the device, ``slack * sqrt(sum_ij (sum of the skipped ||A_ik|| ||B_kj||)^2)``.
 
     The largest norms in float64, whose products' squares may leave its range, are read back.
     """
@@ -84,7 +84,7 @@ def skipped_bound(maps: Norms, item: tuple[int, int], tau: Any) -> Any:
     if norms_a.dtype == np.float64 and norms_a.size and norms_b.size:
         unit = bounds.square_unit(float(norms_a.max()) * float(norms_b.max()))
     _survey(maps, item, tau, count=cupy.zeros(1, cupy.uint64), squares=squares, unit=unit)
-    return cupy.sqrt(squares.sum()) / unit * NORM_SLACK[norms_a.dtype.name]
+    return cupy.sqrt(squares.sum()) / unit * slack
 
 
 def _survey(
@@ -145,7 +145,7 @@ def error_bound(
 ) -> float:
     """Return the bound of the error of an item, by what tau skips and by rounding."""
     norms_a, norms_b = maps.of(item)
-    skipped = float(skipped_bound(maps, item, _on_device(tau)))
+    skipped = float(skipped_bound(maps, item, _on_device(tau), norm_slack(request.arithmetic.dtype)))
     return abs(request.alpha) * skipped + rounding(shape, norms_a, norms_b, request, norm_c)
 
 
@@ -225,12 +225,12 @@ def kept_norms(x: Any, block: int) -> Any:
         maps = NormMaps(x, cupy.empty((x.shape[-1], 0), x.dtype), block)
         if x.size:
             maps()
-        return cupy.sqrt(_squares(maps.a)) * NORM_SLACK[maps.a.dtype.name]
+        return maps.a.astype(np.float64) * norm_slack(x.dtype)
 
 
 def rounding(shape: tuple[int, int, int], norms_a: Any, norms_b: Any, request: Request, norm_c: float = 0.0) -> float:
     """Bound the rounding error of a product from its norm maps, as ``nearsparse.bounds.rounding_bound``."""
-    slack = NORM_SLACK[norms_a.dtype.name]
+    slack = norm_slack(request.arithmetic.dtype)
     scales = {"alpha": request.alpha, "beta": request.beta, "norm_c": norm_c}
     norm_a, norm_b = frobenius(norms_a) * slack, frobenius(norms_b) * slack
     return bounds.rounding_bound(shape, norm_a, norm_b, request.precision, **scales)

@@ -6,11 +6,11 @@
 #define ONES 2
 
 // The first of 32 / elements of 16 bytes neighbours gets the sum.
-__device__ __forceinline__ Norm sum_lanes(Norm sum) {
+__device__ __forceinline__ Square sum_lanes(Square sum) {
     constexpr int kLanes = 32 / (16 / sizeof(Element));
 #if REDUCTION == TREE  // in shared memory
-    __shared__ Norm values[128];
-    volatile Norm* mine = values + threadIdx.x;
+    __shared__ Square values[128];
+    volatile Square* mine = values + threadIdx.x;
     *mine = sum;
 #pragma unroll
     for (int offset = kLanes / 2; offset > 0; offset /= 2) {
@@ -23,7 +23,7 @@ __device__ __forceinline__ Norm sum_lanes(Norm sum) {
     // As the operand B (k = lane % 4, n = lane / 4) the sums of four lanes are one column of ones * B (Eq. 3), of which
     // every lane holds the columns 2 t and 2 t + 1, t = lane % 4: pairs of fours.
 #if INPUT_BITS == 64
-    Norm fours[2] = {0, 0};
+    Square fours[2] = {0, 0};
     asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};"
         : "+d"(fours[0]), "+d"(fours[1])
         : "d"(1.0), "d"(sum));
@@ -41,11 +41,11 @@ __device__ __forceinline__ Norm sum_lanes(Norm sum) {
 #endif
     // Four t is in the lane 4 t / 2 of every group; the blocks of more lanes add neighbours (Eq. 4 with two columns).
     const int lane = threadIdx.x % 32, four = lane / 4;
-    Norm total = 0;
+    Square total = 0;
 #pragma unroll
     for (int i = 0; i < kLanes / 4; ++i) {
         const int source = (four + i) % 8;
-        const Norm even = __shfl_sync(~0u, fours[0], source / 2), odd = __shfl_sync(~0u, fours[1], source / 2);
+        const Square even = __shfl_sync(~0u, fours[0], source / 2), odd = __shfl_sync(~0u, fours[1], source / 2);
         total += source % 2 ? odd : even;
     }
     return total;

@@ -17,6 +17,7 @@
 #define SCHEDULE DRAWN
 #endif
 
+// Norm, as in norms.cuh, is given by the kernel.
 #if OUTPUT_BITS == 16
 using Output = __half;
 #else
@@ -38,8 +39,8 @@ struct Product {
     TensorMap map_a, map_b, map_c;
     const Output* c;
     Output* out;
-    const float* norms_a;       // [row block][k block]
-    const float* norms_b;       // [column block][k block]
+    const Norm* norms_a;        // [row block][k block]
+    const Norm* norms_b;        // [column block][k block]
     const double* tau_device;   // one threshold a batch item, or null: use tau
     unsigned* counter;          // tiles drawn, zero at launch
     const unsigned* order;      // the tiles by falling work, or null: as they are numbered
@@ -112,6 +113,8 @@ __device__ __forceinline__ float max_nan(float x, float y) {
     return z;
 }
 
+__device__ __forceinline__ double max_nan(double x, double y) { return x > y || x != x ? x : y; }
+
 // Draw one more tile; the answer is needed, and waited for, once the current list is made.
 __device__ __forceinline__ unsigned draw_tile(const Product& p, bool asks) {
     unsigned drawn = 0;
@@ -169,16 +172,16 @@ constexpr int kPartsM = 2 * CLUSTER;  // pieces of the cluster along m
 
 // What decides which steps a tile needs; in each lane.
 struct Panels {
-    const float* norms_a;
-    const float* norms_b;
+    const Norm* norms_a;
+    const Norm* norms_b;
     int row_a[2 * kPartsM], row_b[kTileN / 32];  // where the tile's rows of the maps begin
     unsigned inside;                             // pieces that hold some of C
-    float tau;
+    Norm tau;
 };
 
 // The norms of one step.
 struct Norms {
-    float a[2 * kPartsM], b[kTileN / 32];
+    Norm a[2 * kPartsM], b[kTileN / 32];
 };
 
 __device__ __forceinline__ void find_panels(const Product& p, const Tile& tile, Panels& panels) {
@@ -192,7 +195,7 @@ __device__ __forceinline__ void find_panels(const Product& p, const Tile& tile, 
     for (int j = 0; j < kTileN / 32; ++j) panels.row_b[j] = __shfl_sync(~0u, row, 2 * kPartsM + j);
     panels.norms_a = p.norms_a + tile.batch * p.stride_norms_a;
     panels.norms_b = p.norms_b + tile.batch * p.stride_norms_b;
-    panels.tau = static_cast<float>(p.tau_device ? p.tau_device[tile.batch] : p.tau);
+    panels.tau = static_cast<Norm>(p.tau_device ? p.tau_device[tile.batch] : p.tau);
     panels.inside = 0;
 #pragma unroll
     for (int i = 0; i < kPartsM; ++i)
@@ -212,7 +215,7 @@ __device__ __forceinline__ void load_norms(const Product& p, const Panels& panel
 
 // Return which pieces of the cluster need a step, one bit each.
 __device__ __forceinline__ unsigned needed_pieces(const Panels& panels, const Norms& norms) {
-    float most_a[kPartsM], most_b[kPartsN];
+    Norm most_a[kPartsM], most_b[kPartsN];
 #pragma unroll
     for (int i = 0; i < kPartsM; ++i) most_a[i] = max_nan(norms.a[2 * i], norms.a[2 * i + 1]);
 #pragma unroll

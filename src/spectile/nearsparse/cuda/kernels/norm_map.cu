@@ -58,8 +58,8 @@ __device__ __forceinline__ unsigned magnitude(const uint4& raw) {
 }
 
 // Whether a sum of squares has neither overflowed nor lost more than its rounding to underflow.
-__device__ __forceinline__ bool in_range(Norm sum) {
-    return sizeof(Norm) == 8 ? sum > Norm(0x1p-960) && sum < Norm(0x1p1020) : sum > Norm(0x1p-100) && sum < Norm(0x1p127);
+__device__ __forceinline__ bool in_range(Square sum) {
+    return sizeof(Square) == 8 ? sum > Square(0x1p-960) && sum < Square(0x1p1020) : sum > Square(0x1p-100) && sum < Square(0x1p127);
 }
 
 // The norm of a block whose sum of squares is not in range, by one thread: scaled by a power of two meanwhile.  Where the
@@ -85,21 +85,21 @@ __device__ __noinline__ Norm scaled_norm(const Element* block, long long leading
     return low && scalbn(static_cast<double>(norm), -exponent) < root ? nextafter(norm, Norm(1)) : norm;
 }
 
-__device__ __forceinline__ Norm square_sum(const uint4& raw) {
+__device__ __forceinline__ Square square_sum(const uint4& raw) {
     const Element* value = reinterpret_cast<const Element*>(&raw);
-    Norm sum = 0;
+    Square sum = 0;
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-        const Norm x = static_cast<Norm>(value[i]);
+        const Square x = static_cast<Square>(value[i]);
         sum += x * x;
     }
     return sum;
 }
 
-__device__ __forceinline__ Norm square_sum(const Element* row, int column, int columns, unsigned& bits) {
-    Norm sum = 0;
+__device__ __forceinline__ Square square_sum(const Element* row, int column, int columns, unsigned& bits) {
+    Square sum = 0;
     for (int i = 0; i < kVector && column + i < columns; ++i) {
-        const Norm x = static_cast<Norm>(row[column + i]);
+        const Square x = static_cast<Square>(row[column + i]);
         if (kMayLeaveRange && x != 0) bits = 1;
         sum += x * x;
     }
@@ -108,7 +108,7 @@ __device__ __forceinline__ Norm square_sum(const Element* row, int column, int c
 
 #ifndef SUM_LANES  // the study brings the reductions of the paper
 // Sum over the lanes of a 32-block, 32 / kVector neighbours; the first of them gets it.
-__device__ __forceinline__ Norm sum_lanes(Norm sum) {
+__device__ __forceinline__ Square sum_lanes(Square sum) {
     constexpr int kLanes = 32 / kVector;
 #pragma unroll
     for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
@@ -132,13 +132,13 @@ extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks
     const int lanes = unit / kVector;          // lanes that share a block (a power of two)
     const Element* matrix;
     Norm* norms;
-    __shared__ Norm partial[4][kColumns / 32];
+    __shared__ Square partial[4][kColumns / 32];
     __shared__ unsigned partial_bits[4][kColumns / 32];
 
     // `bits` is nonzero where an entry of the block is.
-    auto store = [&](int block_row, int block_column, Norm sum, unsigned bits) {
+    auto store = [&](int block_row, int block_column, Square sum, unsigned bits) {
         if (block_row >= task.norm_rows || block_column >= task.norm_columns) return;
-        Norm norm = sqrt(sum);
+        Norm norm = static_cast<Norm>(sqrt(sum));
         if (kMayLeaveRange && bits && !in_range(sum)) {
             const int row = block_row * block, column = block_column * block;
             norm = scaled_norm(matrix + row * task.leading + column, task.leading, min(block, task.rows - row),
@@ -157,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks
         for (int strip = 0; strip < kStrips; ++strip) {
             const int column = column0 + strip * kStripColumns + lane * kVector;
             if (unit == 32) {
-                Norm sum = 0;
+                Square sum = 0;
                 unsigned bits = 0;
                 if (task.aligned && first + 32 <= task.rows && column - lane * kVector + kStripColumns <= task.columns) {
                     // Sixteen loads in flight a lane, no test between them.
@@ -185,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks
                 }
             } else {
                 for (int group = 0; group < 32; group += unit) {
-                    Norm sum = 0;
+                    Square sum = 0;
                     unsigned bits = 0;
                     for (int r = first + group; r < first + group + unit && r < task.rows; ++r)
                         sum += square_sum(matrix + r * task.leading, column, task.columns, bits);
@@ -201,7 +201,7 @@ extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks
             const int across = kColumns / 32 / span, down = 4 / span;
             if (threadIdx.x < across * down) {
                 const int i = threadIdx.x / across, j = threadIdx.x % across;
-                Norm sum = 0;
+                Square sum = 0;
                 unsigned bits = 0;
                 for (int r = 0; r < span; ++r)
                     for (int s = 0; s < span; ++s) {

@@ -14,6 +14,7 @@
 //
 // Invariant: all roles walk the same lists in the same order, and a stage is filled again when all multipliers and the
 // low writers have released it.
+using Norm = double;
 #include "hopper.cuh"
 
 constexpr int kConsumers = 2;  // warpgroups that multiply, 64 columns each

@@ -13,6 +13,7 @@
 //
 // Invariant: all roles walk the same lists in the same order; a stage is released once by each warp of every multiplier
 // of the cluster, whether it multiplied or not.
+using Norm = float;
 #include "hopper.cuh"
 
 constexpr int kConsumers = 2 * kPartsN;  // warpgroups, each of 64 x kPartN

@@ -200,7 +200,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) search_ratio(const Search
     mean = block_reduce<kThreads, false>(mean, shared.sums) / total;
     // The trials are followed by the first warp of each block.
     Trial s = {mean, 0, mean, 0, 1, p.iterations, true, p.wanted >= 1 || !(mean > 0)};
-    if (isnan(mean)) s.best_tau = mean;
+    // Products beyond the largest number are not told apart: a NaN leaves all of them valid, as where norms are NaN.
+    if (isnan(mean) || (mean > 0x1.fffffffffffffp1023 && p.wanted < 1)) s.best_tau = mean - mean, s.done = true;
     for (int pass = 0; pass < kMostPasses; ++pass) {
         if (warp == 0) {
             shared.trials[lane] = candidate(s, pass == 0, lane);
