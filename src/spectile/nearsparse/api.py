@@ -16,7 +16,7 @@ from spectile.core.device import Backend
 from spectile.core.options import flag
 from spectile.core.protocols import ArrayLike
 from spectile.nearsparse import checks
-from spectile.nearsparse.types import Method, NormMap, PrecisionName, Request, Split, Threshold
+from spectile.nearsparse.types import ALL, OF_PARTS, Method, NormMap, PrecisionName, Request, Split, Threshold
 
 if TYPE_CHECKING:
     from spectile.nearsparse.cuda.plan import SpammPlan
@@ -53,7 +53,8 @@ def spamm(
     a : array, shape (..., m, k)
         float16, bfloat16, float32, float64, complex64 or complex128; a NumPy or CuPy array, or any object with
         ``__cuda_array_interface__`` or ``__dlpack__``.  Leading dimensions are batches and broadcast as in
-        `numpy.matmul`.  Complex matrices are multiplied on a CPU alone.
+        `numpy.matmul`.  Complex matrices are multiplied as real ones of their parts, on a GPU with a copy of B that is
+        twice its size.
     b : array, shape (..., k, n)
         Of the same dtype and kind as `a`.
     tau : float, optional
@@ -97,17 +98,17 @@ def spamm(
         "auto" chooses CUDA for GPU arrays or if there is a device, and the CPU otherwise.
     devices : int or sequence of int, optional
         How many GPUs of this host share the product, or which ones: each multiplies rows of C, or whole products of a
-        batch that has at least as many.  All arrays are in host memory (faster if it is pinned), or on one of the GPUs,
-        or are lists as :func:`distribute` makes them, with `c` and `out` cut like C; `c` of the result is placed in
-        the same way.  The result has the bits of one GPU's.
+        batch that has at least as many.  All arrays are real, and in host memory (faster if it is pinned), or on one of
+        the GPUs, or are lists as :func:`distribute` makes them, with `c` and `out` cut like C; `c` of the result is
+        placed in the same way.  The result has the bits of one GPU's.
     split : {"rows", "columns"}
         How the operands in lists were distributed.
     method : {"spamm", "auto"}
         "auto" takes the dense product (the vendor's on a GPU, NumPy's on a CPU) where it is estimated to be faster, and
         the result's `method` says so.  A valid ratio that is given decides at once, and so does a size at which SpAMM
         never wins; otherwise the valid products are counted first and the count is read back where that costs less than
-        a wrong choice would. This is for two matrices: SpAMM always multiplies a batch, on several GPUs, and on a CPU
-        where C is added.
+        a wrong choice would. This is for two matrices: SpAMM always multiplies a batch, on several GPUs, complex ones
+        on a GPU, and on a CPU where C is added.
 
     Returns
     -------
@@ -120,7 +121,7 @@ def spamm(
     ValueError
         For mismatched shapes, a parameter out of range, NaN or infinity, or an `rtol` below what rounding allows.
     TypeError
-        For another dtype, inputs of different dtypes, or complex ones on a GPU.
+        For another dtype, inputs of different dtypes, or complex ones over several GPUs.
     RuntimeError
         If ``backend="cuda"`` and there is no usable device.
     MemoryError
@@ -169,6 +170,7 @@ def spamm(
     )  # fmt: skip
     operands.check_results(request)
     if devices is not None:
+        checks.refuse_complex("devices", request.precision)
         return operands.in_kind(_on_devices(operands, request, devices, split))
     if operands.by_columns:
         operands = operands.transposed()
@@ -210,7 +212,7 @@ def _on_cpu(operands: checks.Operands, request: Request) -> SpammResult:
 def _on_cuda(operands: checks.Operands, request: Request, key: Any) -> SpammResult:
     from spectile.nearsparse.cuda.run import spamm_cuda
 
-    if operands.on_host_and_simple:
+    if operands.on_host_and_simple and request.arithmetic.parts == 1:
         from spectile.nearsparse.multi import run as multi
 
         if not multi.fits(operands.a, operands.b, request.arithmetic.output):
@@ -277,6 +279,7 @@ def spamm_plan(
     if not (operands.on_gpu and _on_cupy(a) and _on_cupy(b)):
         raise ValueError("a plan is of CuPy arrays: pass cupy.asarray(a) and cupy.asarray(b)")
     request = Request(operands.precision(precision, "cuda"), tau=0.0, alpha=alpha, block=block, strict=strict)
+    checks.refuse_complex("a plan", request.precision)
     checks.check_two_matrices(a, b)
     from spectile.nearsparse.cuda.geometry import log2, row_major
     from spectile.nearsparse.cuda.plan import SpammPlan
@@ -346,10 +349,11 @@ def explain(
     from spectile.nearsparse.cuda.choose import Problem
 
     one, two = (to_device(x, "an operand")[0] if operands.on_gpu else x for x in (operands.a, operands.b))
-    shape = one.shape[0], one.shape[1], two.shape[1]
-    problem = Problem.of_parts(shape, [one], [two], block, name, strict)
+    parts = ALL[name].parts
+    shape = one.shape[0], parts * one.shape[1], parts * two.shape[1]
+    problem = Problem.of_parts(shape, [one], [two], block, OF_PARTS.get(name, name), strict)
     problem = dataclasses.replace(problem, added=beta != 0)
-    return candidates(problem, describe(), valid_ratio, method == "auto" and 0 not in shape)
+    return candidates(problem, describe(), valid_ratio, method == "auto" and parts == 1 and 0 not in shape)
 
 
 def distribute(
@@ -388,7 +392,7 @@ def distribute(
     checks.check_choice(tau, None, None)
     checks.check_scalars(block, 1.0, 0.0)
     a, b = checks.widened(a, b)
-    checks.check_precision(a, b, None, "cuda")
+    checks.refuse_complex("distribute", checks.check_precision(a, b, None, "cuda"))
     checks.check_split(split)
     checks.check_one_batch(a, b)
     from spectile.nearsparse.multi import run as multi

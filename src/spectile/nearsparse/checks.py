@@ -263,9 +263,13 @@ def check_precision(a: Any, b: Any, precision: str | None, backend: str) -> str:
         raise TypeError(f"precision {precision!r} multiplies {row.dtype}, and the operands are {kind}")
     if backend == "cpu" and not row.on_cpu:
         raise ValueError(f"precision {precision!r} needs CUDA's tensor cores: use 'float32' on the CPU")
-    if backend == "cuda" and row.parts > 1:
-        raise TypeError(f"{kind} matrices are multiplied on the CPU: pass them in host memory, with backend='cpu'")
     return name
+
+
+def refuse_complex(what: str, precision: str) -> None:
+    """Raise for complex operands of what is of real ones alone."""
+    if ALL[precision].parts > 1:
+        raise TypeError(f"{what} takes real matrices, and a and b are {ALL[precision].dtype}: call spamm without it")
 
 
 def check_dtype(name: str, array: Any) -> str:

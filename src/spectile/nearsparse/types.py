@@ -85,10 +85,10 @@ PRECISIONS = {
     "fp64": Precision("float64", "float64", "float64", 2.0**-53, product_underflow=2.0**-1074),
 }  # fmt: skip
 
-# Complex products, which the CPU has alone: real ones of the real and imaginary parts.
+# Complex products are real ones of the real and imaginary parts, in a precision of these.
+OF_PARTS = {"complex64": "fp32", "complex128": "fp64"}
 COMPLEX = {
-    name: dataclasses.replace(PRECISIONS[key], dtype=name, output=name, parts=2)
-    for name, key in (("complex64", "fp32"), ("complex128", "fp64"))
+    name: dataclasses.replace(PRECISIONS[key], dtype=name, output=name, parts=2) for name, key in OF_PARTS.items()
 }
 ALL = PRECISIONS | COMPLEX
 

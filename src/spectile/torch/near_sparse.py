@@ -104,7 +104,7 @@ def spamm(
     Parameters
     ----------
     a : tensor, shape (..., m, k)
-        float32, float64, complex64 or complex128, complex ones on the host.
+        float32, float64, complex64 or complex128.
     b : tensor, shape (..., k, n)
         Of the same dtype.  Leading dimensions broadcast.
     tau, valid_ratio, rtol, block, backend

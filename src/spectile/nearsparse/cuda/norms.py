@@ -132,6 +132,10 @@ def norm_map_cuda(a: Any, block: int) -> Any:
         raise ValueError(f"a norm map is of a matrix, not of an array with {matrix.ndim} dimensions: pass one matrix")
     check_precision(matrix, matrix, None, "cuda")
     matrix = row_major("a", matrix, on_device=True)
+    if matrix.dtype.kind == "c":
+        from spectile.nearsparse.cuda import parts
+
+        return to_caller_kind(parts.norm_maps(matrix, matrix[:0, :0], block).a)
     maps = NormMaps(matrix, cupy.empty((matrix.shape[1], 0), matrix.dtype), block)
     if matrix.size:
         maps()

@@ -8,6 +8,7 @@ Everything runs on CuPy's current stream; nothing is read back before a number o
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable
@@ -18,7 +19,7 @@ import numpy as np
 
 from spectile.core import arrays, device, memory, pointers
 from spectile.core.pointers import address
-from spectile.nearsparse.cuda import dense, repeated
+from spectile.nearsparse.cuda import dense, parts, repeated
 from spectile.nearsparse.cuda.after import After
 from spectile.nearsparse.cuda.choose import LAUNCHED_ITEMS
 from spectile.nearsparse.cuda.geometry import log2, row_major
@@ -29,21 +30,26 @@ from spectile.nearsparse.cuda.search import Search, Wanted, found, search, thres
 from spectile.nearsparse.cuda.survey import error_bound, frobenius, kept_norms, ratio
 from spectile.nearsparse.operands import copy_if_overlapping, each_product, flat_batch
 from spectile.nearsparse.result import SpammResult
-from spectile.nearsparse.types import Request, Threshold
+from spectile.nearsparse.types import OF_PARTS, Request, Threshold
 
 
 def spamm_cuda(a: Any, b: Any, c: Any, out: Any, request: Request, key: Any = None) -> SpammResult:
     """Multiply on the current device and stream; see :func:`spectile.nearsparse.spamm`.
 
     A product that has a `key`, of :func:`spectile.nearsparse.cuda.repeated.key_of`, is planned; batches, sums with C,
-    products that are checked for NaN, and those in a capture are not.
+    complex products, those that are checked for NaN, and those in a capture are not.
     """
     import cupy
 
     device.require_device()
     log2(request.block)
     product = _Arrays.of(a, b, c, out, request)
-    if key is not None and 0 not in (*a.shape, b.shape[1]) and (out is None or not product.fresh):
+    if (
+        key is not None
+        and request.arithmetic.parts == 1
+        and 0 not in (*a.shape, b.shape[1])
+        and (out is None or not product.fresh)
+    ):
         result = repeated.execute(key, a, b, out, request.value, request)
         if result is not None:
             return result
@@ -61,9 +67,12 @@ def threshold_cuda(a: Any, b: Any, request: Request) -> Threshold:
     log2(request.block)
     product = _Arrays.of(a, b, None, None, request)
     shape = (*product.a.shape, product.b.shape[1])
-    maps = NormMaps(product.a, product.b, request.block)
-    if product.a.size or product.b.size:
-        maps()
+    if request.arithmetic.parts == 2:
+        maps: Norms = parts.norm_maps(product.a, product.b, request.block)
+    else:
+        maps = measured = NormMaps(product.a, product.b, request.block)
+        if product.a.size or product.b.size:
+            measured()
     check_norms(maps, product.a, product.b)
     tau = threshold(maps, (0, 0), request, shape)
     return Threshold(tau, ratio(maps, (0, 0), tau), error_bound(maps, (0, 0), tau, request, shape, 0.0))
@@ -147,7 +156,7 @@ def _result(returned: Any, items: list[_Item], batch: tuple[int, ...]) -> SpammR
 
         return read
 
-    single = len(items) == 1 and batch == ()
+    single = len(items) == 1 and batch == () and items[0].request.arithmetic.parts == 1
     return SpammResult(
         returned,
         tau=collect(lambda item: found(item.tau, item.request)),
@@ -187,7 +196,7 @@ class _Item:
 
     def executed_ratio(self) -> float:
         """Return the share of the tile products that were multiplied."""
-        return 1.0 if self.product is None else ratio(self.maps, self.index, self.tau, self.product.grain)
+        return 1.0 if self.product is None else ratio(self.product.maps, self.index, self.tau, self.product.grain)
 
 
 def _multiply(a: Any, b: Any, c: Any, out: Any, batch: tuple[int, ...], request: Request) -> list[_Item]:
@@ -215,11 +224,24 @@ def _launch(a: Any, b: Any, c: Any, out: Any, request: Request) -> list[_Item]:
     """Launch one product, or a flat batch of them."""
     count = out.shape[0] if out.ndim == 3 else 1
     indices = [(i if a.ndim == 3 else 0, i if b.ndim == 3 else 0) for i in range(count)]
+    shape = (a.shape[-2], a.shape[-1], b.shape[-1])
+    real, maps, multiplied = request, None, None
+    if request.arithmetic.parts == 2:
+        real, maps = (
+            dataclasses.replace(request, precision=OF_PARTS[request.precision]),
+            parts.norm_maps(a, b, request.block),
+        )
+        multiplied = parts.of_real_tiles(maps)
+        a, b, out, c = (
+            parts.real_view(a),
+            parts.expanded(b),
+            parts.real_view(out),
+            c if c is None else parts.real_view(c),
+        )
     overwritten = c is not None and address(c) == address(out) and c.size > 0
     added = kept_norms(c, request.block) if overwritten else c
-    shape = (a.shape[-2], a.shape[-1], b.shape[-1])
-    # Of a batch every product is SpAMM's.
-    chooses = request.method == "auto" and out.ndim == 2 and a.size > 0 < b.size
+    # Of a batch, and of complex matrices, every product is SpAMM's.
+    chooses = request.method == "auto" and out.ndim == 2 and a.size > 0 < b.size and real is request
     verdict, limit = _verdict(request, shape) if chooses else ("spamm", 1.0)
     if verdict == "dense" and request.check_finite:
         verdict, limit = "count", -1.0
@@ -228,10 +250,11 @@ def _launch(a: Any, b: Any, c: Any, out: Any, request: Request) -> list[_Item]:
             Search.error_terms(request.rtol, shape, request.precision)
         dense.multiply(a, b, c, out, request)
         return [_Item(None, (0, 0), 0.0, request, added, out, DenseNorms(a, b, request.block), shape)]
-    choice = prepared_choice(a, b, out, request, counts=verdict == "count")
-    maps = NormMaps(a, b, request.block)
-    if a.size or b.size:
-        maps()
+    choice = prepared_choice(a, b, out, real, counts=verdict == "count")
+    if maps is None:
+        maps = multiplied = NormMaps(a, b, request.block)
+        if a.size or b.size:
+            maps()
     if request.check_finite:
         check_norms(maps, a, b)
     taus = _thresholds(maps, indices, request, shape)
@@ -242,8 +265,8 @@ def _launch(a: Any, b: Any, c: Any, out: Any, request: Request) -> list[_Item]:
         dense.multiply(a, b, c, out, request)
         return [_Item(None, (0, 0), 0.0, request, added, out, maps, shape)]
     product = Product(
-        a, b, out, maps, taus,
-        precision=request.precision, alpha=request.alpha, beta=request.beta, c=c, choice=choice,
+        a, b, out, multiplied, taus,
+        precision=real.precision, alpha=request.alpha, beta=request.beta, c=c, choice=choice,
     )  # fmt: skip
     if out.size:
         product()
@@ -265,7 +288,7 @@ def _verdict(request: Request, shape: tuple[int, int, int]) -> tuple[dense.Verdi
     return dense.decide(*shape, request.precision, request.valid_ratio, device.describe())
 
 
-def _thresholds(maps: NormMaps, indices: list[tuple[int, int]], request: Request, shape: tuple[int, int, int]) -> Any:
+def _thresholds(maps: Norms, indices: list[tuple[int, int]], request: Request, shape: tuple[int, int, int]) -> Any:
     """Return tau, or an array on the device of one for each product."""
     import cupy
 
