@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from spectile.nearsparse import explain, spamm
+from spectile.nearsparse.cpu import run
 from spectile.nearsparse.cpu.dense import is_faster
+from spectile.nearsparse.cpu.norms import Maps
 from spectile.nearsparse.types import Request
 
 
@@ -29,6 +31,27 @@ def test_a_thin_product_is_dense_and_keeps_the_promises(dtype: str, wanted: dict
     assert result.c.dtype == (np.float32 if dtype == "f2" else a.dtype)
     exact = 2 * a.astype(wide) @ b.astype(wide)
     assert np.linalg.norm(result.c - exact) <= result.error_bound < 0.1 * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c16"])
+def test_a_small_product_takes_no_norms_before_they_are_asked_for(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, least = decay(40, 300, dtype, 1e3, 1), decay(300, 25, dtype, 1e3, 2), {"f4": 1e-23}.get(dtype, 1e-163)
+    taken: list[int] = []
+    maps = Maps.of
+    monkeypatch.setattr(run.Maps, "of", lambda *args: [taken.append(1), maps(*args)][1])
+    for wanted in ({"tau": 1e-9}, {"rtol": 1e-2}):
+        result = spamm(a, b, **wanted, method="auto", backend="cpu")
+        assert result.method == "dense" and not taken
+        assert np.linalg.norm(result.c - a.astype("c16") @ b) <= result.error_bound and taken
+        taken.clear()
+    # What underflows, or holds no numbers, is seen by the norms.
+    assert spamm(a, b * 0, rtol=1e-2, method="auto", backend="cpu").error_bound == 0 and taken
+    with pytest.raises(ValueError, match="is below what rounding"):
+        spamm((least * a).astype(dtype), (least * b).astype(dtype), rtol=1e-2, method="auto", backend="cpu")
+    zeros, bad = np.zeros_like(a), b.copy()
+    bad[3, 5] = np.inf
+    with pytest.raises(ValueError, match="b holds NaN"):
+        spamm(zeros, bad, tau=0.0, method="auto", backend="cpu")
 
 
 def test_where_the_dense_product_writes() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.nearsparse.bounds import rounding_terms
 from spectile.nearsparse.types import Request
 
 # A multiply-add of a valid tile product, over one of a dense product.
@@ -41,6 +42,32 @@ def is_faster(shape: tuple[int, int, int], request: Request, share: float) -> bo
     dense = products + READ * given + WRITTEN * made
     skipping = TILED * share * products + (SQUARED + PACKED * math.sqrt(share)) * given + STORED * made + CALLED
     return dense <= skipping + (SEARCHED if request.tau is None else 0.0)
+
+
+def needs_norms(request: Request, shape: tuple[int, int, int]) -> bool:
+    """Return whether norms of A and B are needed to see that a wanted error is kept.
+
+    Of float16 small entries count as larger ones, and an error is of the product without its factor.
+    """
+    if request.rtol is None:
+        return False
+    terms = rounding_terms(shape, request.precision)
+    return request.alpha != 1 or terms.lift_a > 0 or terms.relative >= request.rtol
+
+
+def tells(out: Any, request: Request, shape: tuple[int, int, int]) -> bool:
+    """Return whether a dense product alone tells that nothing is to be refused.
+
+    NaN and infinity in A or B leave some in C; and no entry of C is above ``||A||_F ||B||_F``, so that one that is far
+    above what underflows is enough to see that rounding stays within `rtol`.
+    """
+    if request.check_finite and not np.isfinite(out).all():
+        return False
+    if request.rtol is None:
+        return True
+    terms = rounding_terms(shape, request.precision)
+    largest = max(float(abs(part).max()) for part in ((out.real, out.imag) if out.dtype.kind == "c" else (out,)))
+    return terms.underflow <= 0.9 * (request.rtol - terms.relative) * largest < math.inf
 
 
 def multiply(a: Any, b: Any, alpha: float, out: Any) -> None:

@@ -42,7 +42,7 @@ def spamm_cpu(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResult
     chooses = request.method == "auto" and batch == () and c is None and 0 not in (*a.shape, *b.shape)
     method = "spamm"
     for index, one in zip(np.ndindex(batch), each_product(a, b, c, result, batch), strict=True):
-        taus[index], ratios[index], bounds[index], method = _one(*one, request, chooses)
+        taus[index], ratios[index], bounds[index], method = _one(*one, request, chooses, fresh=out is None)
     if request.arithmetic.output != result.dtype:
         result = _rounded(result, request.arithmetic.output)
     if out is not None and result is not out:
@@ -125,29 +125,36 @@ def _block(request: Request, shape: tuple[int, int, int]) -> int:
 
 
 def _one(
-    a: Any, b: Any, c: Any, out: Any, request: Request, chooses: bool
+    a: Any, b: Any, c: Any, out: Any, request: Request, chooses: bool, fresh: bool
 ) -> tuple[float, float, Callable[[], float], str]:
     """Multiply two matrices; return tau, the valid ratio, a function that bounds the error, and what multiplied.
 
-    With `chooses` the dense product does where it is faster: before the threshold is searched, or when it is known.
+    With `chooses` the dense product does where it is faster: before the threshold is searched, or when it is known; and
+    before norms are taken, where C is in `fresh` memory, which may be written before it is known whether the call is to
+    be refused.
     """
-    request = dataclasses.replace(request, block=_block(request, (*a.shape, b.shape[1])))
-    a, b = (row_major(as_summed(x)) for x in (a, b))
-    maps = Maps.of(a, b, request.block)
+    shape = (*a.shape, b.shape[1])
+    request = dataclasses.replace(request, block=_block(request, shape))
+    at_once = chooses and dense.is_faster(shape, request, request.valid_ratio or 0.0)
+    if at_once and fresh and not dense.needs_norms(request, shape):
+        dense.multiply(as_summed(a), as_summed(b), request.alpha, out)
+        if dense.tells(out, request, shape):
+            return 0.0, 1.0, lambda: error_bound(Maps.of(a, b, request.block), 0.0, request, shape, 0.0), "dense"
+    x, y = (row_major(as_summed(one)) for one in (a, b))
+    maps = Maps.of(x, y, request.block)
     if request.norms_first:
         check_norms(maps.a, maps.b)
-    shape = (*a.shape, b.shape[1])
-    if chooses and dense.is_faster(shape, request, request.valid_ratio or 0.0):
+    if at_once:
         if request.rtol is not None:
             allowed(maps, request, shape)
-        return _dense(a, b, out, maps, request, shape)
+        return _dense(x, y, out, maps, request, shape)
     tau, compared = threshold(maps, request, shape)
     known = dataclasses.replace(request, tau=tau)
     if chooses and dense.is_faster(shape, known, share_of(maps.a, maps.b, count_valid(maps.a, maps.b, compared))):
-        return _dense(a, b, out, maps, request, shape)
+        return _dense(x, y, out, maps, request, shape)
     # C may be overwritten before its norm is asked for.
     norm_c = 0.0 if c is None else whole_norm(norm_map(c, request.block))
-    executed = multiply(a, b, maps.a, maps.b, compared, request.block, request.alpha, request.beta, c, out)
+    executed = multiply(x, y, maps.a, maps.b, compared, request.block, request.alpha, request.beta, c, out)
     bound = functools.partial(error_bound, maps, compared, request, shape, norm_c)
     return tau, share_of(maps.a, maps.b, executed), bound, "spamm"
 

@@ -225,7 +225,10 @@ def _launch(a: Any, b: Any, c: Any, out: Any, request: Request) -> list[_Item]:
     count = out.shape[0] if out.ndim == 3 else 1
     indices = [(i if a.ndim == 3 else 0, i if b.ndim == 3 else 0) for i in range(count)]
     shape = (a.shape[-2], a.shape[-1], b.shape[-1])
-    real, maps, multiplied = request, None, None
+    real = request
+    #: Of the product, and of the real one that it is made by.
+    maps: Norms | None = None
+    multiplied: Norms | None = None
     if request.arithmetic.parts == 2:
         real, maps = (
             dataclasses.replace(request, precision=OF_PARTS[request.precision]),
@@ -251,10 +254,10 @@ def _launch(a: Any, b: Any, c: Any, out: Any, request: Request) -> list[_Item]:
         dense.multiply(a, b, c, out, request)
         return [_Item(None, (0, 0), 0.0, request, added, out, DenseNorms(a, b, request.block), shape)]
     choice = prepared_choice(a, b, out, real, counts=verdict == "count")
-    if maps is None:
-        maps = multiplied = NormMaps(a, b, request.block)
+    if maps is None or multiplied is None:
+        maps = multiplied = measured = NormMaps(a, b, request.block)
         if a.size or b.size:
-            maps()
+            measured()
     if request.check_finite:
         check_norms(maps, a, b)
     taus = _thresholds(maps, indices, request, shape)
