@@ -50,6 +50,6 @@ def test_searches_and_counts_are_compiled_with_the_product(compiled: list[tuple[
     product.prepared_choice(a, a, a, Request("fp32", rtol=1e-3), counts=True)
     product.prepared_choice(a, a, a, Request("fp32", valid_ratio=0.1), counts=False)
     assert [units[2:] for units in compiled] == [
-        (SEARCH_UNITS["error", "float32"], SURVEY_UNITS["float32"]),
-        (SEARCH_UNITS["ratio", "float32"],),
+        (SEARCH_UNITS["error", "float64"], SURVEY_UNITS["float64"]),
+        (SEARCH_UNITS["ratio", "float64"],),
     ]
