@@ -430,7 +430,7 @@ def norm_map(a: Any, block: int = 32) -> NormMap:
     checks.check_scalars(block, 1.0, 0.0)
     (a,) = checks.widened(a)
     if on_device(a):
-        from spectile.nearsparse.cuda.norms import norm_map_cuda
+        from spectile.nearsparse.cuda.run import norm_map_cuda
 
         return NormMap(norm_map_cuda(a, block), block)
     a = checks.host_array("a", a)

@@ -65,6 +65,8 @@ def rounding_bound(
     row = ALL[precision]
     m, k, n = _real_shape(shape, row)
     relative, largest = _sums(k, row)
+    if math.inf in (norm_a, norm_b, norm_c):
+        return math.inf
     # In this order a large factor makes no NaN of a zero; norms whose product underflows are below what may be lost.
     product = abs(alpha) * (norm_a * norm_b)
     # Factors are rounded to the dtype of the sums, too.

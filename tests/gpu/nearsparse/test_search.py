@@ -396,11 +396,12 @@ def test_ratios_in_maps_of_which_blocks_hold_a_part(chunks: int, dtype: str) -> 
     import cupy
 
     columns, depth = 1024 * chunks - 3, 8000 // chunks
-    norms_a = cupy.exp(cupy.random.standard_normal((4, depth))).astype(dtype)
-    norms_b = cupy.exp(cupy.random.standard_normal((depth, columns))).astype(dtype)
+    norms_a = cupy.exp(cupy.random.standard_normal((4, depth))).astype(dtype).astype("f8")
+    norms_b = cupy.exp(cupy.random.standard_normal((depth, columns))).astype(dtype).astype("f8")
     # Memory that the search gets has NaN where nothing was written.
     for size in (norms_a.size, norms_b.size, norms_a.size + norms_b.size + (1 << 16)):
         cupy.full(2 * size, cupy.nan)
-    tau, ratio = tune_tau(NormMap(norms_a), NormMap(norms_b), 0.2, iterations=40, tolerance=0.0)
-    count = sum(int((row[:, None] * norms_b >= norms_a.dtype.type(tau)).sum()) for row in norms_a)
+    given = NormMap(norms_a.astype(dtype)), NormMap(norms_b.astype(dtype))
+    tau, ratio = tune_tau(*given, 0.2, iterations=40, tolerance=0.0)
+    count = sum(int((row[:, None] * norms_b >= tau).sum()) for row in norms_a)
     assert ratio == count / (4 * depth * columns)

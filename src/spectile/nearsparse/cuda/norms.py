@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core import arrays, launch
+from spectile.core import launch
 from spectile.core.compile import Unit
 from spectile.core.pointers import address
 from spectile.core.tiling import ceil_div
-from spectile.nearsparse.checks import check_precision
 from spectile.nearsparse.cuda.choose import norms_launch
-from spectile.nearsparse.cuda.geometry import is_aligned, layout, log2, pitch, row_major, stride
+from spectile.nearsparse.cuda.geometry import is_aligned, layout, log2, pitch, stride
 from spectile.nearsparse.cuda.units import NORM_UNITS
 from spectile.nearsparse.types import Request
 
@@ -120,26 +119,6 @@ def _finite(matrix: Any) -> bool:
 
     with matrix.device:
         return bool(cupy.isfinite(matrix).all())
-
-
-def norm_map_cuda(a: Any, block: int) -> Any:
-    """Return the norm map of one matrix, float64 (float32 for float16), of the kind of `a`."""
-    import cupy
-
-    matrix, to_caller_kind = arrays.to_device(a, "a")
-    arrays.require_here("a", matrix)
-    if matrix.ndim != 2:
-        raise ValueError(f"a norm map is of a matrix, not of an array with {matrix.ndim} dimensions: pass one matrix")
-    check_precision(matrix, matrix, None, "cuda")
-    matrix = row_major("a", matrix, on_device=True)
-    if matrix.dtype.kind == "c":
-        from spectile.nearsparse.cuda import parts
-
-        return to_caller_kind(parts.norm_maps(matrix, matrix[:0, :0], block).a)
-    maps = NormMaps(matrix, cupy.empty((matrix.shape[1], 0), matrix.dtype), block)
-    if matrix.size:
-        maps()
-    return to_caller_kind(maps.a)
 
 
 def empty_map(rows: int, k: int, request: Request) -> Any:

@@ -50,7 +50,9 @@ def key_of(a: Any, b: Any, out: Any, value: Any, *options: Any) -> Any:
     kind = cupy.ndarray
     if type(a) is not kind or type(b) is not kind or not (out is None or type(out) is kind):
         return None
-    if not isinstance(value, float | int) or len(a.shape) != 2 or len(b.shape) != 2:
+    if not isinstance(value, float | int) or (isinstance(value, int) and value > sys.float_info.max):
+        return None
+    if len(a.shape) != 2 or len(b.shape) != 2:
         return None
     if not _PLAIN.issuperset(map(type, options)):
         return None

@@ -19,6 +19,7 @@ import numpy as np
 
 from spectile.core import arrays, device, memory, pointers
 from spectile.core.pointers import address
+from spectile.nearsparse import checks
 from spectile.nearsparse.cuda import dense, parts, repeated
 from spectile.nearsparse.cuda.after import After
 from spectile.nearsparse.cuda.choose import LAUNCHED_ITEMS
@@ -76,6 +77,24 @@ def threshold_cuda(a: Any, b: Any, request: Request) -> Threshold:
     check_norms(maps, product.a, product.b)
     tau = threshold(maps, (0, 0), request, shape)
     return Threshold(tau, ratio(maps, (0, 0), tau), error_bound(maps, (0, 0), tau, request, shape, 0.0))
+
+
+def norm_map_cuda(a: Any, block: int) -> Any:
+    """Return the norm map of one matrix, float64 (float32 for float16), of the kind of `a`."""
+    import cupy
+
+    matrix, to_caller_kind = arrays.to_device(a, "a")
+    arrays.require_here("a", matrix)
+    if matrix.ndim != 2:
+        raise ValueError(f"a norm map is of a matrix, not of an array with {matrix.ndim} dimensions: pass one matrix")
+    checks.check_precision(matrix, matrix, None, "cuda")
+    matrix = row_major("a", matrix, on_device=True)
+    if matrix.dtype.kind == "c":
+        return to_caller_kind(parts.norm_maps(matrix, matrix[:0, :0], block).a)
+    maps = NormMaps(matrix, cupy.empty((matrix.shape[1], 0), matrix.dtype), block)
+    if matrix.size:
+        maps()
+    return to_caller_kind(maps.a)
 
 
 @dataclass
@@ -261,7 +280,7 @@ def _launch(a: Any, b: Any, c: Any, out: Any, request: Request) -> list[_Item]:
     if request.check_finite:
         check_norms(maps, a, b)
     taus = _thresholds(maps, indices, request, shape)
-    if request.check_finite and request.rtol is not None:
+    if request.check_finite and request.tau is None:
         for i in range(len(indices)):
             found(taus[i : i + 1], request)
     if verdict == "count" and ratio(maps, (0, 0), taus) > limit:

@@ -30,8 +30,8 @@ _COUNTS = {"ratio": 32 * 24, "error": 2 * 3 * 256 + 6 * 512}
 
 
 _NO_RATIO = (
-    "a or b holds NaN or infinity, or products of their norms overflow, so no threshold leaves a valid ratio: correct "
-    "or scale them, or give tau"
+    "a or b holds NaN or infinity, or their norms or products of these overflow, so no threshold leaves a valid ratio: "
+    "correct or scale them, or give tau"
 )
 
 

@@ -13,6 +13,7 @@ for the whole product: the result is that of one GPU, to the bit.  The same devi
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -71,10 +72,13 @@ def device_list(devices: int | Sequence[int]) -> list[int]:
     import cupy
 
     visible = cupy.cuda.runtime.getDeviceCount()
-    listed = list(range(devices)) if isinstance(devices, (int, np.integer)) else [int(index) for index in devices]
+    if isinstance(devices, (int, np.integer)):
+        listed = list(range(devices)) if devices <= visible else [visible]
+    else:
+        listed = [int(index) for index in devices]
     if not listed or min(listed) < 0 or max(listed) >= visible:
         raise ValueError(
-            f"devices = {devices!r}: {visible} are visible, name some of 0 to {visible - 1} or their number"
+            f"devices = {reprlib.repr(devices)}: {visible} are visible, name some of 0 to {visible - 1} or their number"
         )
     return listed
 
