@@ -196,6 +196,30 @@ def _shortest(hops: Array, periods: npt.ArrayLike, there: Array) -> Array:
         )
     if np.linalg.matrix_rank(lattice) < len(lattice):
         raise ValueError("periods are not independent: give one vector for each direction in which the sample repeats")
+    lattice = _reduced(lattice)
+    # No vector of the lattice is shorter than its smallest singular value: hops below half of it are the shortest.
+    far = (hops**2).sum(axis=1) >= (0.4999 * np.linalg.svd(lattice, compute_uv=False)[-1]) ** 2
+    hops[far] = _shortest_of(hops[far], lattice, there[far])
+    return hops
+
+
+def _reduced(lattice: Array) -> Array:
+    """Return vectors that span the same lattice, none of which others make shorter: nearest images lie around them."""
+    vectors, shortened = lattice.copy(), True
+    while shortened:
+        shortened = False
+        for k in range(len(vectors)):
+            others = np.delete(vectors, k, axis=0)
+            near = np.round(vectors[k] @ np.linalg.pinv(others)) if len(others) else np.zeros(0)
+            for shift in itertools.product((-1, 0, 1), repeat=len(others)):
+                other = vectors[k] - (near + shift) @ others
+                if other @ other < (1 - 1e-9) * (vectors[k] @ vectors[k]):
+                    vectors[k], near, shortened = other, np.zeros(len(others)), True
+    return vectors
+
+
+def _shortest_of(hops: Array, lattice: Array, there: Array) -> Array:
+    """Return the same by comparing each hop with the images around it."""
     hops = hops - np.round(hops @ np.linalg.pinv(lattice)) @ lattice
     best, lengths = hops.copy(), (hops**2).sum(axis=1)
     second = np.full(len(hops), np.inf)

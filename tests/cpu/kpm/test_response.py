@@ -100,6 +100,25 @@ def test_hops_of_a_periodic_sample_go_the_shortest_way(length):
         assert abs(velocity(H, axis, r, periods=periods) - velocity(H, axis, r, periods=other)).max() < 1e-12
 
 
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+def test_hops_are_the_shortest_of_all_images_whatever_vectors_span_the_lattice(dimensions):
+    rng = np.random.default_rng(dimensions)
+    sites = 12
+    ring = sp.csr_array(np.ones((sites, sites)))
+    for _ in range(8):
+        lattice = 0.4 * rng.standard_normal((dimensions, dimensions)) + 2 * np.eye(dimensions)
+        r = 2 * rng.standard_normal((sites, dimensions))
+        whole = np.stack(np.meshgrid(*[np.arange(-9, 10)] * dimensions), axis=-1).reshape(-1, dimensions)
+        images = (r - r[:, None])[..., None, :] + whole @ lattice
+        nearest = np.take_along_axis(images, (images**2).sum(axis=-1).argmin(axis=-1)[..., None, None], axis=2)[:, :, 0]
+        skewed = lattice.copy()
+        for k in range(1, dimensions):
+            skewed[k] += rng.integers(-6, 7, k) @ skewed[:k]
+        for axis, name in enumerate("xyz"[:dimensions]):
+            v = velocity(ring, name, r, periods=skewed)
+            np.testing.assert_allclose(v.toarray(), 1j * nearest[..., axis], atol=1e-10)
+
+
 def test_velocities_refuse_what_does_not_fit():
     H, r, _ = graphene(4)
     ring = sp.csr_array(np.array([[0, 1.0], [1.0, 0]]))
