@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -66,6 +67,18 @@ def test_an_error_after_a_step_ends_all():
 
     with pytest.raises(RuntimeError, match="sums"):
         side_by_side(2, 1000, lambda n, m: None, after)
+
+
+def test_the_blocks_of_rows_are_shared_by_the_threads():
+    shares = []
+    operator = SimpleNamespace(
+        num_rows=7,
+        blocks=lambda width: [(n, n + 1) for n in range(7)],
+        rows=lambda v, w, scalars, edges, sums: shares.append(edges[:, 0].tolist()),
+    )
+    CpuRecursion(operator, 0.15, 0.0, np.zeros((7, 1, 3)), 3).advance(1)
+    assert sorted(row for share in shares for row in share) == list(range(7))
+    assert sorted(map(len, shares)) == [2, 2, 3]
 
 
 def test_recursions_of_several_callers_share_the_threads():
