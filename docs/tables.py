@@ -329,7 +329,9 @@ def summary(machine: str) -> str:
         for alone in ["" if device is None else _extent(device, most, of)]
         if most
     ]
-    return _table(["what", "over", "of", "a call", "the device alone"], rows)
+    table = _table(["what", "over", "of", "a call", "the device alone"], rows)
+    lacking = [what for what, _, _, calls, device in lines if calls.empty and (device is None or device.empty)]
+    return table + (f"\n\nNot recorded yet: {'; '.join(lacking)}." if lacking else "")
 
 
 def _errors(found: pandas.DataFrame) -> str:
