@@ -13,6 +13,8 @@ import numpy as np
 
 from spectile.core.tiling import ceil_div
 from spectile.tiles import kernels
+from spectile.tiles.cuda import launch
+from spectile.tiles.cuda.launch import Places
 
 
 def offsets(name: str, length: int, tiles: Any) -> np.ndarray:
@@ -68,6 +70,7 @@ class Layout:
     def __init__(self, rows: Any, columns: Any, indptr: Any, indices: Any, hermitian: bool = False) -> None:
         self.rows, self.columns, self.hermitian = rows, columns, hermitian
         self.indptr, self.indices = np.asarray(indptr, np.int64), np.asarray(indices, np.int64)
+        self._placed: dict[int, Places] = {}
 
     @classmethod
     def of_keys(cls, rows: Any, columns: Any, keys: Any, hermitian: bool = False) -> Layout:
@@ -121,6 +124,20 @@ class Layout:
         """The numbers of the tiles on the diagonal."""
         return np.flatnonzero(self.tile_rows == self.indices)
 
+    def placed(self) -> Places:
+        """Return where the tiles are and how large, on the current GPU."""
+        import cupy
+
+        device = cupy.cuda.runtime.getDevice()
+        if device not in self._placed:
+            sizes = (cupy.asarray(size.astype(np.int32)) for size in (self.heights, self.widths))
+            self._placed[device] = Places(cupy.asarray(self.starts), *sizes)
+        return self._placed[device]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave what is on a GPU behind."""
+        return self.__dict__ | {"_placed": {}}
+
     def transposed(self) -> tuple[Layout, np.ndarray]:
         """Return the layout of the transpose, and which tile each of its tiles is."""
         order = np.argsort(self.indices * self.grid[0] + self.tile_rows, kind="stable")
@@ -164,19 +181,12 @@ def gather(xp: Any, data: Any, given: Layout, wanted: Layout, source: Any, flipp
     flipped : numpy.ndarray of bool, optional
         Which are transposed and conjugate.
     """
+    turned = np.zeros(len(source), bool) if flipped is None else flipped
     if xp is np:
         out = np.empty(int(wanted.starts[-1]), data.dtype)
-        turned = np.zeros(len(source), bool) if flipped is None else flipped
         kernels.gather(data, given.starts[source], wanted.starts, wanted.heights, wanted.widths, turned, out)
         return out
-    tile = owners(xp, wanted.starts)
-    place = xp.arange(len(tile)) - xp.asarray(wanted.starts[:-1])[tile]
-    if flipped is not None:
-        height, width = xp.asarray(wanted.heights)[tile], xp.asarray(wanted.widths)[tile]
-        turned = xp.asarray(flipped)[tile]
-        place = xp.where(turned, place % width * height + place // width, place)
-    out = data[xp.asarray(given.starts[source])[tile] + place]
-    return xp.where(turned, out.conj(), out) if flipped is not None and out.dtype.kind == "c" else out
+    return launch.gather(data, given.starts[source], turned, wanted.placed(), int(wanted.starts[-1]))
 
 
 def entries(xp: Any, layout: Layout) -> tuple[Any, Any]:

@@ -14,6 +14,7 @@ from spectile.core.host import refuse_malformed
 from spectile.tiles import kernels, product
 from spectile.tiles import layout as layouts
 from spectile.tiles import norms as norms_
+from spectile.tiles.cuda import launch
 from spectile.tiles.layout import Layout, entries, gather, offsets
 from spectile.tiles.types import DTYPES, EXACT, SLACK, Error, roundoff, underflow
 
@@ -411,12 +412,17 @@ class TileMatrix:
         common, mine, its = np.intersect1d(self.layout.keys, other.layout.keys, assume_unique=True, return_indices=True)
         xp, wanted = self._xp, Layout.of_keys(self.rows, self.columns, common, self.hermitian)
         wide = np.complex128 if "c" in (self.dtype.kind, other.dtype.kind) else np.float64
+        if xp is not np:
+            dtype, sizes = np.result_type(self.dtype, other.dtype), np.diff(wanted.starts)
+            x, y = (one.data.astype(dtype, copy=False) for one in (self, other))
+            parts = launch.dots(x, self.layout.starts[mine], y, other.layout.starts[its], sizes).get()
+            value = (parts * (1.0 + wanted.mirrored)[:, None]).sum(axis=0)
+            return complex(*value) if wide is np.complex128 and not self.hermitian else float(value[0])
         x = gather(xp, self.data, self.layout, wanted, mine).astype(wide, copy=False)
         y = gather(xp, other.data, other.layout, wanted, its).astype(wide, copy=False)
         terms = x.conj() * y
         if self.hermitian:
-            weight = xp.asarray(1.0 + wanted.mirrored)[layouts.owners(xp, wanted.starts)]
-            return float((terms.real * weight).sum())
+            return float((terms.real * (1.0 + wanted.mirrored)[layouts.owners(np, wanted.starts)]).sum())
         value = terms.sum()
         return complex(value) if wide is np.complex128 else float(value)
 
@@ -640,11 +646,13 @@ class TileMatrix:
         for one in (self, other):
             if len(one.layout.keys) == len(keys):
                 data += one.data
+                continue
+            targets = layout.starts[np.searchsorted(keys, one.layout.keys)]
+            if xp is np:
+                size = np.diff(one.layout.starts)
+                data[np.repeat(targets - one.layout.starts[:-1], size) + np.arange(len(one.data))] += one.data
             else:
-                at = np.searchsorted(keys, one.layout.keys)
-                tile = layouts.owners(xp, one.layout.starts)
-                shift = layout.starts[at] - one.layout.starts[:-1]
-                data[xp.asarray(shift)[tile] + xp.arange(len(tile))] += one.data
+                launch.add(one.data.astype(dtype, copy=False), one.layout.placed(), targets, data)
         made = TileMatrix(layout, data, permutation=self.permutation)
         made.error = self.error + other.error + norms_.bound_of_map(2 * roundoff(dtype) * made.norms, layout)
         return made

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.tiles.cuda import launch
 from spectile.tiles.layout import Layout, owners
 from spectile.tiles.types import SLACK, Error
 
@@ -22,31 +23,26 @@ def tile_norms(xp: Any, data: Any, layout: Layout) -> np.ndarray:
     """Return the Frobenius norms of the tiles, float64, not below the exact ones."""
     if not len(layout.indices):
         return np.zeros(0)
-    moduli, counts = _moduli(xp, data), np.diff(layout.starts)
+    counts = np.diff(layout.starts)
+    slack = 1 + (counts + 8) * 2.0**-52
+    if xp is not np:
+        return launch.norms(data, layout.placed()).get() * slack
+    moduli = _moduli(data)
 
     def roots(scale: float) -> np.ndarray:
         scaled = moduli if scale == 1 else moduli * scale
-        return np.sqrt(_sums(xp, scaled * scaled, layout)) / scale
+        return np.sqrt(np.add.reduceat(scaled * scaled, layout.starts[:-1])) / scale
 
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         norms = roots(1.0)
         for beyond, scale in zip((norms < _SAFE[0], ~(norms < _SAFE[1])), _SCALES, strict=True):
             if beyond.any():
                 norms[beyond] = roots(scale)[beyond]
-        return norms * (1 + (counts + 8) * 2.0**-52)
+        return norms * slack
 
 
-def _sums(xp: Any, values: Any, layout: Layout) -> np.ndarray:
-    """Return the sum of the entries of each tile, on the host."""
-    if xp is np:
-        return np.add.reduceat(values, layout.starts[:-1])
-    # CuPy's add.reduceat subtracts sums of all before, which leaves rounding of large tiles, and NaN, in small ones.
-    return xp.bincount(owners(xp, layout.starts), values, len(layout.indices)).get()
-
-
-def _moduli(xp: Any, data: Any) -> Any:
-    wide = data.astype(np.complex128 if data.dtype.kind == "c" else np.float64, copy=False)
-    return xp.abs(wide)
+def _moduli(data: np.ndarray) -> np.ndarray:
+    return np.abs(data.astype(np.complex128 if data.dtype.kind == "c" else np.float64, copy=False))
 
 
 def root_of_squares(norms: Any, weights: Any = None) -> float:
@@ -95,16 +91,20 @@ def absolute_sums(xp: Any, data: Any, layout: Layout) -> tuple[np.ndarray, np.nd
     """Return the sums of moduli over each row of each tile, and over each column, one tile after the other."""
     if not len(layout.indices):
         return np.zeros(0), np.zeros(0)
-    moduli = _moduli(xp, data)
-    tile = owners(xp, layout.starts)
-    place = xp.arange(len(tile)) - xp.asarray(layout.starts[:-1])[tile]
-    width = xp.asarray(layout.widths)[tile]
-    sums = []
-    for sizes, at in ((layout.heights, place // width), (layout.widths, place % width)):
-        total = xp.bincount(xp.asarray(_firsts(sizes))[tile] + at, moduli, int(sizes.sum()))
-        slack = 1 + (int(layout.heights.max()) + int(layout.widths.max())) * 2.0**-52
-        sums.append((total if xp is np else total.get()) * slack)
-    return sums[0], sums[1]
+    slack = 1 + (int(layout.heights.max()) + int(layout.widths.max())) * 2.0**-52
+    sizes = layout.heights, layout.widths
+    if xp is not np:
+        firsts, counts = (_firsts(size) for size in sizes), (int(size.sum()) for size in sizes)
+        rows, columns = launch.line_sums(data, layout.placed(), *firsts, *counts)
+        return rows.get() * slack, columns.get() * slack
+    moduli, tile = _moduli(data), owners(np, layout.starts)
+    place = np.arange(len(tile)) - layout.starts[:-1][tile]
+    width = layout.widths[tile]
+    rows, columns = (
+        np.bincount(_firsts(size)[tile] + at, moduli, int(size.sum()))
+        for size, at in zip(sizes, (place // width, place % width), strict=True)
+    )
+    return rows * slack, columns * slack
 
 
 def _firsts(sizes: Any) -> np.ndarray:

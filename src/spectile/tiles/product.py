@@ -18,6 +18,7 @@ import numpy as np
 
 from spectile.core.threads import blas_threads, each
 from spectile.tiles import kernels
+from spectile.tiles.cuda import launch
 from spectile.tiles.layout import Layout
 from spectile.tiles.norms import bound_of_map, root_of_squares
 from spectile.tiles.types import SLACK, Error, gamma, underflow
@@ -195,11 +196,14 @@ def multiply(xp: Any, a: Any, b: Any, given_a: Layout, given_b: Layout, lists: L
         Of C.
     """
     layout = lists.layout
-    c = xp.zeros(int(layout.starts[-1]), dtype)
-    if xp is not np:
-        grouped(xp, a, b, given_a, given_b, lists, c)
-        return c
     heights, widths = layout.heights, layout.widths
+    if xp is not np:
+        c = xp.empty(int(layout.starts[-1]), dtype)
+        largest = int(heights.max(initial=0)), int(widths.max(initial=0))
+        listed = lists.pointer, lists.left, lists.right
+        launch.multiply(a, given_a.placed(), b, given_b.placed(), *listed, c, layout.placed(), largest)
+        return c
+    c = np.zeros(int(layout.starts[-1]), dtype)
 
     def piece(first: int, last: int) -> None:
         kernels.multiply(
@@ -209,40 +213,6 @@ def multiply(xp: Any, a: Any, b: Any, given_a: Layout, given_b: Layout, lists: L
 
     _in_pieces(piece, lists.pointer)
     return c
-
-
-#: Bytes of tiles that a group copies together at a time.
-_GROUP_BYTES = 256 << 20
-
-
-def grouped(xp: Any, a: Any, b: Any, given_a: Layout, given_b: Layout, lists: Lists, c: Any) -> None:
-    """Add the listed products to C by batched products of tiles of one size: what a GPU runs.
-
-    Products are taken in rounds, the first of each tile of C, the second, ...: no two of a round are added to one tile,
-    so the sums need no atomic operation, and their order is the lists'.
-    """
-    counts = np.diff(lists.pointer)
-    tile = np.repeat(np.arange(len(counts)), counts)
-    turn = np.arange(len(tile)) - lists.pointer[tile]
-    sizes = np.stack([lists.layout.heights[tile], given_a.widths[lists.left], lists.layout.widths[tile]])
-    # Sorted by size, then by turn: neighbours of one size and turn are a batch.
-    order = np.lexsort((tile, turn, *sizes))
-    changes = np.any(np.diff(np.vstack([sizes, turn])[:, order], axis=1) != 0, axis=0)
-    for batch in np.split(order, np.flatnonzero(changes) + 1):
-        if not len(batch):
-            continue
-        h, k, w = (int(size[batch[0]]) for size in sizes)
-        step = max(1, _GROUP_BYTES // ((h * k + k * w + h * w) * c.itemsize))
-        for first in range(0, len(batch), step):
-            part = batch[first : first + step]
-            x = _tiles(xp, a, given_a.starts[lists.left[part]], h, k)
-            y = _tiles(xp, b, given_b.starts[lists.right[part]], k, w)
-            at = xp.asarray(lists.layout.starts[tile[part]])[:, None] + xp.arange(h * w)
-            c[at] += xp.matmul(x, y).reshape(len(part), h * w)
-
-
-def _tiles(xp: Any, data: Any, starts: np.ndarray, height: int, width: int) -> Any:
-    return data[xp.asarray(starts)[:, None] + xp.arange(height * width)].reshape(len(starts), height, width)
 
 
 def _ends(counts: np.ndarray) -> np.ndarray:

@@ -28,7 +28,7 @@ from spectile.core.devices import TABLE
 
 #: Every module that declares CUDA units, as its UNITS.
 PACKAGES = (
-    *(f"spectile.{system}.cuda.units" for system in ("nearsparse", "tsparse", "evd", "kpm")),
+    *(f"spectile.{system}.cuda.units" for system in ("nearsparse", "tsparse", "evd", "kpm", "tiles")),
     "spectile.evd.cuda.multi.units",
     "spectile_study.cases.spamm.ablation",
     "spectile_study.cases.evd.ozaki",

@@ -12,6 +12,7 @@ import pytest
 import spectile
 from spectile.density import exp
 from spectile.tiles import TileMatrix, matrix
+from spectile.tiles.cuda import launch
 
 
 class DeviceArray(np.ndarray):
@@ -71,23 +72,73 @@ def _on_device(name: str) -> Any:
     return call
 
 
+class InPlaceOfKernels:
+    """What the kernels do, in NumPy."""
+
+    @staticmethod
+    def tiles(data: Any, starts: Any, sizes: Any) -> list[Any]:
+        """Return views of tiles."""
+        data, starts = np.asarray(data).view(np.ndarray), np.asarray(starts).view(np.ndarray)
+        return [data[at : at + np.prod(size)].reshape(size) for at, size in zip(starts, sizes, strict=False)]
+
+    def of(self, data: Any, places: Any) -> list[Any]:
+        """Return views of all tiles."""
+        return self.tiles(data, places.starts, list(zip(places.heights, places.widths, strict=True)))
+
+    def norms(self, data: Any, places: Any) -> Any:
+        """Return the norms, of entries whose squares float64 holds."""
+        with np.errstate(all="ignore"):
+            found = [np.linalg.norm(tile.astype("c16")) for tile in self.of(data, places)]
+        return _wrapped(np.array(found, np.float64))
+
+    def line_sums(self, data: Any, places: Any, first_rows: Any, first_columns: Any, rows: int, columns: int) -> Any:
+        """Return the sums over lines."""
+        sums = [[np.abs(tile.astype("c16")).sum(axis) for tile in self.of(data, places)] for axis in (1, 0)]
+        found = [np.concatenate([np.zeros(0), *one]) for one in sums]
+        assert (len(found[0]), len(found[1])) == (rows, columns)
+        return [_wrapped(one) for one in found]
+
+    def gather(self, given: Any, sources: Any, flipped: Any, places: Any, size: int) -> Any:
+        """Return copies."""
+        out = np.empty(size, given.dtype)
+        for at, turned, to in zip(sources, flipped, self.of(out, places), strict=True):
+            tile = self.tiles(given, [at], [to.shape[::-1] if turned else to.shape])[0]
+            to[...] = tile.conj().T if turned else tile
+        return _wrapped(out)
+
+    def add(self, given: Any, places: Any, targets: Any, out: Any) -> None:
+        """Add tiles."""
+        given_tiles = self.of(given, places)
+        for tile, to in zip(given_tiles, self.tiles(out, targets, [tile.shape for tile in given_tiles]), strict=True):
+            to += tile
+
+    def dots(self, x: Any, at_x: Any, y: Any, at_y: Any, sizes: Any) -> Any:
+        """Return the inner products."""
+        pairs = zip(
+            *(self.tiles(one, at, [(size,) for size in sizes]) for one, at in ((x, at_x), (y, at_y))), strict=True
+        )
+        found = [np.vdot(left.astype("c16"), right) for left, right in pairs]
+        return _wrapped(np.array([(one.real, one.imag) for one in found]).reshape(-1, 2))
+
+    def multiply(
+        self, a: Any, in_a: Any, b: Any, in_b: Any, pointer: Any, left: Any, right: Any, c: Any, in_c: Any, largest: Any
+    ) -> None:  # fmt: skip
+        """Write the sums of products."""
+        of_a, of_b = self.of(a, in_a), self.of(b, in_b)
+        for t, to in enumerate(self.of(c, in_c)):
+            assert to.shape[0] <= largest[0] and to.shape[1] <= largest[1]
+            listed = range(pointer[t], pointer[t + 1])
+            to[...] = sum((of_a[left[p]] @ of_b[right[p]] for p in listed), np.zeros_like(to))
+
+
 @pytest.fixture
 def cupy(monkeypatch: pytest.MonkeyPatch) -> Any:
-    names = ("abs", "arange", "asarray", "bincount", "concatenate", "matmul", "searchsorted", "where", "zeros")
-    module = SimpleNamespace(**{name: _on_device(name) for name in names})
-    module.ndarray = DeviceArray
-
-    def by_prefixes(values: Any, first: Any) -> Any:
-        sums = np.concatenate([[0], np.cumsum(values.view(np.ndarray))])
-        return _wrapped(np.diff(sums[[*first.view(np.ndarray), -1]]))
-
-    def in_single_precision(out: Any, index: Any, values: Any) -> None:
-        with np.errstate(over="ignore", under="ignore"):
-            rounded = values.view(np.ndarray).astype(np.float32)
-        np.maximum.at(out.view(np.ndarray), index.view(np.ndarray), rounded)
-
-    # What CuPy has under these names is not what NumPy has.
-    module.add, module.maximum = SimpleNamespace(reduceat=by_prefixes), SimpleNamespace(at=in_single_precision)
+    names = ("arange", "asarray", "concatenate", "empty", "searchsorted", "zeros")
+    module = SimpleNamespace(**{name: _on_device(name) for name in names}, ndarray=DeviceArray)
+    module.cuda = SimpleNamespace(runtime=SimpleNamespace(getDevice=lambda: 0))
+    kernels = InPlaceOfKernels()
+    for name in ("norms", "line_sums", "gather", "add", "dots", "multiply"):
+        monkeypatch.setattr(launch, name, getattr(kernels, name))
     monkeypatch.setitem(sys.modules, "cupy", module)
     monkeypatch.setattr(matrix, "_module", lambda data: module if isinstance(data, DeviceArray) else np)
     return module
@@ -135,27 +186,6 @@ def test_operations_are_those_of_the_host(cupy: Any, dtype: str, hermitian: bool
         np.testing.assert_allclose(there.eigenvalue_bounds(), host.eigenvalue_bounds(), rtol=1e-6)
     with pytest.raises(ValueError, match="on a GPU"):
         there + host
-
-
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-def test_norms_of_small_tiles_beside_large_ones(cupy: Any, dtype: str) -> None:
-    """No norm has anything of another tile, over the whole range of float64, and NaN is found where it is."""
-    rng = np.random.default_rng(5)
-    sizes = np.array([1e0, 1e-9, 1e150, 1e-300, 1e300, 1e-160, 0.0, 1e-320, 1e160, 3.0])
-    a = rng.normal(size=(4, 40)) * np.repeat(sizes, 4)
-    a = (a * (1 + 1j)).astype(dtype)
-    host = TileMatrix.from_dense(a, 4, 4)
-    there = host.to_device()
-    found = TileMatrix(there.layout, there.data).norms
-    np.testing.assert_allclose(found, host.norms, rtol=1e-13)
-    with np.errstate(all="ignore"):  # of zero, and of what float64 holds no inverse of
-        exact = np.array([np.linalg.norm(a[:, 4 * j : 4 * j + 4] / sizes[j]) for j in host.indices])
-    normal = sizes[host.indices] > 1e-307
-    np.testing.assert_allclose(found[normal] / sizes[host.indices][normal], exact[normal], rtol=1e-13)
-    assert (found >= 0).all() and (found[~normal] > 0).all()
-    there.data[16 * 3] = np.nan
-    with pytest.raises(ValueError, match=r"tile .0, 3. holds NaN"):
-        TileMatrix(there.layout, there.data)
 
 
 def test_functions_run_where_the_matrix_is(cupy: Any) -> None:

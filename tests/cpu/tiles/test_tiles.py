@@ -170,19 +170,6 @@ def test_a_skipped_product_is_not_in_the_lists_and_bounds_cover_what_is_skipped(
                 assert skipping.error(skipping.threshold(limit, spectral))[spectral] <= limit
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_batched_products_follow_the_same_lists(dtype):
-    rng = np.random.default_rng(3)
-    a = random_matrix(1, (50, 50), dtype)
-    x = TileMatrix.from_dense(a, sizes(rng, 50))
-    factor = products.Factor(x.layout, x.norms)
-    lists = products.list_products(factor, factor, products.Skipping(factor, factor, False), 1e-4, False, dtype)
-    kernel = products.multiply(np, x.data, x.data, x.layout, x.layout, lists, np.dtype(dtype))
-    batched = np.zeros_like(kernel)
-    products.grouped(np, x.data, x.data, x.layout, x.layout, lists, batched)
-    np.testing.assert_allclose(batched, kernel, rtol=0, atol=1e-5 if dtype in ("float32", "complex64") else 1e-13)
-
-
 def test_threads_change_nothing(monkeypatch):
     a = random_matrix(2, (400, 400), "float64", decay=20.0, hermitian=True)
     x = TileMatrix.from_dense(a, 10, hermitian=True)

@@ -76,10 +76,23 @@ def test_range_of_entries() -> None:
         TileMatrix.from_dense(cupy.full((4, 4), 1e200), 2).square()
 
 
-def test_many_products_go_through_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    from spectile.tiles import product
-
+def test_products_are_the_same_every_time() -> None:
     there = TileMatrix.from_dense(_matrix(400, "float64", True), 16, hermitian=True).to_device()
     whole = there.square().to_host().to_dense()
-    monkeypatch.setattr(product, "_GROUP_BYTES", 1 << 15)
     assert np.array_equal(there.square().to_host().to_dense(), whole)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("sizes", [(1, 9, 3), (33, 8, 40), (16, 32, 64), (130, 5, 20)])
+def test_products_of_tiles_of_any_size(dtype: str, sizes: tuple[int, ...]) -> None:
+    import cupy
+
+    rng = np.random.default_rng(4)
+    rows, inner, columns = (rng.permutation([*sizes, size]) for size in sizes)
+    a, b = (rng.normal(size=(x.sum(), y.sum())).astype(dtype) for x, y in ((rows, inner), (inner, columns)))
+    if a.dtype.kind == "c":
+        a, b = a + 1j * a[::-1], b - 2j * b[:, ::-1]
+    x, y = TileMatrix.from_dense(cupy.asarray(a), rows, inner), TileMatrix.from_dense(cupy.asarray(b), inner, columns)
+    product, exact = x @ y, a.astype(np.complex128) @ b.astype(np.complex128)
+    assert np.linalg.norm(product.to_host().to_dense() - exact) <= product.error.fro + 1e-14 * np.linalg.norm(exact)
+    assert product.error.fro <= (1e-3 if dtype in ("float32", "complex64") else 1e-11) * np.linalg.norm(exact)

@@ -1,3 +1,4 @@
+#pragma once
 // As much of CUDA and of core/ptx.cuh as the searches need, on one thread of the host: each CUDA thread has a stack of its
 // own and gives way to the others where it waits for them.
 #include <ucontext.h>

@@ -1,0 +1,99 @@
+// What is done with each tile alone, by a warp: its norm, sums over its lines, inner products, copies
+// and additions.
+#include "tiles.cuh"
+
+__device__ __forceinline__ double over_warp(double x) {
+#pragma unroll
+    for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(0xffffffffu, x, lanes);
+    return x;
+}
+
+__device__ __forceinline__ int own_tile() { return (blockIdx.x * blockDim.x + threadIdx.x) / 32; }
+
+// Frobenius norms.  Entries are scaled by a power of two that brings the largest near 1, so that no square is lost.
+extern "C" __global__ void norms(const value* __restrict__ data, const long long* __restrict__ starts, double* __restrict__ out,
+                                 int tiles) {
+    const int t = own_tile(), lane = threadIdx.x % 32;
+    if (t >= tiles) return;
+    const long long first = starts[t], end = starts[t + 1];
+    double most = 0;
+    for (long long i = first + lane; i < end; i += 32) most = fmax(most, largest_part(data[i]));
+#pragma unroll
+    for (int lanes = 16; lanes > 0; lanes /= 2) most = fmax(most, __shfl_xor_sync(0xffffffffu, most, lanes));
+    int exponent = 0;
+    if (most > 0 && !isinf(most)) frexp(most, &exponent);
+    exponent = max(-1000, min(1000, exponent));
+    const double scale = ldexp(1.0, -exponent);
+    double squares = 0;
+    for (long long i = first + lane; i < end; i += 32) squares += square(data[i], scale);
+    squares = over_warp(squares);
+    if (lane == 0) out[t] = ldexp(sqrt(squares), exponent);
+}
+
+// Sums of moduli over each row and each column of each tile.
+extern "C" __global__ void line_sums(const value* __restrict__ data, const long long* __restrict__ starts,
+                                     const int* __restrict__ heights, const int* __restrict__ widths,
+                                     const long long* __restrict__ first_rows, const long long* __restrict__ first_columns,
+                                     double* __restrict__ rows, double* __restrict__ columns, int tiles) {
+    const int t = own_tile(), lane = threadIdx.x % 32;
+    if (t >= tiles) return;
+    const value* tile = data + starts[t];
+    const int height = heights[t], width = widths[t];
+    for (int r = 0; r < height; ++r) {
+        double total = 0;
+        for (int c = lane; c < width; c += 32) total += modulus(tile[r * width + c]);
+        total = over_warp(total);
+        if (lane == 0) rows[first_rows[t] + r] = total;
+    }
+    for (int c = lane; c < width; c += 32) {
+        double total = 0;
+        for (int r = 0; r < height; ++r) total += modulus(tile[r * width + c]);
+        columns[first_columns[t] + c] = total;
+    }
+}
+
+// Copies of tiles, some of them transposed and conjugate: the one that begins at sources[t].
+extern "C" __global__ void gather(const value* __restrict__ given, const long long* __restrict__ sources,
+                                  const unsigned char* __restrict__ flipped, value* __restrict__ out,
+                                  const long long* __restrict__ starts, const int* __restrict__ heights,
+                                  const int* __restrict__ widths, int tiles) {
+    const int t = own_tile(), lane = threadIdx.x % 32;
+    if (t >= tiles) return;
+    const value* from = given + sources[t];
+    value* to = out + starts[t];
+    const int height = heights[t], width = widths[t];
+    if (flipped[t]) {
+        for (int i = lane; i < height * width; i += 32) {
+            const int r = i / width, c = i - r * width;
+            to[i] = conjugate(from[c * height + r]);
+        }
+    } else {
+        for (int i = lane; i < height * width; i += 32) to[i] = from[i];
+    }
+}
+
+// Tiles of another matrix added to those that begin at targets[t].
+extern "C" __global__ void add(const value* __restrict__ given, const long long* __restrict__ starts, value* __restrict__ out,
+                               const long long* __restrict__ targets, int tiles) {
+    const int t = own_tile(), lane = threadIdx.x % 32;
+    if (t >= tiles) return;
+    const long long first = starts[t], count = starts[t + 1] - first;
+    value* to = out + targets[t];
+    for (long long i = lane; i < count; i += 32) to[i] = sum(to[i], given[first + i]);
+}
+
+// Inner products of tiles of two matrices, the first conjugate: real and imaginary part.
+extern "C" __global__ void dots(const value* __restrict__ x, const long long* __restrict__ at_x, const value* __restrict__ y,
+                                const long long* __restrict__ at_y, const long long* __restrict__ sizes, double* __restrict__ out,
+                                int tiles) {
+    const int t = own_tile(), lane = threadIdx.x % 32;
+    if (t >= tiles) return;
+    const value *left = x + at_x[t], *right = y + at_y[t];
+    double real_part = 0, imaginary_part = 0;
+    for (long long i = lane; i < sizes[t]; i += 32) {
+        real_part += product_x(left[i], right[i]);
+        imaginary_part += product_y(left[i], right[i]);
+    }
+    real_part = over_warp(real_part), imaginary_part = over_warp(imaginary_part);
+    if (lane == 0) out[2 * t] = real_part, out[2 * t + 1] = imaginary_part;
+}
