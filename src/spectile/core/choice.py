@@ -73,7 +73,7 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Can
     Parameters
     ----------
     function : callable
-        `spectile.spamm`, `spectile.spgemm`, `spectile.eigh`, `spectile.eigvalsh` or `spectile.kpm_dos`.
+        `spectile.spamm`, `spgemm`, `eigh`, `eigvalsh`, `kpm_dos` or `density_matrix`.
     *args, **kwargs
         Those of the call.
 
@@ -101,7 +101,8 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Can
     name = getattr(function, "__name__", None)
     if name not in known:
         raise TypeError(
-            f"{function!r} has no candidates to tell: pass spectile.spamm, spgemm, eigh, eigvalsh or kpm_dos"
+            f"{function!r} has no candidates to tell: pass spectile.spamm, spgemm, eigh, eigvalsh, kpm_dos or "
+            "density_matrix"
         )
     listed: list[Candidate] = known[name](*args, **kwargs)
     return sorted(

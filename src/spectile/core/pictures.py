@@ -25,6 +25,16 @@ def axes_or_new(axes: Any) -> Any:
     return pyplot.subplots(layout="constrained")[1]
 
 
+def table_html(name: str, told: list[str]) -> str:
+    """Return what is told of an object, a row each, under its name, as HTML that needs nothing else.
+
+    >>> table_html("Matrix", ["2 x 2", "norm < 1"])
+    '<table><caption>Matrix</caption><tr><td>2 x 2</td></tr><tr><td>norm &lt; 1</td></tr></table>'
+    """
+    rows = "".join(f"<tr><td>{html.escape(one)}</td></tr>" for one in told)
+    return f"<table><caption>{html.escape(name)}</caption>{rows}</table>"
+
+
 def curve_html(told: str, x: np.ndarray, y: np.ndarray, width: int = 320, height: int = 80) -> str:
     """Return what is told of a curve, with the curve, as HTML that needs nothing else.
 

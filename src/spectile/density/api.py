@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
-from typing import Any, Literal
+import time
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from spectile.core.choice import Candidate
 from spectile.core.options import number, word
 from spectile.density.factor import refined
 from spectile.density.functions import fermi
 from spectile.density.maps import METHODS
 from spectile.density.operands import in_tiles, positive, within_range
-from spectile.density.projector import Unresolved, projector
+from spectile.density.projector import Unresolved, ends_at, projector
+from spectile.density.purify import planned_to
 from spectile.density.result import DensityMatrix
 from spectile.tiles import Error, TileMatrix
 from spectile.tiles.types import SLACK
+
+_LOGGER = logging.getLogger("spectile.density")
 
 
 def density_matrix(
@@ -96,6 +102,38 @@ def density_matrix(
     >>> bool(p.homo[0] <= values[99] <= p.homo[1] and p.lumo[0] <= values[100] <= p.lumo[1])
     True
     """
+    begun = time.perf_counter()
+    asked = _asked(f, electrons, mu, error, beta, method, block, permutation, start)
+    found = _found(asked, s)
+    _LOGGER.info(
+        "%s in %.3g s: %d steps of %d products of tiles, error %.2g of %.2g asked for", asked.told(),
+        time.perf_counter() - begun, len(found.history), found.products, found.error, asked.error,
+    )  # fmt: skip
+    return found
+
+
+class _Asked(NamedTuple):
+    """A call, its options read."""
+
+    h: TileMatrix
+    electrons: float | None
+    mu: float | None
+    error: float
+    beta: float | None
+    method: str
+    start: DensityMatrix | None
+
+    def told(self) -> str:
+        """Return what is computed and where."""
+        n, grid = self.h.shape[0], self.h.layout.grid[0]
+        place = "the host" if isinstance(self.h.data, np.ndarray) else f"GPU {self.h.data.device.id}"
+        stored = int((1 + self.h.layout.mirrored).sum())
+        return f"{self.method}, n = {n}, {stored} of {grid * grid} tiles, on {place}"
+
+
+def _asked(
+    f: Any, electrons: Any, mu: Any, error: Any, beta: Any, method: str, block: Any, permutation: Any, start: Any
+) -> _Asked:  # fmt: skip
     word("method", method, *METHODS)
     error = positive("error", error)
     electrons = None if electrons is None else number("electrons", electrons)
@@ -114,6 +152,12 @@ def density_matrix(
         raise ValueError(f"mu is {mu}: pass a finite number")
     if start is not None and not _alike(start.matrix, h):
         raise ValueError("start has other tiles or another order of rows than f: give both the same, or no start")
+    return _Asked(h, electrons, mu, error, beta, method if beta is None else "fermi", start)
+
+
+def _found(asked: _Asked, s: Any) -> DensityMatrix:
+    """Return the density matrix."""
+    h, electrons, mu, error, beta, method, start = asked
     if s is None:
         return _orthogonal(h, electrons, mu, error, beta, method, start)
     overlap = within_range("s", in_tiles("s", s, np.diff(h.rows), h.permutation, hermitian=True))
@@ -147,6 +191,55 @@ def density_matrix(
         )
     assert refused is not None
     raise refused
+
+
+def explain(
+    f: Any, s: Any = None, *, electrons: float | None = None, mu: float | None = None, error: float = 1e-6,
+    beta: float | None = None, method: str = "sp2_accelerated", block: Any = 32, permutation: Any = None,
+    start: DensityMatrix | None = None,
+) -> list[Candidate]:  # fmt: skip
+    """Return the methods of :func:`density_matrix`, and of the one that a call takes what is known before it.
+
+    Parameters
+    ----------
+    f, s, electrons, mu, error, beta, method, block, permutation, start
+        As for :func:`density_matrix`.
+
+    Returns
+    -------
+    list of spectile.core.choice.Candidate
+        The seconds of the method that is asked for are NaN: they follow from the gap.  With a `start` about so many
+        steps are told as its gap takes.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for :func:`density_matrix`, where nothing has to be computed to see it.
+
+    Examples
+    --------
+    >>> import numpy as np, spectile
+    >>> [one.kernel for one in spectile.explain(spectile.density_matrix, np.diag([0.0, 1.0]), electrons=1)]
+    ['sp2_accelerated', 'sp2', 'trs4', 'mcweeny']
+    """
+    asked = _asked(f, electrons, mu, error, beta, method, block, permutation, start)
+    if beta is not None:
+        return [Candidate("fermi", math.nan, f"a series of the Fermi function, {asked.told()}")]
+    steps = "the steps are unknown before the gap is"
+    if start is not None and start.homo is not None and start.lumo is not None and start.gap > 0:
+        low, high = asked.h.eigenvalue_bounds()
+        gap = (high - start.homo[1]) / (high - low), (high - start.lumo[0]) / (high - low)
+        count = len(planned_to(asked.method, *gap, ends_at(asked.error, gap[0] - gap[1]))[0])
+        steps = f"about {count} steps by the gap of start"
+    return [
+        Candidate(one, math.nan, f"{asked.told()}; {steps}") if one == method
+        else Candidate(one, None, f"not asked for: method={method!r}")
+        for one in METHODS
+    ]  # fmt: skip
+
+
+#: What `spectile.explain` calls for a function of this module.
+EXPLAINED = {"density_matrix": explain}
 
 
 def _of_pencil(found: DensityMatrix, h: TileMatrix, r: float) -> DensityMatrix:

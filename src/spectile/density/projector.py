@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 
 import numpy as np
@@ -14,6 +15,7 @@ from spectile.density.result import DensityMatrix
 from spectile.tiles import TileMatrix
 from spectile.tiles.types import EXACT, SLACK, Error, roundoff
 
+_LOGGER = logging.getLogger("spectile.density")
 #: What a step of the passes that look for the gap may be off by in the spectral norm, one after the other.
 _LOOKS = (1e-3, 1e-6, 1e-10)
 #: Passes with a budget; each tightens it by what the certificate of the last one was off by.
@@ -51,13 +53,14 @@ def projector(
     wide = x0.error.spectral
 
     def trial(by: Pass, wanted: float, known: bool) -> tuple[Pass, DensityMatrix]:
-        # A last step squares what Q lacks in idempotency, which the certificate divides by the gap.
-        ends_at = min(1e-2, math.sqrt(error * (by.homo[0] - by.lumo[1])) / 10)
-        budget, polynomials = budgets(by, method, wanted, ends_at)
-        last = purify(x0, occupied, image, ends_at, budget, "fro", polynomials)
+        end = ends_at(error, by.homo[0] - by.lumo[1])
+        budget, polynomials = budgets(by, method, wanted, end)
+        last = purify(x0, occupied, image, end, budget, "fro", polynomials)
         if known:
             last.know(by)
-        return last, _certified(h, x0, last, occupied, mu, error, low, high, width, wide)
+        found = _certified(h, x0, last, occupied, mu, error, low, high, width, wide)
+        _LOGGER.debug("a pass with a budget of %.2g has a certificate of %.2g, of %.2g", wanted, found.error, error)
+        return last, found
 
     wanted, reached = min(_PESSIMISM * error, _LARGEST), math.inf
     plan = None if guess is None else _guessed(x0, (high - guess[0]) / width, (high - guess[1]) / width)
@@ -81,6 +84,14 @@ def projector(
     enough = 2 * reached * (asked / error)
     advice = f"ask for {enough:.2g} or more" if reached < math.inf else "ask for more, or use float64"
     raise Unresolved(f"error = {asked} is below what can be guaranteed in {h.dtype} with this gap and input: {advice}")
+
+
+def ends_at(error: float, gap: float) -> float:
+    """Return the idempotency of the last iterate, by the wanted error and the gap of X0.
+
+    A last step squares what Q lacks in idempotency, which the certificate divides by the gap.
+    """
+    return min(1e-2, math.sqrt(error * gap) / 10)
 
 
 def _look(x0: TileMatrix, occupied: int, image: float, width: float) -> Pass:

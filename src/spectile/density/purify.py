@@ -14,6 +14,7 @@ SIAM J. Sci. Comput. 36, B147 (2014).
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from spectile.density.result import Step
 from spectile.tiles import Error, TileMatrix
 from spectile.tiles.types import EXACT, SLACK
 
+_LOGGER = logging.getLogger("spectile.density")
 #: Steps after which a gap would have opened, however small: two double it at least, and there are 53 bits.
 MOST_STEPS = 120
 NormName = Literal["fro", "spectral"]
@@ -165,6 +167,12 @@ def purify(
         done.x = exact(made)
     _reveal(done)
     done.idempotencies.pop()  # the last iterate makes no step
+    if _LOGGER.isEnabledFor(logging.DEBUG):
+        for number, step in enumerate(done.history()):
+            _LOGGER.debug(
+                "step %d: idempotency before %.2g, error %.2g, gap %.2g, %d products of tiles, %.3g stored", number,
+                step.idempotency, step.error.fro, step.gap, step.products, step.fill,
+            )  # fmt: skip
     return done
 
 
@@ -236,17 +244,23 @@ def budgets(pass_: Pass, method: str, wanted: float, ends_at: float) -> tuple[Ca
 
     Both follow from the intervals of an earlier pass: ``sqrt(2) d / (gap - d) = share``, the same for each step.
     """
-    gaps, polynomials = [], []
-    steps = planned(method, pass_.homo[0], pass_.lumo[1])
-    for polynomial, h, l_ in itertools.islice(steps, MOST_STEPS):
-        gaps.append(h - l_)
-        polynomials.append(polynomial)
-        if max(h * (1 - h), l_ * (1 - l_)) <= ends_at / 4:
-            break
+    polynomials, gaps = planned_to(method, pass_.homo[0], pass_.lumo[1], ends_at)
     share = wanted / len(gaps) / math.sqrt(2)
     allowed = [max(gap, 1e-3) * share / (1 + share) for gap in gaps]
 
     def budget(number: int) -> float:
         return allowed[min(number, len(allowed) - 1)]
 
-    return budget, itertools.chain(polynomials, (polynomial for polynomial, _, _ in steps))
+    later = itertools.islice(planned(method, pass_.homo[0], pass_.lumo[1]), len(polynomials), None)
+    return budget, itertools.chain(polynomials, (polynomial for polynomial, _, _ in later))
+
+
+def planned_to(method: str, h: float, l_: float, ends_at: float) -> tuple[list[Polynomial], list[float]]:
+    """Return the polynomials of a method that bring the images of HOMO and LUMO near their ends, and the gaps after."""
+    polynomials, gaps = [], []
+    for polynomial, high, low in itertools.islice(planned(method, h, l_), MOST_STEPS):
+        polynomials.append(polynomial)
+        gaps.append(high - low)
+        if max(high * (1 - high), low * (1 - low)) <= ends_at / 4:
+            break
+    return polynomials, gaps

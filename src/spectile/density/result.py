@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from spectile.core.pictures import axes_or_new
+import numpy as np
+
+from spectile.core.pictures import axes_or_new, curve_html, table_html
 from spectile.tiles import TileMatrix
 
 
@@ -77,14 +79,35 @@ class DensityMatrix:
         """What the gap is at least; 0 for a temperature."""
         return 0.0 if self.homo is None or self.lumo is None else self.lumo[0] - self.homo[1]
 
+    @property
+    def products(self) -> int:
+        """Products of tiles that the steps took."""
+        return sum(step.products for step in self.history)
+
     def __repr__(self) -> str:
-        n = self.matrix.shape[0]
-        gap = f", gap at least {self.gap:.4g}" if self.homo is not None else ""
-        return (
-            f"DensityMatrix({n} x {n} {self.matrix.dtype}, {self.matrix.fill:.3g} of its tiles stored, "
-            f"{self.electrons:g} electrons of one spin, error {self.error:.2g}, "
-            f"energy {self.energy:.10g} ± {self.energy_error:.1g}{gap}, {len(self.history)} steps)"
+        return f"DensityMatrix({', '.join(self._told())})"
+
+    def _repr_html_(self) -> str:
+        """Return the same as a table, for notebooks, with the stored share of tiles after each step."""
+        told = table_html("DensityMatrix", self._told())
+        if len(self.history) < 2:
+            return told
+        fills = np.array([step.fill for step in self.history])
+        return told + curve_html(
+            f"tiles stored after each step, at most {fills.max():.3g}", np.arange(len(fills)), fills
         )
+
+    def _told(self) -> list[str]:
+        n = self.matrix.shape[0]
+        return [
+            f"{n} x {n} {self.matrix.dtype}",
+            f"{self.matrix.fill:.3g} of its tiles stored",
+            f"{self.electrons:g} electrons of one spin",
+            f"error {self.error:.2g}",
+            f"energy {self.energy:.10g} ± {self.energy_error:.1g}",
+            *([f"gap at least {self.gap:.4g}"] if self.homo is not None else []),
+            f"{len(self.history)} steps",
+        ]
 
     def plot(self, axes: Any = None) -> Any:
         """Draw what each step was off by, the idempotency before it, the gap and the share of stored tiles.

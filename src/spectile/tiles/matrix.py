@@ -11,6 +11,7 @@ import numpy as np
 
 from spectile.core.arrays import host_array, on_device, to_device
 from spectile.core.host import refuse_malformed
+from spectile.core.pictures import table_html
 from spectile.tiles import kernels, product
 from spectile.tiles import layout as layouts
 from spectile.tiles import norms as norms_
@@ -139,10 +140,15 @@ class TileMatrix:
             found = np.flatnonzero(present)
             found = found[found >= i] if hermitian else found
             indices.append(found)
-            parts += [strip[:, columns[j] : columns[j + 1]].reshape(-1) for j in found]
+            if xp is np:
+                parts += [strip[:, columns[j] : columns[j + 1]].reshape(-1) for j in found]
             indptr.append(indptr[-1] + len(found))
         layout = Layout(rows, columns, indptr, np.concatenate([np.zeros(0, np.int64), *indices]), hermitian)
-        data = xp.concatenate(parts) if parts else xp.zeros(0, a.dtype)
+        if xp is np:
+            data = np.concatenate([np.zeros(0, a.dtype), *parts])
+        else:
+            at = entries(xp, layout)
+            data = a[at if index is None else tuple(index[one] for one in at)]
         made = cls(layout, data, permutation=order)
         return made.truncate(atol) if atol else made
 
@@ -324,14 +330,24 @@ class TileMatrix:
         return float((1 + self.layout.mirrored).sum() / total) if total else 0.0
 
     def __repr__(self) -> str:
+        return f"TileMatrix({', '.join(self._told())})"
+
+    def _repr_html_(self) -> str:
+        """Return the same as a table, for notebooks."""
+        return table_html("TileMatrix", self._told())
+
+    def _told(self) -> list[str]:
         sizes = np.unique(np.concatenate([np.diff(self.rows), np.diff(self.columns)])).tolist()
         tiles = "tiles of " + " to ".join(str(size) for size in sorted({*sizes[:1], *sizes[-1:]}))
-        half = ", Hermitian" if self.hermitian else ""
         place = "" if self._xp is np else f" on GPU {self.data.device.id}"
-        return (
-            f"TileMatrix({self.shape[0]} x {self.shape[1]} {self.dtype}{half}, {tiles}, {self.fill:.3g} of them stored "
-            f"in {self.nbytes / 1e6:.3g} MB{place}, norm {self.norm():.4g}, error {self.error.fro:.2g})"
-        )
+        return [
+            f"{self.shape[0]} x {self.shape[1]} {self.dtype}",
+            *(["Hermitian"] if self.hermitian else []),
+            tiles,
+            f"{self.fill:.3g} of them stored in {self.nbytes / 1e6:.3g} MB{place}",
+            f"norm {self.norm():.4g}",
+            f"error {self.error.fro:.2g}",
+        ]
 
     # --- Numbers ---
 
@@ -458,6 +474,22 @@ class TileMatrix:
         return low - self.error.spectral, high + self.error.spectral
 
     # --- Other forms ---
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Return the matrix as a dense array of NumPy.
+
+        Raises
+        ------
+        TypeError
+            If its tiles are on a GPU.
+        ValueError
+            If a copy is not allowed.
+        """
+        if self._xp is not np:
+            raise TypeError("the tiles are on a GPU: use .to_host(), or .to_dense() for an array of CuPy")
+        if copy is False:
+            raise ValueError("a dense array of tiles is a copy: leave out copy=False")
+        return self.to_dense().astype(self.dtype if dtype is None else dtype, copy=False)
 
     def to_dense(self) -> Any:
         """Return the matrix as an array, NumPy's or CuPy's, in the order of the given one.

@@ -1,6 +1,8 @@
 """Density matrices against dense diagonalization: what is asked is kept, bounds hold and are close."""
 
+import dataclasses
 import itertools
+import logging
 import re
 
 import numpy as np
@@ -419,10 +421,47 @@ def test_the_result_is_shown_and_drawn():
     found = spectile.density_matrix(h, electrons=20, error=1e-4, block=8)
     for part in ("40 x 40", "20 electrons", f"error {found.error:.2g}", f"gap at least {found.gap:.4g}"):
         assert part in repr(found)
+        assert part in found._repr_html_()
+    assert "<svg" in found._repr_html_() and "<svg" not in dataclasses.replace(found, history=[])._repr_html_()
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")
     axes = found.plot()
     assert len(axes.lines) == 4 and all(len(line.get_xdata()) == len(found.history) for line in axes.lines)
+
+
+def test_what_is_done_is_told_to_the_logger(caplog):
+    h, _ = insulator(9, 40, 1, 0.8)
+    with caplog.at_level(logging.INFO, "spectile.density"):
+        found = spectile.density_matrix(h, electrons=20, error=1e-4, block=8)
+    (told,) = (record.getMessage() for record in caplog.records)
+    for part in (f"error {found.error:.2g}", f"{len(found.history)} steps", f"{found.products} products"):
+        assert part in told
+    caplog.clear()
+    with caplog.at_level(logging.DEBUG, "spectile.density"):
+        spectile.density_matrix(h, electrons=20, error=1e-4, block=8)
+    steps = [record.getMessage() for record in caplog.records if record.getMessage().startswith("step ")]
+    assert len(steps) >= len(found.history) and all(" gap " in step for step in steps[-len(found.history) :])
+
+
+def test_explain_tells_the_methods_and_computes_nothing(monkeypatch):
+    h, _ = insulator(9, 40, 1, 0.8)
+    words = {"electrons": 20, "error": 1e-4, "block": 8}
+    found = spectile.density_matrix(h, **words)
+    monkeypatch.setattr(TileMatrix, "_multiply", None)
+    listed = spectile.explain(spectile.density_matrix, h, **words, method="trs4")
+    assert [one.kernel for one in listed] == ["trs4", "sp2_accelerated", "sp2", "mcweeny"]
+    assert np.isnan(listed[0].seconds) and [one.seconds for one in listed[1:]] == [None] * 3
+    assert "25 of 25 tiles" in listed[0].why and "unknown" in listed[0].why
+    planned = spectile.explain(spectile.density_matrix, h, **words, start=found)[0]
+    assert planned.kernel == "sp2_accelerated" and f"about {len(found.history)} steps" in planned.why
+    (thermal,) = spectile.explain(spectile.density_matrix, h, **words, beta=1.0)
+    assert thermal.kernel == "fermi"
+    for wrong in ({"electrons": 41}, {"method": "best"}, {"electrons": 1, "mu": 0.0}):
+        with pytest.raises(ValueError) as asked:
+            spectile.explain(spectile.density_matrix, h, **(words | wrong))
+        with pytest.raises(ValueError) as called:
+            spectile.density_matrix(h, **(words | wrong))
+        assert str(asked.value) == str(called.value)
 
 
 def test_a_projector_is_its_own_density_matrix():

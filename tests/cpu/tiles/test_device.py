@@ -186,6 +186,8 @@ def test_operations_are_those_of_the_host(cupy: Any, dtype: str, hermitian: bool
         np.testing.assert_allclose(there.eigenvalue_bounds(), host.eigenvalue_bounds(), rtol=1e-6)
     with pytest.raises(ValueError, match="on a GPU"):
         there + host
+    with pytest.raises(TypeError, match="the tiles are on a GPU"):
+        np.asarray(there)
 
 
 def test_functions_run_where_the_matrix_is(cupy: Any) -> None:

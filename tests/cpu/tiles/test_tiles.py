@@ -327,3 +327,23 @@ def test_examples_of_methods_run():
     for test in doctest.DocTestFinder().find(TileMatrix, "TileMatrix", globs={"TileMatrix": TileMatrix}):
         runner.run(test, out=said.append)
     assert runner.tries > 15 and not runner.failures, "".join(said)
+
+
+@pytest.mark.parametrize("hermitian", [True, False])
+def test_numpy_reads_it_as_the_dense_matrix(hermitian):
+    a = random_matrix(3, (9, 9), "complex64", hermitian=hermitian)
+    x = TileMatrix.from_dense(a, [4, 5], hermitian=hermitian, permutation=np.arange(9)[::-1])
+    np.testing.assert_array_equal(np.asarray(x), a)
+    assert np.asarray(x).dtype == np.complex64 and np.array(x, dtype=np.complex128).dtype == np.complex128
+    assert np.linalg.norm(x) == np.linalg.norm(a)
+    with pytest.raises(ValueError, match="is a copy"):
+        np.asarray(x, copy=False)
+    with pytest.raises(TypeError):
+        np.ones((9, 9)) @ x
+
+
+def test_a_notebook_shows_what_the_console_shows():
+    x = TileMatrix.from_dense(np.eye(6), [2, 4], hermitian=True)
+    shown = x._repr_html_()
+    for part in repr(x).removeprefix("TileMatrix(").removesuffix(")").split(", "):
+        assert f"<td>{part}</td>" in shown
