@@ -164,17 +164,16 @@ def _found(asked: _Asked, s: Any) -> DensityMatrix:
     guess = None if start is None else start.factor
     # A factor of another type would make P of that type.
     alike = guess is not None and guess.dtype == overlap.dtype
-    near = refined(overlap, 1e-2, start=guess if alike else None).z
-    rough = near.norm("spectral") ** 2
+    near = refined(overlap, 1e-2, start=guess if alike else None)
+    rough = near.norm**2
     size = max(1.0, rough) * max(1.0, h.norm("spectral"))
     refused: ValueError | None = None
     for share, sharper in ((0.5, 1.0), (0.5, 1e-2), (0.05, 1e-2), (0.05, 1e-4)):
         # What the factor and the products lack is small beside the error, and smaller where a small gap enlarges it.
         fine = 0.1 * share * sharper * error / max(1.0, rough)
-        factor = refined(overlap, min(1e-2, 0.2 * fine), start=near)
-        near = factor.z
+        factor = near = refined(overlap, min(1e-2, 0.2 * fine), start=near.z)
         # A Fermi function has no gap to be safe by: it takes the factor as inexact.
-        z = near if beta is None else factor.factor(overlap)
+        z = factor.z._bounded(factor.norm) if beta is None else factor.factor(overlap)
         inner = z.H._times(h._times(z, fine / math.sqrt(size)), fine, half="upper")
         try:
             found = _orthogonal(inner, electrons, mu, share * error / rough, beta, method, start, asked=error)
@@ -182,8 +181,8 @@ def _found(asked: _Asked, s: Any) -> DensityMatrix:
             refused = reason
             continue
         if beta is None:
-            found = _of_pencil(found, inner, factor.size + near.norm("spectral") ** 2 * overlap.error.fro)
-        p = z._times(found.matrix, 0.02 * error / z.norm("spectral"))._times(z.H, 0.02 * error, half="upper")
+            found = _of_pencil(found, inner, factor.size + factor.norm**2 * overlap.error.fro)
+        p = z._times(found.matrix, 0.02 * error / factor.norm)._times(z.H, 0.02 * error, half="upper")
         if p.error.fro <= error:
             return dataclasses.replace(found, matrix=p, error=p.error.fro, factor=factor.factor(overlap))
         refused = ValueError(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from spectile.tiles import Error, TileMatrix
 from spectile.tiles.types import EXACT, SLACK
 
 _MOST_STEPS, _PASSES = 60, 4
+#: Powers of which a spectral norm is bounded by, and what each is off by, of a matrix whose norm is near 1.
+_MOST_SQUARINGS, _CLOSE = 6, 1e-3
 #: What a step makes of the singular values of S^(1/2) Z.
 _STEP = Polynomial((0.0, 15 / 8, 0.0, -10 / 8, 0.0, 3 / 8))
 
@@ -214,19 +217,24 @@ class Refined:
 
     def factor(self, s: TileMatrix) -> TileMatrix:
         """Return Z with its distance from an exact inverse factor of the exact S."""
-        return self.z._with(error=_distance(self.z, self.residual, s.error, self.size))
+        return self.z._bounded(self.norm)._with(error=_distance(self.norm, self.residual, s.error, self.size))
+
+    @cached_property
+    def norm(self) -> float:
+        """What the spectral norm of Z is at most."""
+        return spectral_norm(self.z)
 
     def root(self, s: TileMatrix) -> tuple[TileMatrix, float]:
         """Return S^(-1/2) with its error, and the part of that which is not of the error of S.
 
         The iteration began at the identity.
         """
-        z, norm = self.z, self.z.norm("spectral")
+        z, norm = self.z, self.norm
         half = self._angle() / 2 if self.size < 0.5 else math.inf
         made = z.hermitian_part()
         if half >= 1:
             return made, math.inf
-        off = _distance(z, self.residual, EXACT, self.size).fro
+        off = _distance(norm, self.residual, EXACT, self.size).fro
         skew = 0.5 * (z - z.H)
         n = (skew.norm() + skew.error.fro + off) * SLACK
         c = half / math.sqrt(1 - half**2)
@@ -304,9 +312,29 @@ def refined(s: TileMatrix, error: float, cap: float = 1e-2, start: TileMatrix | 
     return best
 
 
-def _distance(z: TileMatrix, residual: TileMatrix, error: Error, size: float) -> Error:
-    """Bound how far Z is from the exact inverse factor of a matrix that S differs from by `error`."""
-    norm = z.norm("spectral")
+def spectral_norm(z: TileMatrix) -> float:
+    """Bound the spectral norm of what is stored of a matrix, closer than its rows and columns do.
+
+    ``||Z||^(2 p) = ||(Z^H Z)^p||``: what the bound of a power is too large by counts by its root of degree 2 p.
+    """
+    best = z.norm("spectral")
+    if best == 0:
+        return 0.0
+    scaled, scale, degree = 1 / best * z._with(error=EXACT), best, 1
+    power = scaled.H._times(scaled, _CLOSE, "spectral", half="upper")
+    for _ in range(_MOST_SQUARINGS):
+        size = (power.norm("spectral") + power.error.spectral) * SLACK
+        degree *= 2
+        scale *= size ** (1 / degree) * SLACK
+        if scale > 0.98 * best or size == 0:
+            break
+        best, power = min(best, scale), 1 / size * power
+        power = power._times(power, _CLOSE, "spectral", half="square")
+    return min(best, scale)
+
+
+def _distance(norm: float, residual: TileMatrix, error: Error, size: float) -> Error:
+    """Bound how far Z, of at most this norm, is from the exact inverse factor of what S differs from by `error`."""
     # Z^H S Z - I for the exact S.
     fro = size + norm**2 * error.fro
     spectral = min(fro, residual.norm("spectral") + residual.error.spectral + norm**2 * error.spectral)

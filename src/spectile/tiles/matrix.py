@@ -63,7 +63,7 @@ class TileMatrix:
     """
 
     __array_ufunc__ = None  # NumPy leaves `array @ matrix` to us, which refuses it
-    __slots__ = ("_spectral", "data", "error", "layout", "norms", "permutation", "products")
+    __slots__ = ("_known", "_spectral", "data", "error", "layout", "norms", "permutation", "products")
 
     def __init__(
         self, layout: Layout, data: Any, *, error: Error = EXACT, permutation: Any = None, norms: Any = None
@@ -72,6 +72,7 @@ class TileMatrix:
         self.layout, self.data, self.error, self.permutation = layout, data, error, permutation
         self.norms = norms_.tile_norms(self._xp, data, layout) if norms is None else norms
         self._spectral: np.ndarray | None = None
+        self._known = math.inf
         self.products = 0
         if not np.isfinite(self.norms).all():
             t = int(np.flatnonzero(~np.isfinite(self.norms))[0])
@@ -367,8 +368,17 @@ class TileMatrix:
         """
         fro = norms_.root_of_squares(self.norms, 1.0 + self.layout.mirrored)
         if _spectral(kind):
-            return min(fro, norms_.spectral_bound(self.spectral_norms, self.layout))
+            # Rows and columns have nothing to add to what is known better.
+            return min(
+                fro, self._known if self._known < fro else norms_.spectral_bound(self.spectral_norms, self.layout)
+            )
         return fro
+
+    def _bounded(self, norm: float) -> TileMatrix:
+        """Return the matrix, of whose spectral norm this bound is known."""
+        made = self._with()
+        made._known = min(self._known, norm)
+        return made
 
     @property
     def spectral_norms(self) -> np.ndarray:
@@ -599,7 +609,8 @@ class TileMatrix:
         layout, order = self.layout.transposed()
         data = gather(self._xp, self.data, self.layout, layout, order, np.ones(len(order), bool))
         data = data.conj() if data.dtype.kind == "c" else data
-        return TileMatrix(layout, data, error=self.error, permutation=self.permutation, norms=self.norms[order])
+        made = TileMatrix(layout, data, error=self.error, permutation=self.permutation, norms=self.norms[order])
+        return made._bounded(self._known)
 
     @property
     def H(self) -> TileMatrix:
@@ -902,8 +913,11 @@ class TileMatrix:
     # --- Inside ---
 
     def _with(self, **changed: Any) -> TileMatrix:
+        """Return the matrix with another error or permutation, or with tiles of the same norms."""
         held = {"error": self.error, "permutation": self.permutation, "norms": self.norms, "data": self.data} | changed
-        return TileMatrix(self.layout, held.pop("data"), **held)
+        made = TileMatrix(self.layout, held.pop("data"), **held)
+        made._known = self._known
+        return made
 
     def _require_square(self, what: str) -> None:
         if not np.array_equal(self.rows, self.columns):
