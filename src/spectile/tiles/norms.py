@@ -94,8 +94,8 @@ def absolute_sums(xp: Any, data: Any, layout: Layout) -> tuple[np.ndarray, np.nd
     slack = 1 + (int(layout.heights.max()) + int(layout.widths.max())) * 2.0**-52
     sizes = layout.heights, layout.widths
     if xp is not np:
-        firsts, counts = (_firsts(size) for size in sizes), (int(size.sum()) for size in sizes)
-        rows, columns = launch.line_sums(data, layout.placed(), *firsts, *counts)
+        (first_rows, first_columns), (count, width) = map(_firsts, sizes), (int(size.sum()) for size in sizes)
+        rows, columns = launch.line_sums(data, layout.placed(), first_rows, first_columns, count, width)
         return rows.get() * slack, columns.get() * slack
     moduli, tile = _moduli(data), owners(np, layout.starts)
     place = np.arange(len(tile)) - layout.starts[:-1][tile]
