@@ -135,7 +135,7 @@ def spgemm(
         If the shapes, of the mask and of C too, or the lengths of arrays do not fit, an index is out of range, an entry
         is NaN or infinite, float16 cannot hold a row, a complex factor meets tf32 or float16, sums of the sizes of
         products of integers are beyond their type (on a GPU, beyond 2**53) and no `precision` is named, or a factor is
-        on a GPU that is not the current one.
+        on a GPU that is not the current one, or `devices` are not there.
     MemoryError
         If `memory_limit` is too small for one row, and the message names what suffices, or a dense C does not fit.
     KeyboardInterrupt

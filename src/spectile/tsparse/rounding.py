@@ -25,9 +25,14 @@ Rounded = tuple[np.ndarray, np.ndarray, Exponents | None]  # values of A and of 
 
 
 def round_tf32(values: Any, xp: Any = np) -> Any:
-    """Round float32 to 10 stored bits of mantissa, ties away from zero (``cvt.rna.tf32.f32``)."""
+    """Round float32 to 11 significant bits, ties away from zero: ``cvt.rna.tf32.f32``, and below its range as well."""
     values = xp.ascontiguousarray(values, dtype=np.float32)
     rounded = ((values.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+    small = xp.abs(values) < np.float32(2.0**-126)  # whose stored bits are not their significant ones
+    if bool(small.any()):
+        bits = values[small].astype(np.float64).view(np.uint64)
+        bits = (bits + np.uint64(2**41)) & np.uint64(2**64 - 2**42)
+        rounded[small] = bits.view(np.float64).astype(np.float32)
     return xp.where(xp.isnan(values), values, rounded)
 
 

@@ -1,5 +1,8 @@
 """Sparse products on the CPU: pattern, rounding, the paper's counts, and worded errors."""
 
+import ctypes
+from importlib import resources
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -7,6 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spectile.tsparse import error_bound, rounding, spgemm, symbolic
+
+from ...on_host import host_library
 
 PRECISIONS = ("float64", "float32", "tf32", "float16")
 QUICK = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -397,13 +402,40 @@ def test_eleven_bits_are_those_of_float16():
         np.testing.assert_array_equal(rounding.eleven_bits(np.ldexp(values, power)), np.ldexp(expected, power))
 
 
-def test_tf32_rounds_ties_away_from_zero():
-    units = np.arange(1024, 2048) * np.float32(2.0**-10)
-    for part, up in ((0.25, 0), (0.5, 1), (0.75, 1)):
-        moved = (units + np.float32(part * 2.0**-10)).astype(np.float32)
+@pytest.fixture(scope="module")
+def tf32_of_the_device(tmp_path_factory):
+    """Return the device's rounding to tf32, compiled for the host."""
+    shims = """
+#include <cstring>
+#define __device__
+#define __forceinline__ inline
+using u64 = unsigned long long;
+static inline u64 __double_as_longlong(double x) { u64 bits; std::memcpy(&bits, &x, 8); return bits; }
+static inline double __longlong_as_double(u64 bits) { double x; std::memcpy(&x, &bits, 8); return x; }
+"""
+    text = (resources.files("spectile.tsparse.cuda") / "half.cuh").read_text()
+    function = text[text.index("__device__ __forceinline__ float tf32_bits") :].partition("}\n")[0] + "}\n"
+    call = 'extern "C" void round_all(int n, float* x) { for (int i = 0; i < n; ++i) x[i] = tf32_bits(x[i]); }'
+    library = host_library(tmp_path_factory.mktemp("tf32") / "tf32", shims + function + call)
+
+    def rounded(values):
+        out = np.array(values, np.float32)
+        library.round_all(len(out), ctypes.c_void_p(out.ctypes.data))
+        return out
+
+    return rounded
+
+
+@pytest.mark.parametrize("power", [0, 100, -126, -127, -130, -137])
+def test_tf32_rounds_ties_away_from_zero(power, tf32_of_the_device):
+    """To 11 significant bits, also where float32 has fewer than 24."""
+    units = np.ldexp(np.arange(1024, 2048) * 2.0**-10, power)
+    for part, up in ((0, 0), (0.25, 0), (0.5, 1), (0.75, 1)):
+        moved = (units + np.ldexp(part * 2.0**-10, power)).astype(np.float32)
+        expected = (units + np.ldexp(up * 2.0**-10, power)).astype(np.float32)
         for sign in (1, -1):
-            found = rounding.round_tf32(sign * moved)
-            np.testing.assert_array_equal(found, sign * (units + np.float32(up * 2.0**-10)))
+            np.testing.assert_array_equal(rounding.round_tf32(sign * moved), sign * expected)
+            np.testing.assert_array_equal(tf32_of_the_device(sign * moved), sign * expected)
 
 
 @pytest.mark.parametrize("tiny", ["rows of A", "columns of B"])

@@ -63,7 +63,8 @@ def wide(kind, rng):
 def test_half_of_a_product_with_the_transpose(kind, where, longest, monkeypatch):
     """The bits of the whole product, whether the other factor is turned or made anew."""
     monkeypatch.setattr(turn, "_LONGEST", longest)
-    monkeypatch.setattr(turn, "_WORTH_MIRRORING", 1)
+    monkeypatch.setattr(turn, "_WORTH_MIRRORING", 0)
+    monkeypatch.setattr(turn, "_WORTH_AN_ENTRY", 0)
     mirrored, real = [], turn._mirrored
     monkeypatch.setattr(turn, "_mirrored", lambda *arrays: mirrored.append(1) or real(*arrays))
     A = wide(kind, np.random.default_rng(1))
@@ -81,6 +82,15 @@ def test_half_of_a_product_with_the_transpose(kind, where, longest, monkeypatch)
                 np.testing.assert_array_equal(found if where == "host" else found.get(), getattr(whole, attribute))
             if name == "adjoint":
                 np.testing.assert_array_equal(whole.toarray(), whole.toarray().conj().T)
+
+
+@pytest.mark.parametrize("rows", [3000, 300])
+def test_what_is_not_worth_mirroring_is_made_whole(rows, monkeypatch):
+    """Few products for each entry of C, or few in all."""
+    monkeypatch.setattr(turn, "_mirrored", None)
+    A = on_gpu(random(rows, 30_000, 0.01, np.random.default_rng(4)))
+    C = spgemm(A, A.T)
+    np.testing.assert_allclose(C.toarray().get(), (A @ A.T).toarray().get(), rtol=1e-12, atol=1e-12)
 
 
 def test_a_factor_that_is_out_of_order_and_its_transpose():

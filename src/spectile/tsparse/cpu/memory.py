@@ -10,7 +10,7 @@ from spectile.tsparse.types import Precision
 
 _SMALL = 2**14  # bytes of objects, of lists and of parts that are worked on one at a time
 #: Bytes an entry, at most: to convert to CSR, to sort and to sum duplicates, and to round.
-_ARRANGED, _IN_ORDER, _ROUNDED = 28, 44, {"tf32": 17, "float16": 60}
+_ARRANGED, _IN_ORDER, _ROUNDED = 28, 44, {"tf32": 26, "float16": 60}
 #: Columns from which they may be renumbered, and how many times more than entries there have to be.
 _MANY_COLUMNS, _EMPTY_COLUMNS = 2**16, 64
 _BLOCK_BYTES = 80  # of a block of rows whose products are counted

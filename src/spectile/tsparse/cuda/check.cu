@@ -20,7 +20,7 @@ __device__ __forceinline__ bool is_finite(T x) {
 #if REAL_VALUES
 // Rounds a finite value as the precision takes it; returns what it finds.
 __device__ __forceinline__ int round_value(int rounding, IN x, VALUE& y) {
-    if (rounding == TF32) y = __uint_as_float((__float_as_uint(float(y)) + 0x1000u) & 0xffffe000u);
+    if (rounding == TF32) y = tf32_bits(float(y));
     if (rounding != HALF) return 0;
     const IN size = x < 0 ? -x : x;
     y = eleven_bits(x);
