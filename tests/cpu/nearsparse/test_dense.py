@@ -10,7 +10,7 @@ import pytest
 
 from spectile.nearsparse import explain, spamm
 from spectile.nearsparse.cpu import run
-from spectile.nearsparse.cpu.dense import is_faster
+from spectile.nearsparse.cpu.dense import is_faster, is_taken_at_once
 from spectile.nearsparse.cpu.norms import Maps
 from spectile.nearsparse.types import Request
 
@@ -49,7 +49,7 @@ def test_a_small_product_takes_no_norms_before_they_are_asked_for(dtype: str, mo
     with pytest.raises(ValueError, match="is below what rounding"):
         spamm((least * a).astype(dtype), (least * b).astype(dtype), rtol=1e-2, method="auto", backend="cpu")
     zeros, bad = np.zeros_like(a), b.copy()
-    bad[3, 5] = np.inf
+    bad[3, 5] = complex(0, np.nan) if dtype == "c16" else np.inf
     with pytest.raises(ValueError, match="b holds NaN"):
         spamm(zeros, bad, tau=0.0, method="auto", backend="cpu")
 
@@ -97,6 +97,12 @@ def test_the_choice_follows_the_work(precision: str) -> None:
         faster = [is_faster(shape, given, share) for share in shares]
         assert faster == sorted(faster) and faster[-1]
         assert all(is_faster(shape, request, share) for share, dense in zip(shares, faster, strict=True) if dense)
+    for shape in itertools.product(sizes, repeat=3):
+        for one in (request, given):
+            # Sure of it where skipping nearly nothing is no faster, and not where skipping half of all is.
+            sure, never = is_faster(shape, one, 0.05), not is_faster(shape, one, 0.5)
+            assert not sure or is_taken_at_once(shape, one)
+            assert not never or not is_taken_at_once(shape, one)
     # The larger a cube, the more of its products may be valid.
     least = [sum(is_faster((n, n, n), request, share) for share in shares) for n in sizes]
     assert least == sorted(least, reverse=True) and least[0] == len(shares) and least[-1] < 4

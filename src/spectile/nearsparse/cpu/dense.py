@@ -22,6 +22,8 @@ TILED = 1.45
 SQUARED, PACKED, READ, STORED, WRITTEN = 5.0, 25.0, 4.0, 12.0, 4.0
 # Those of a search for a threshold in small norm maps, and of the calls of one product.
 SEARCHED, CALLED = 8e6, 3e6
+# What finding out is weighed against: skipping where so small a share is multiplied.
+LEAST_SHARE = 0.05
 
 
 def is_faster(shape: tuple[int, int, int], request: Request, share: float) -> bool:
@@ -34,14 +36,32 @@ def is_faster(shape: tuple[int, int, int], request: Request, share: float) -> bo
     request : Request
         What is wanted; a threshold that is searched counts.
     share : float
-        Of the tile products; a threshold that is not yet known leaves at least none.
+        Of the tile products.
     """
+    dense, skipping, _ = _costs(shape, request, share)
+    return dense <= skipping
+
+
+def is_taken_at_once(shape: tuple[int, int, int], request: Request) -> bool:
+    """Return whether the dense product is taken before it is known how many tile products are valid.
+
+    That is the choice which loses least where it is wrong: to the skipping of nearly all, or to norms and a search
+    after which the dense product is taken all the same.
+    """
+    if request.valid_ratio is not None:
+        return is_faster(shape, request, request.valid_ratio)
+    dense, skipping, found = _costs(shape, request, LEAST_SHARE)
+    return dense / skipping <= (found + dense) / dense
+
+
+def _costs(shape: tuple[int, int, int], request: Request, share: float) -> tuple[float, float, float]:
+    """Return the costs of the dense product and of skipping, and what of this finds out how much is valid."""
     m, k, n = shape
     parts = request.arithmetic.parts
     products, given, made = parts**2 * m * k * n, parts * (m * k + k * n), parts * m * n
     dense = products + READ * given + WRITTEN * made
-    skipping = TILED * share * products + (SQUARED + PACKED * math.sqrt(share)) * given + STORED * made + CALLED
-    return dense <= skipping + (SEARCHED if request.tau is None else 0.0)
+    found = SQUARED * given + (SEARCHED if request.tau is None else 0.0)
+    return dense, found + TILED * share * products + PACKED * math.sqrt(share) * given + STORED * made + CALLED, found
 
 
 def needs_norms(request: Request, shape: tuple[int, int, int]) -> bool:
@@ -61,13 +81,15 @@ def tells(out: Any, request: Request, shape: tuple[int, int, int]) -> bool:
     NaN and infinity in A or B leave some in C; and no entry of C is above ``||A||_F ||B||_F``, so that one that is far
     above what underflows is enough to see that rounding stays within `rtol`.
     """
-    if request.check_finite and not np.isfinite(out).all():
-        return False
+    real = [out.real, out.imag] if out.dtype.kind == "c" else [out]
+    with np.errstate(invalid="ignore"):  # NaN is the largest and the least where there is one
+        ends = [float(end) for part in real for end in (part.max(), part.min())]
+    if not all(map(math.isfinite, ends)):
+        return request.rtol is None and not request.check_finite
     if request.rtol is None:
         return True
     terms = rounding_terms(shape, request.precision)
-    largest = max(float(abs(part).max()) for part in ((out.real, out.imag) if out.dtype.kind == "c" else (out,)))
-    return terms.underflow <= 0.9 * (request.rtol - terms.relative) * largest < math.inf
+    return terms.underflow <= 0.9 * (request.rtol - terms.relative) * max(map(abs, ends))
 
 
 def multiply(a: Any, b: Any, alpha: float, out: Any) -> None:

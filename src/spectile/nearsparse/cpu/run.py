@@ -135,7 +135,7 @@ def _one(
     """
     shape = (*a.shape, b.shape[1])
     request = dataclasses.replace(request, block=_block(request, shape))
-    at_once = chooses and dense.is_faster(shape, request, request.valid_ratio or 0.0)
+    at_once = chooses and dense.is_taken_at_once(shape, request)
     if at_once and fresh and not dense.needs_norms(request, shape):
         dense.multiply(as_summed(a), as_summed(b), request.alpha, out)
         if dense.tells(out, request, shape):

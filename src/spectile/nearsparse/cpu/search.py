@@ -77,14 +77,14 @@ def _bounder(norms_a: Any, norms_b: Any) -> Callable[[float], float]:
     norms_bt = np.ascontiguousarray(norms_b.T)
     rows, parallel = norms_a.shape[0], norms_a.size * norms_b.shape[1] > SERIAL**3
     unit = square_unit(float(norms_a.max(initial=0.0)) * float(norms_b.max(initial=0.0)))
-    # A task is a row, or all of them where their sums take no longer than to hand them out.
-    step, threads = (1, blas_threads()) if parallel else (max(1, rows), 1)
+    threads = blas_threads() if parallel else 1
 
     def bound(tau: float) -> float:
-        squares = results(
-            range(0, rows, step), threads, lambda i: _skipped(norms_a, norms_bt, tau, unit, i, min(i + step, rows))
-        )
-        return math.sqrt(sum(squares)) / unit * NORM_SLACK["float64"]
+        if parallel:  # a task is a row
+            square = sum(results(range(rows), threads, lambda i: _skipped(norms_a, norms_bt, tau, unit, i, i + 1)))
+        else:
+            square = _skipped(norms_a, norms_bt, tau, unit, 0, rows)
+        return math.sqrt(square) / unit * NORM_SLACK["float64"]
 
     return bound
 
