@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import reprlib
@@ -23,6 +24,9 @@ from spectile.kpm.types import Array, Engine
 
 #: Times or energies whose vectors are summed in one pass.
 PASS = 16
+#: Sums on a GPU up to which two terms at a time are the least traffic: 1 + K blocks a term, and 3 + K/4 by copies of 8.
+#: NumPy would make copies of its own.
+PAIRED = {"numpy": 0, "cupy": 2}
 #: Points up to which a function of energy is looked at before it is called not smooth.
 MOST_POINTS = 1 << 18
 
@@ -452,28 +456,41 @@ def column_sums(
 def summed(terms: Terms, coefficients: Array, run: Run) -> Any:
     """Return Σ_m c_mk T_m|v⟩ for every k, shape (K, N, R), of terms that have not begun; c has the shape (M, K).
 
-    The sums are made in the layout of the recurrence, some terms at a time, by products of matrices.  They are the
-    stage at hand of the run, and go on where its file left them.
+    The sums are made in the layout of the recurrence, some terms at a time.  They are the stage at hand of the run, and
+    go on where its file left them.  Few sums take the last two terms, which lie in memory; many are worth copies of
+    more terms, each of which then costs less reading and writing of the sums.
     """
     c = np.asarray(coefficients)
-    kinds = [(c.real, np.flatnonzero(c.real.any(axis=0))), (c.imag, np.flatnonzero(c.imag.any(axis=0)))]
-    weights = np.concatenate([part[:, columns] for part, columns in kinds], axis=1)
     first = terms.blocks()
     xp = terms.engine.xp
     real = np.empty(0, terms.dtype).real.dtype
-    held = [xp.empty((TOGETHER, _flat(block, real).size), real) for block in first]
-    sums = [xp.zeros((weights.shape[1], _flat(block, real).size), real) for block in first]
+    few = PAIRED[xp.__name__]
+    if few and _are_complex(first, terms):
+        # Real and imaginary parts are neighbours: one sum takes a coefficient's two parts.
+        number, kinds = np.result_type(real, np.complex64), [(c, np.arange(c.shape[1]))]
+    else:
+        number = real
+        kinds = [(part, np.flatnonzero(part.any(axis=0))) for part in (c.real, c.imag)]
+    weights = np.concatenate([part[:, columns] for part, columns in kinds], axis=1).astype(number)
+    together = 2 if weights.shape[1] <= few else TOGETHER
+    sums = [xp.zeros((weights.shape[1], _flat(block, number).size), number) for block in first]
+    held = [xp.empty((TOGETHER, total.shape[1]), number) for total in sums] if together == TOGETHER else []
+    latest: list[list[Any]] = [[] for _ in sums]
     for m in range(_order(run, terms, sums), len(c)):
         if m:
             terms.step()
-        for part, block in zip(held, terms.blocks(), strict=True):
-            part[m % TOGETHER] = _flat(block, real)
-        count = m % TOGETHER + 1
-        if count == TOGETHER or m == len(c) - 1:
-            if weights.shape[1]:
-                these = xp.asarray(weights[m + 1 - count : m + 1].T.astype(real))
-                for part, total in zip(held, sums, strict=True):
-                    total += these @ part[:count]
+        for n, block in enumerate(terms.blocks()):
+            one = _flat(block, number)
+            if held:
+                held[n][m % TOGETHER] = one
+            else:
+                latest[n].append(one)  # the next step leaves it as it is
+        count = m % together + 1
+        if count == together or m == len(c) - 1:
+            these = np.ascontiguousarray(weights[m + 1 - count : m + 1].T)
+            for n, total in enumerate(sums):
+                _add(total, these, held[n][:count] if held else latest[n])
+            latest = [[] for _ in sums]
             _pause(run, terms, m, sums)
     terms.finish()
 
@@ -481,15 +498,65 @@ def summed(terms: Terms, coefficients: Array, run: Run) -> Any:
         blocks = [total[place].view(one.dtype).reshape(one.shape) for total, one in zip(sums, first, strict=True)]
         return terms.vectors(blocks)
 
-    complex_sums = c.dtype.kind == "c"
-    dtype = np.result_type(terms.dtype, np.complex64) if complex_sums else terms.dtype
+    dtype = np.result_type(terms.dtype, np.complex64) if c.dtype.kind == "c" else terms.dtype
     like = terms.vectors()
     result = xp.zeros((c.shape[1], *like.shape), dtype)
-    for place, k in enumerate(kinds[0][1]):
-        result[k] += vectors(place)
-    for place, k in enumerate(kinds[1][1], len(kinds[0][1])):
-        result[k] += 1j * vectors(place)
+    place = 0
+    for factor, (_, columns) in zip((1, 1j), kinds, strict=False):
+        for k in columns:
+            result[k] += vectors(place) if factor == 1 else factor * vectors(place)
+            place += 1
     return result
+
+
+def _are_complex(blocks: list[Any], terms: Terms) -> bool:
+    """Return whether the numbers of a recurrence's blocks are complex ones, or pairs that are."""
+    if terms.doubled:
+        return all(block.ndim == 2 and block.shape[1] % 2 == 0 and block.flags.c_contiguous for block in blocks)
+    return all(block.dtype.kind == "c" for block in blocks)
+
+
+def _add(total: Any, weights: Array, terms: Any) -> None:
+    """Add Σ_t weights_kt terms_t to each total_k: all of one type, the terms in one piece, or one or two apart."""
+    xp: Any = namespace(total)
+    if xp is np:
+        if isinstance(terms, list):
+            terms = np.stack(terms)
+        total += weights @ terms
+    elif isinstance(terms, list):
+        for one, factors in zip(total, weights, strict=True):
+            _pair_kernel()(terms[0], terms[-1], factors[0], factors[1] if len(terms) == 2 else 0, one)
+    else:
+        length = terms.shape[1]
+        _sums_kernel()(terms, xp.asarray(weights), length, len(total), len(terms), total, size=length)
+
+
+@functools.cache
+def _pair_kernel() -> Any:
+    import cupy
+
+    return cupy.ElementwiseKernel("T a, T b, T x, T y", "T total", "total += x * a + y * b", "spectile_kpm_pair")
+
+
+@functools.cache
+def _sums_kernel() -> Any:
+    """Return the kernel that reads up to `TOGETHER` terms once for all sums."""
+    import cupy
+
+    code = f"""
+    T x[{TOGETHER}];
+    #pragma unroll
+    for (int t = 0; t < {TOGETHER}; ++t) x[t] = t < count ? terms[t * length + i] : T(0);
+    for (int k = 0; k < sums; ++k) {{
+        T sum = total[k * length + i];
+        #pragma unroll
+        for (int t = 0; t < {TOGETHER}; ++t) if (t < count) sum += weights[k * count + t] * x[t];
+        total[k * length + i] = sum;
+    }}
+    """
+    return cupy.ElementwiseKernel(
+        "raw T terms, raw T weights, int64 length, int32 sums, int32 count", "raw T total", code, "spectile_kpm_sums"
+    )
 
 
 def _pause(run: Run, terms: Terms, order: int, sums: list[Any]) -> None:

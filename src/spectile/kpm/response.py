@@ -37,8 +37,9 @@ from spectile.kpm.types import Array, Engine, Kernel
 Formula = Literal["bastin", "greenwood"]
 #: Share of the free memory that kept vectors may take.
 SHARE = 0.7
-#: Vectors of a block that are kept on the right, at most, and those that exist beside all that are kept.
-RIGHT, BESIDE = 64, 12
+#: Vectors of a block that are kept on the right: so many at least, so many where there is room, as larger products are
+#: nearer a GPU's peak; and those that exist beside all that are kept.
+RIGHT, MOST_RIGHT, BESIDE = 64, 256, 12
 #: By how much the bounds are widened on either side, so that damped edges of a spectrum are integrated to their ends.
 MARGIN = 0.06
 #: Products of energies and moments that are made at a time.
@@ -213,8 +214,9 @@ def _correlated(
         given = given * (np.sqrt(engine.num_rows) / engine.xp.sqrt(norms)).astype(norms.dtype)
         num_vectors, seed = given.shape[1], -1
     require_host_free(3 * 16 * num_vectors * num_moments**2, "the moments of all vectors")
-    start = random_source(engine, seed) if given is None else lambda first, stop: given[:, first:stop]
-    one, two = (Observable(each, engine, name) for each, name in zip(operators, "AB", strict=True))
+    start = _random(engine, seed) if given is None else lambda first, stop: given[:, first:stop]
+    one = Observable(operators[0], engine, "A")
+    two = one if operators[1] is operators[0] else Observable(operators[1], engine, "B")
 
     def work(tried: tuple[float, float]) -> tuple[Array, tuple[float, float]]:
         low, high = tried
@@ -282,6 +284,29 @@ class _Expansion:
         most = max(1, min(8, columns_at_once(self.engine, 4), memory // each))
         return 1 << (most.bit_length() - 1)
 
+    def _product(self, dtype: np.dtype[Any], width: int) -> Callable[[Any], Any]:
+        """Return what multiplies B with blocks of so many vectors: on a GPU by the recurrence's kernel of one product.
+
+        It takes the vectors in their order, of which cuSPARSE makes columns before and after.
+        """
+        matrix = self.B._matrix
+        if self.engine.xp is np or matrix is None or not matrix.dtype == self.engine.dtype == dtype:
+            return self.B
+        import cupy
+
+        from spectile.kpm.cuda.common import PLAIN
+        from spectile.kpm.cuda.csr.launch import CsrOperator
+
+        step = CsrOperator(matrix).launcher(width, PLAIN)
+        unused = cupy.empty((2, width))
+
+        def product(block: Any) -> Any:
+            image = cupy.empty_like(block, order="C")
+            step(cupy.ascontiguousarray(block), image, 1.0, 0.0, 0.0, unused)
+            return image
+
+        return product
+
     def fill(self, moments: Array, start: Callable[[], Any], memory: int) -> None:
         """Write the moments of the vectors that `start` returns, shape (R, M, M), in so many bytes for vectors."""
         run, xp, count = self.run, self.engine.xp, self.count
@@ -290,10 +315,11 @@ class _Expansion:
         kinds = self._kinds(block)
         # Vectors of either kind that are kept: as many on the left as possible, fewer on the right.
         held = memory // (n * width * max(kind.itemsize for kind in kinds)) - BESIDE
-        right_count = max(1, min(RIGHT, count, held // 3))
+        right_count = max(1, min(RIGHT, count, held // 3), min(MOST_RIGHT, count, held - count))
         left_count = max(1, min(count, held - right_count))
         pieces = [slice(k, min(k + right_count, count)) for k in range(0, count, right_count)]
         chunks = [slice(m, min(m + left_count, count)) for m in range(0, count, left_count)]
+        times_b = self._product(kinds[1], width)
         run.progress.total = run.progress.done + (count - 1) * width * (1 + len(chunks))
         if run.past(len(pieces) * len(chunks)):
             return
@@ -306,7 +332,7 @@ class _Expansion:
                 if m:
                     left.step()
                 if not done:
-                    xp.conj(left.vectors().T, out=lefts[:, m - rows.start])
+                    _keep(lefts, m - rows.start, left.vectors(), conjugated=True)
                 run.pause(dict)
             if done:
                 continue
@@ -316,7 +342,7 @@ class _Expansion:
                     while at < n_right:
                         right.step()
                         at += 1
-                    rights[:, n_right - columns.start] = self.B(right.vectors()).T
+                    _keep(rights, n_right - columns.start, times_b(right.vectors()))
                 # One vector after the other: of matrices in two dimensions nothing is copied, not even transposed, and
                 # a GPU's library splits the long sums among all multiprocessors.
                 for one, left_kept, right_kept in zip(moments, lefts, rights, strict=True):
@@ -324,6 +350,42 @@ class _Expansion:
                     one[rows, columns] = on_host(product)
             right.finish()
         left.finish()
+
+
+def _random(engine: Engine, seed: int) -> Callable[[int, int], Any]:
+    """Return ``source(first, stop)``: the random vectors of these numbers, made where the engine works."""
+    if engine.xp is np:
+        return random_source(engine, seed)
+
+    def source(first: int, stop: int) -> Any:
+        recursion: Any = engine.random(seed, first, stop - first, 1.0, 0.0)
+        return recursion.vectors(recursion.blocks())
+
+    return source
+
+
+def _keep(kept: Any, place: int, block: Any, *, conjugated: bool = False) -> None:
+    """Write each vector of a block (N, R), or its conjugate, to a row: kept has the shape (R, rows, N)."""
+    if isinstance(block, np.ndarray) or not block.flags.c_contiguous:
+        kept[:, place] = block.conj().T if conjugated else block.T
+        return
+    length, width = block.shape
+    turned = _turning_kernel(conjugated and block.dtype.kind == "c")
+    turned(block, width, kept.shape[1], place, length, kept, size=length)
+
+
+@functools.cache
+def _turning_kernel(conjugated: bool) -> Any:
+    """Return the kernel whose threads read the numbers of a row, which are neighbours, and write each to its vector."""
+    import cupy
+
+    value = "conj(block[i * width + r])" if conjugated else "block[i * width + r]"
+    return cupy.ElementwiseKernel(
+        "raw S block, int64 width, int64 rows, int64 place, int64 length",
+        "raw T kept",
+        f"for (long long r = 0; r < width; ++r) kept[(r * rows + place) * length + i] = T({value});",
+        "spectile_kpm_turned",
+    )
 
 
 class Conductivity:
@@ -593,9 +655,11 @@ def conductivity(
     >>> float(round(sigma(5.0), 9)), bool(sigma(0.0) > 10)
     (0.0, True)
     """
-    operators = []
+    operators: list[Any] = []
     for name, direction in (("alpha", alpha), ("beta", beta)):
-        if isinstance(direction, str):
+        if operators and isinstance(alpha, str) and alpha == direction:
+            operators *= 2
+        elif isinstance(direction, str):
             if positions is None:
                 raise ValueError(
                     f"{name}={direction!r} needs positions=, one for each row of H: give them, or an operator"

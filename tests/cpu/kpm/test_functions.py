@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse as sp
 from scipy.sparse.linalg import aslinearoperator, expm_multiply
 
-from spectile.kpm import apply, evolve, greens_function
+from spectile.kpm import apply, evolve, functions, greens_function
 from spectile.kpm.operators.lattices import anderson, chain
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 
@@ -38,6 +38,22 @@ def test_evolution_is_scipys_and_unitary(form, kind):
         exact = expm_multiply(-1j * time * matrix.astype(complex), psi.astype(complex))
         assert np.linalg.norm(state - exact) < 1e-12 * np.linalg.norm(psi) * max(1, abs(time))
         np.testing.assert_allclose(np.linalg.norm(state, axis=0), np.linalg.norm(psi, axis=0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["f", "c"])
+@pytest.mark.parametrize("form", FORMS)
+def test_sums_of_the_last_two_terms_are_those_of_copies(form, kind, monkeypatch):
+    H = FORMS[form]
+    psi = states(H.shape[0], 3, kind)
+
+    def found():
+        images = [apply(f, H, psi, backend="cpu") for f in (np.cos, lambda e: np.exp(1j * e), lambda e: 0 * e + 2)]
+        return [evolve(H, psi, 3.0, backend="cpu"), *images]
+
+    copied = found()
+    monkeypatch.setitem(functions.PAIRED, "numpy", 2)
+    for one, other in zip(found(), copied, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-13 * abs(other).max())
 
 
 def test_many_times_in_passes_a_far_offset_and_one_state():

@@ -32,6 +32,12 @@ def test_functions_are_those_of_the_cpu(form, width):
     found = evolve(H, psi, times, backend="cuda")
     assert isinstance(found, cupy.ndarray) and found.shape == (20, *psi.shape)
     np.testing.assert_allclose(found.get(), evolve(H, psi, times, backend="cpu"), atol=1e-10)
+    # Few times and many are summed in two ways, of real vectors in a third.
+    for few in (1.5, [-1.0, 2.0], [0.5, 1.0, 4.0]):
+        for start in (psi, psi.real, psi.astype(np.complex64)):
+            np.testing.assert_allclose(
+                evolve(H, start, few, backend="cuda").get(), evolve(H, start, few, backend="cpu"), atol=1e-10
+            )
     image = apply(np.cos, H, cupy.asarray(psi))
     np.testing.assert_allclose(image.get(), apply(np.cos, H, psi, backend="cpu"), atol=1e-10)
     for i in ([0, 9], None):
@@ -39,6 +45,22 @@ def test_functions_are_those_of_the_cpu(form, width):
         np.testing.assert_allclose(
             on_host(mine), greens_function(H, i, [4, 5], [0.1, 1.0], 0.4, backend="cpu"), atol=1e-9
         )
+
+
+@pytest.mark.parametrize("width", [1, 3, 11])
+@pytest.mark.parametrize("form", FORMS)
+def test_moments_with_an_operator_like_h_are_those_of_the_cpu(form, width):
+    H = FORMS[form]
+    B = H.matrix() if isinstance(H, TopologicalInsulator) else H
+    for A, other in ((B, B), (None, B @ B), (B, None)):
+        for given in (
+            {"num_vectors": width, "rng": 1},
+            {"vectors": np.exp(1j * np.arange(H.shape[0] * width)).reshape(-1, width)},
+        ):
+            here = correlator(H, A, other, num_moments=70, backend="cpu", **given)
+            there = correlator(H, A, other, num_moments=70, bounds=here.bounds, backend="cuda", **given)
+            size = abs(here.moments_by_vector).max()
+            np.testing.assert_allclose(there.moments_by_vector, here.moments_by_vector, atol=1e-11 * size)
 
 
 @pytest.mark.parametrize("memory_limit", [None, 1 << 20])
