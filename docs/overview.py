@@ -18,7 +18,6 @@ def main() -> None:
     for ax, paper in zip(drawing.axes[0], drawn, strict=True):
         PANELS[paper](drawing, ax, frames[paper])
     drawing.save(ROOT / "docs/overview.svg")
-    (ROOT / "docs/overview.png").unlink()
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def test_empty_slots_say_why_and_take_little_room(tmp_path):
         "hatched: first, second (absent); not measured on this device; third (MemoryError: 9 bytes)",
     }
     assert empty.get_position().width < 0.6 * filled.get_position().width
-    assert all((tmp_path / name).stat().st_size > 100 for name in ("a.svg", "a.png"))
+    assert (tmp_path / "a.svg").stat().st_size > 100
 
 
 def test_a_blank_panel_is_refused(tmp_path):
