@@ -10,9 +10,14 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
+from filelock import FileLock
+
+# Options of Snakemake here: the node has fewer cores than the profiles ask for.
+HERE = ("--set-threads", "measure_case=1")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol")
 
 
@@ -25,6 +30,13 @@ def obstacle():
     """Return why Slurm cannot be started here, or None; as root on Debian its missing packages are installed."""
     if os.geteuid() != 0:
         return "a real Slurm is started by root only: run `make test-cluster` as root, in a container for example"
+    with FileLock(Path(tempfile.gettempdir()) / "spectile-tests-slurm.lock"):  # two workers install once
+        _install()
+    missing = [program for program in PROGRAMS if not find(program)]
+    return f"{', '.join(missing)} are not found: install Debian's slurm-wlm and munge" if missing else None
+
+
+def _install():
     if not all(map(find, PROGRAMS)) and shutil.which("apt-get"):
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
@@ -32,8 +44,6 @@ def obstacle():
         if subprocess.run(install, env=environment, **quiet).returncode != 0:
             subprocess.run(["apt-get", "update", "-q"], env=environment, **quiet)
             subprocess.run(install, env=environment, **quiet)
-    missing = [program for program in PROGRAMS if not find(program)]
-    return f"{', '.join(missing)} are not found: install Debian's slurm-wlm and munge" if missing else None
 
 
 def free_port():
