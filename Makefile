@@ -19,10 +19,13 @@ KERNELS = $(shell find src -name "*.cu" -o -name "*.cuh")
 CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\)\..*/cuda\1/p')
 # spectile.torch is tested on the CPU, and the plain name brings gigabytes of CUDA's libraries.
 TORCH := torch==2.13.0+cpu
+# Most modules of the tests' tools are never imported, and Python compiles those that are.
+UNCOMPILED := --quiet --disable-pip-version-check --no-compile
 LIBRARY := .$(if $(CUDA),[$(CUDA)])
 STUDY := src/spectile_study
 
-# Two workers, each with whole files of tests; folders are named with the long ones first, which then end together.
+# Two workers, each with whole files of tests (and one with all of tests/study: tests/conftest.py); folders are named with
+# the long ones first, which then end together.
 # Threads that wait in BLAS or OpenMP would take the processor from the other worker.  A GPU is not shared by two.
 WORKERS := $(if $(CUDA),0,2)
 PYTEST := OPENBLAS_NUM_THREADS=1 OMP_WAIT_POLICY=passive pytest -q --durations=15 -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -103,8 +106,8 @@ $(VENV)/installed: pyproject.toml $(STUDY)/pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/installed-dev: pyproject.toml $(STUDY)/pyproject.toml | $(VENV)/bin/python
 	@echo "Installing spectile and the tools of its tests into $(VENV), a minute or two"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$(if $(CUDA),$(CUDA)$(comma),)compile,jax,mpi]" -e "$(STUDY)[dev]"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" \
+	$(BIN)/python -m pip install $(UNCOMPILED) -e ".[$(if $(CUDA),$(CUDA)$(comma),)compile,jax,mpi]" -e "$(STUDY)[dev]"
+	@$(BIN)/python -m pip install $(UNCOMPILED) "$(TORCH)" \
 	  || { test -z "$$CI" && echo "no CPU build of PyTorch here: the tests of spectile.torch are skipped (make TORCH=torch takes any)"; }
 	@touch $@ $(VENV)/installed
 

@@ -57,6 +57,22 @@ def pytest_configure(config):
         config.addinivalue_line("markers", f"{marker}: of SciPy's own tests")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give all of tests/study to one worker: its files share the records that they read and draw."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class BySharing(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            folder = file.rpartition("/")[0]
+            return folder if folder == "tests/study" else file
+
+    return BySharing(config, log)
+
+
 @pytest.fixture(scope="session")
 def run_ranks():
     """Return ``run(program, ranks, *arguments)``: a Python program on MPI ranks; skip where MPI is missing."""
