@@ -4,6 +4,7 @@ And a speed-up is over the method that the reader is told of.
 """
 
 import re
+from functools import cache
 
 import numpy as np
 import pandas
@@ -14,7 +15,7 @@ from matplotlib.text import Text
 from spectile_study.bench import provenance, stats
 from spectile_study.figures.palette import look
 
-from ..workflow.truth import recompute, same
+from ..workflow.truth import by_record, recompute, same
 from .recorded import ROOT, drawing, frame, of
 
 DRAWINGS = [element for paper in provenance.PAPERS for element in of(paper).values()]
@@ -69,15 +70,23 @@ def test_cells_follow_what_they_cite_and_nothing_else(element):
         assert shown(element, slowed(table, row, 2.0)).equals(cells), f"{row['case']} is drawn and not cited"
 
 
-def baselines(row, table, value):
-    """Return the methods of the row's record over which its speed-up is `value`."""
-    others = table[(table["record"] == row["record"]) & table["status"].isin(stats.PASSED)]
-    others = others[others["method"] != row["method"]]
-    found = set()
-    for _, other in others.iterrows():
-        if len(other["samples_s"]) and same(value, stats.paired_ratio(other["samples_s"], row["samples_s"]).median):
-            found.add(other["method"])
-    return found
+@cache
+def samples(paper):
+    """Return the samples of every method of each record that passed."""
+    table = frame(paper)
+    passed = table[table["status"].isin(stats.PASSED)]
+    return {
+        record: dict(zip(rows["method"], rows["samples_s"], strict=True)) for record, rows in by_record(passed).items()
+    }
+
+
+def baselines(timed, method, value):
+    """Return the methods of a record over which the speed-up of one of them is `value`."""
+    return {
+        other
+        for other, base in timed.items()
+        if other != method and len(base) and same(value, stats.paired_ratio(base, timed[method]).median)
+    }
 
 
 def told(element, drawn):
@@ -90,14 +99,12 @@ def told(element, drawn):
 
 @pytest.mark.parametrize("element", DRAWINGS, ids=name)
 def test_the_baseline_of_a_speedup_is_named(element):
-    table = frame(element.paper)
     drawn = drawing(element)
     notes = drawn.notes if element.is_figure else drawn.sources
     marks = [note for note in notes if note["y_column"] == "speedup"]
     text = told(element, drawn).lower()
-    rows = {(row["record"], row["method"]): row for _, row in table.iterrows()}
     for mark in marks:
-        over = baselines(rows[mark["record"], mark["method"]], table, mark["y"])
+        over = baselines(samples(element.paper)[mark["record"]], mark["method"], mark["y"])
         assert over, f"{mark} is a speed-up over no method of its case"
         labels = {look(method).label for method in over}
         # A vendor's library, or a method of ours: its name, without the type of the numbers or how it is called.
