@@ -6,7 +6,9 @@ import numpy as np
 import pandas
 import pytest
 
+from spectile_study.__main__ import main
 from spectile_study.bench import archive, record
+from spectile_study.figures.elements import elements
 
 from .conftest import ROOT, snakemake
 from .faulty import workflow as faulty
@@ -46,23 +48,39 @@ def test_an_edited_median_is_drawn_again(tmp_path):
 RECORDED = {
     path.name: sorted(path.glob("*.parquet")) for path in sorted((ROOT / "results/recorded").glob("*")) if path.is_dir()
 }
-#: Of the machine with most records everything is made; the report and the page of all machines are made of the same.
+#: Of the machine with most records everything is made, by Snakemake; of the others what its jobs run, in this process.
 FULLEST = max(RECORDED, key=lambda machine: sum(path.stat().st_size for path in RECORDED[machine]))
 
 
-@pytest.mark.parametrize("machine", RECORDED)
-def test_recorded_results_redraw_and_measure_nothing(workflow_copy, machine):
-    wanted = [] if machine == FULLEST else ["figures", f"results/{machine}/claims.html"]
-    options = [*wanted, "--cores", "2", "--config", "source=recorded", f"machine={machine}"]
+def check_drawings(results, machine):
+    """Hold every mark of what was drawn of a recorded machine against its records."""
+    for frame_path in RECORDED[machine]:
+        frame = record.read_frame(frame_path)
+        for path in results.rglob(f"{frame_path.stem}_*.marks.tsv"):
+            check_marks(path, frame)
+
+
+def test_recorded_results_redraw_and_measure_nothing(workflow_copy):
     done = []
+    options = ("--cores", "2", "--config", "source=recorded", f"machine={FULLEST}")
     taken = faulty.quiet_seconds(lambda: done.append(snakemake(workflow_copy, *options)))
     assert taken < 2 * 60  # a minute on two cores
     printed = done[0].stdout + done[0].stderr
     assert "redraw_evd" in printed and "measure_case" not in printed and "fetch_matrix" not in printed
-    for frame_path in (workflow_copy / f"results/recorded/{machine}").glob("*.parquet"):
-        frame = record.read_frame(frame_path)
-        for path in (workflow_copy / f"results/{machine}").rglob(f"{frame_path.stem}_*.marks.tsv"):
-            check_marks(path, frame)
+    check_drawings(workflow_copy / f"results/{FULLEST}", FULLEST)
+
+
+@pytest.mark.parametrize("machine", sorted(set(RECORDED) - {FULLEST}))
+def test_records_of_every_machine_are_drawn_and_judged(machine, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for path in RECORDED[machine]:
+        words = ["draw", "--study", ".", "--paper", path.stem, "--results", tmp_path, "--from", path]
+        assert main([str(word) for word in words]) == 0
+        assert len(list(tmp_path.rglob(f"{path.stem}_*.marks.tsv"))) == len(elements(path.stem))
+    words = ["claims", "--claims", "config/claims.tsv", "--out", tmp_path / "claims.html", "--frames"]
+    assert main([str(word) for word in (*words, *RECORDED[machine])]) == 0
+    assert (tmp_path / "claims.html").stat().st_size > 1000
+    check_drawings(tmp_path, machine)
 
 
 def test_everything_draws_from_nothing(workflow_copy):
@@ -70,7 +88,8 @@ def test_everything_draws_from_nothing(workflow_copy):
     kept.parent.mkdir()
     kept.write_text("<svg/>")
     shown = "results/nowhere/rules.svg"
-    snakemake(workflow_copy, "--cores", "2", "figures", shown, "--config", "source=recorded", "machine=nowhere")
+    wanted = ("figures", shown, "--config", "source=recorded", "machine=nowhere", "papers=[tsparse,evd,kpm]")
+    snakemake(workflow_copy, "--cores", "2", *wanted)
     assert (workflow_copy / shown).read_text() == "<svg/>"
     for path in (workflow_copy / "results/nowhere").rglob("*.marks.tsv"):
         assert len(pandas.read_csv(path, sep="\t")) == 0, f"{path.name} has marks and there was no record"

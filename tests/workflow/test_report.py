@@ -21,10 +21,23 @@ from .truth import check_marks
 SHORT = ["--cores", "2", "--config", "papers=[spamm]", "rounds=3", "budget_s=1"]
 
 
+def keep_least(sheet):
+    """Keep of a run sheet the quick cases of Table 1, and of each other study and element those of the least order.
+
+    Larger ones take the same way in more time; each quick case is measured by a test of its own.
+    """
+    rows = pandas.read_csv(sheet, sep="\t", dtype=str, keep_default_na=False)
+    quick = rows[rows["run"].str.split(",").map(lambda runs: "quick" in runs)]
+    order = pandas.to_numeric(quick["n"]).fillna(0)
+    least = order.groupby([quick["study"], quick["element"], quick["operator"]]).transform("min")
+    quick[(order == least) | (quick["element"] == "t1")].to_csv(sheet, sep="\t", index=False)
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """Return a folder with a finished short run."""
     folder = copy_workflow(tmp_path_factory.mktemp("run"))
+    keep_least(folder / "config/spamm.tsv")
     snakemake(folder, *SHORT)
     return folder
 
@@ -38,7 +51,7 @@ def test_second_run_has_nothing_to_do(finished):
 def test_every_mark_recomputes_from_the_samples(finished):
     frame = record.read_frame(finished / "results/this/spamm.parquet")
     drawn = sum(check_marks(path, frame) for path in (finished / "results/this").rglob("*.marks.tsv"))
-    assert drawn > 36
+    assert drawn > 24
 
 
 def test_records_hold_no_failure(finished):
