@@ -256,6 +256,9 @@ def _may_refuse(
         least = min(float(np.min(norm(x))) for x in (a, b))
         if least < LEAST_NORM["float64"]:
             return True
+    lifted = 2.0**8 * ALIGNED.get(name, 0.0)
+    if "rtol" in keywords and any(float(np.min(norm(x))) < lifted * math.sqrt(x.size) for x in (a, b)):
+        return True
     sizes = np.broadcast_to(norm(a), shape[:-2]) * np.broadcast_to(norm(b), shape[:-2])
     if name == "float16c16" and np.max(sizes) > 60000:
         return True
@@ -300,7 +303,8 @@ def _check_one(
         allowed += (k + 2) * norms.least * math.sqrt(found.size)
         # Tensor cores round small entries as if they were larger.
         lifts = ALIGNED.get(name, 0.0) * math.sqrt(a.size), ALIGNED.get(name, 0.0) * math.sqrt(b.size)
-        allowed += 3 * abs(alpha) * (k + 4) * ROUNDING[name][0] * (norm(a) * lifts[1] + norm(b) * lifts[0])
+        lifted = norm(a) * lifts[1] + norm(b) * lifts[0] + lifts[0] * lifts[1]
+        allowed += 3 * abs(alpha) * (k + 4) * ROUNDING[name][0] * lifted
         holds(bound <= allowed * (1 + 1e-3), f"the bound is {bound:.3g}, {float(allowed):.3g} would do")
         if "rtol" in keywords and alpha == 1 and beta == 0:
             limit = keywords["rtol"] * size
@@ -312,6 +316,7 @@ def _check_one(
     if keywords["backend"] == "cuda":
         # Whose products of norms are beyond float64 a GPU multiplies, whatever tau is.
         below = min(below, np.longdouble(_largest("float64")) * (1 - slack))
+        below = 0 if max(norm(a), norm(b)) > _largest("float64") / 2 else below
     low, high = norms.share(above), norms.share(below)
     holds(low - 1e-12 <= one["valid_ratio"] <= high + 1e-12, f"valid_ratio {one['valid_ratio']}, not {low} to {high}")
     holds(one["executed_ratio"] >= one["valid_ratio"], "executed_ratio is below valid_ratio")

@@ -84,7 +84,8 @@ def rounding_bound(
     result = (1 + relative) * product + abs(beta) * norm_c
     # Zeros lose nothing.
     products = k * abs(alpha) if norm_a > 0 and norm_b > 0 else 0.0
-    underflow = row.result_underflow + row.product_underflow * (products + 2 * (norm_c > 0 or products > 0))
+    own = row.result_underflow + 2 * row.product_underflow if norm_c > 0 or products > 0 else 0.0
+    underflow = row.product_underflow * products + own
     return (bound + row.result_roundoff * result) * NORM_SLACK["float64"] + underflow * math.sqrt(m * n)
 
 

@@ -102,3 +102,9 @@ def test_squares_in_a_unit_stay_within_float64(size):
     if size < math.inf:
         assert 2.0**-80 < unit * size <= 2.0**24 and 0 < (unit * size) ** 2 < math.inf
     assert bounds.square_unit(0.0) == 1
+
+
+@pytest.mark.parametrize("precision", UNIT)
+def test_a_product_of_zeros_is_exact_and_one_of_infinite_norms_is_not_bounded(precision):
+    assert bounds.rounding_bound(SHAPE, 0.0, 5.0, precision) == bounds.rounding_bound(SHAPE, 3.0, 0.0, precision) == 0
+    assert bounds.rounding_bound(SHAPE, math.inf, 0.0, precision) == math.inf
