@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -197,6 +199,20 @@ def forget_launches() -> None:
     """Let `launched` begin anew."""
     for known in list(_KERNELS.values()):
         known.launched = False
+
+
+@contextmanager
+def noting_launches() -> Iterator[list[Kernel]]:
+    """Give a list that holds, when the block ends, the kernels that were launched in it."""
+    found: list[Kernel] = []
+    before = [known for known in list(_KERNELS.values()) if known.launched]
+    forget_launches()
+    try:
+        yield found
+    finally:
+        found += [known for known in list(_KERNELS.values()) if known.launched]
+        for known in before:
+            known.launched = True
 
 
 def _by_value(arguments: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from spectile.core import replay
 from spectile.core.device import describe
 
 _CGROUPS, _PROC = Path("/sys/fs/cgroup"), Path("/proc")
@@ -27,7 +28,12 @@ def free_bytes() -> int:
 
 
 def require_free(memory_bytes: int, what: str) -> None:
-    """Raise MemoryError, with the bytes, if the device has fewer than `memory_bytes` free for `what`."""
+    """Raise MemoryError, with the bytes, if the device has fewer than `memory_bytes` free for `what`.
+
+    What repeated calls keep for the next one is freed before that.
+    """
+    if memory_bytes > free_bytes():
+        replay.drop()
     if memory_bytes > free_bytes():
         raise _too_little(memory_bytes, what)
 

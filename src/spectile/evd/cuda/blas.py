@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 from typing import Any
 
 import numpy as np
@@ -13,24 +15,35 @@ from spectile.evd.types import SCALARS, scalar_of
 
 
 class Blas:
-    """cuBLAS products on pointers, on the current stream."""
+    """cuBLAS products on pointers, on the current stream, which may be captured.
+
+    CuPy's own bindings refuse a stream that is captured.  There cuBLAS works in memory of the caller's allocator, which
+    the graph may use again; elsewhere in its own.
+    """
 
     def __init__(self, dtype: Any) -> None:
         import cupy
 
-        cublas = part("cublas")
+        library, stream = _library(), cupy.cuda.get_current_stream()
         self.dtype = np.dtype(dtype)
-        prefix = SCALARS[self.dtype.name].letter
-        self._gemm = getattr(cublas, prefix + "gemm")
-        self._batched = getattr(cublas, prefix + "gemmStridedBatched")
-        self._trsm = getattr(cublas, prefix + "trsm")
-        self._geam = getattr(cublas, prefix + "geam")
-        self._sides = {"L": cublas.CUBLAS_SIDE_LEFT, "R": cublas.CUBLAS_SIDE_RIGHT}
-        self._lower, self._with_diagonal = cublas.CUBLAS_FILL_MODE_LOWER, cublas.CUBLAS_DIAG_NON_UNIT
-        self._handle = part("get_cublas_handle")()
-        cublas.setStream(self._handle, cupy.cuda.get_current_stream().ptr)
-        self._op = {"N": cublas.CUBLAS_OP_N, "C": cublas.CUBLAS_OP_C if self.dtype.kind == "c" else cublas.CUBLAS_OP_T}
+        letter = SCALARS[self.dtype.name].letter.upper()
+        self._gemm, self._batched, self._trsm, self._geam = (
+            library[f"cublas{letter}{name}"] for name in ("gemm_v2", "gemmStridedBatched", "trsm_v2", "geam")
+        )
+        self._handle, self._captured = part("get_cublas_handle")(), stream.is_capturing()
+        self._set_stream, self._current = library["cublasSetStream_v2"], cupy.cuda.get_current_stream
+        _check(self._set_stream(self._handle, stream.ptr))
+        if self._captured:
+            self._room = cupy.empty(_ROOM, np.uint8)
+            _check(library["cublasSetWorkspace_v2"](self._handle, address(self._room), _ROOM))
+        self._op = {"N": 0, "C": 2 if self.dtype.kind == "c" else 1}
         self._scalars: dict[float, Any] = {}
+
+    def _on_stream(self) -> Any:
+        """Return the handle, set to the current stream whatever it was used for since."""
+        if not self._captured:  # that would take its memory, too
+            _check(self._set_stream(self._handle, self._current().ptr))
+        return self._handle
 
     def _scalar(self, value: float) -> int:
         # cuBLAS reads the factors on the host during the call; the arrays stay alive here.
@@ -46,9 +59,11 @@ class Blas:
         if m == 0 or n == 0 or (k == 0 and beta == 1):
             return
         alpha_pointer, beta_pointer = self._scalar(alpha), self._scalar(beta)
-        self._gemm(
-            *(self._handle, self._op[ops[0]], self._op[ops[1]], m, n, k),
-            *(alpha_pointer, a, lda, b, ldb, beta_pointer, c, ldc),
+        _check(
+            self._gemm(
+                *(self._on_stream(), self._op[ops[0]], self._op[ops[1]], m, n, k),
+                *(alpha_pointer, a, lda, b, ldb, beta_pointer, c, ldc),
+            )
         )
 
     def batched(
@@ -59,24 +74,65 @@ class Blas:
         if m == 0 or n == 0 or count <= 0:
             return
         alpha_pointer, beta_pointer = self._scalar(alpha), self._scalar(beta)
-        self._batched(
-            *(self._handle, self._op[ops[0]], self._op[ops[1]], m, n, k),
-            *(alpha_pointer, a, lda, stride_a, b, ldb, stride_b, beta_pointer, c, ldc, stride_c, count),
+        _check(
+            self._batched(
+                *(self._on_stream(), self._op[ops[0]], self._op[ops[1]], m, n, k),
+                *(alpha_pointer, a, lda, stride_a, b, ldb, stride_b, beta_pointer, c, ldc, stride_c, count),
+            )
         )
 
     def solve_lower(self, side: str, op: str, m: int, n: int, lower: int, ld: int, b: int, ldb: int) -> None:
         """B = op(L)⁻¹ B, or B op(L)⁻¹ for side "R", with L lower triangular and B m x n."""
         if m and n:
-            self._trsm(
-                *(self._handle, self._sides[side], self._lower, self._op[op], self._with_diagonal),
-                *(m, n, self._scalar(1.0), lower, ld, b, ldb),
+            _check(
+                self._trsm(
+                    *(self._on_stream(), "LR".index(side), _LOWER, self._op[op], _WITH_DIAGONAL),
+                    *(m, n, self._scalar(1.0), lower, ld, b, ldb),
+                )
             )
 
     def add(self, m: int, n: int, a: int, lda: int, b: int, ldb: int) -> None:
         """B = A + B, both m x n."""
         if m and n:
             one, op = self._scalar(1.0), self._op["N"]
-            self._geam(self._handle, op, op, m, n, one, a, lda, one, b, ldb, b, ldb)
+            _check(self._geam(self._on_stream(), op, op, m, n, one, a, lda, one, b, ldb, b, ldb))
+
+
+#: Memory that cuBLAS has for its own use in a graph, as it is recommended for Hopper.
+_ROOM = 2**25
+#: Of cuBLAS's enumerations: the lower triangle, and a diagonal that is read.
+_LOWER, _WITH_DIAGONAL = 0, 0
+_P, _I, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
+#: Parameters of what is called: a pointer, an integer, or one of 64 bits.
+_PARAMETERS = {
+    "gemm_v2": [_P, *[_I] * 5, _P, _P, _I, _P, _I, _P, _P, _I],
+    "gemmStridedBatched": [_P, *[_I] * 5, _P, _P, _I, _L, _P, _I, _L, _P, _P, _I, _L, _I],
+    "trsm_v2": [_P, *[_I] * 6, _P, _P, _I, _P, _I],
+    "geam": [_P, *[_I] * 4, _P, _P, _I, _P, _P, _I, _P, _I],
+}
+
+
+@functools.cache
+def _library() -> dict[str, Any]:
+    """Return the functions of the cuBLAS that CuPy has loaded."""
+    import cupy
+
+    part("get_cublas_handle")()
+    loaded = ctypes.CDLL(f"libcublas.so.{cupy.cuda.runtime.runtimeGetVersion() // 1000}")
+    functions: dict[str, list[Any]] = {
+        "cublasSetStream_v2": [_P, _P],
+        "cublasSetWorkspace_v2": [_P, _P, ctypes.c_size_t],
+        **{f"cublas{letter}{name}": kinds for letter in "SDCZ" for name, kinds in _PARAMETERS.items()},
+    }
+    found = {name: loaded[name] for name in functions}  # a new object at each look
+    for name, kinds in functions.items():
+        found[name].argtypes = kinds
+    return found
+
+
+def _check(status: int) -> None:
+    if status != 0:
+        raise RuntimeError(f"cuBLAS fails with its status {status}")
 
 
 def add_lower(

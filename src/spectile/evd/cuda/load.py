@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from spectile.core.pointers import address
-from spectile.evd.cuda.matrix import Matrix, as_array, copy_columns, empty_matrix, largest_entry, symmetrize
+from spectile.evd.cuda.matrix import Matrix, as_array, empty_matrix, largest_entry, symmetrize
 from spectile.evd.types import exponent_near_one, require_finite
 
 
-def load_matrix(array: Any, *, lower: bool, check_finite: bool, overwrite: bool = False) -> tuple[Matrix, int]:
+def load_matrix(
+    array: Any, *, lower: bool, check_finite: bool, overwrite: bool = False, into: Matrix | None = None
+) -> tuple[Matrix, int]:
     """Bring one triangle into a full Hermitian work matrix times 2**scale, and return both.
 
     Parameters
@@ -18,6 +22,8 @@ def load_matrix(array: Any, *, lower: bool, check_finite: bool, overwrite: bool 
     lower, check_finite : bool
     overwrite : bool
         Work in the memory of `array` where `fits_in_place`.
+    into : Matrix, optional
+        Work there, whatever `overwrite` says.
 
     Raises
     ------
@@ -25,18 +31,17 @@ def load_matrix(array: Any, *, lower: bool, check_finite: bool, overwrite: bool 
         If the triangle holds NaN or infinity, with and without `check_finite`.
     """
     n, dtype = array.shape[0], array.dtype
-    if overwrite and fits_in_place(array):
+    if overwrite and into is None and fits_in_place(array):
         matrix, triangle = _as_columns(array, lower)
     else:
         # A real symmetric matrix in rows is copied as it lies, which is several times faster than transposed.
         rows = dtype.kind != "c" and array.strides[0] != array.itemsize
-        matrix, triangle = empty_matrix(n, n, dtype), lower != rows
+        matrix, triangle = into or empty_matrix(n, n, dtype), lower != rows
         columns = array.T if rows else array
-        if columns.strides[0] == columns.itemsize and columns.strides[1] >= n * columns.itemsize:
-            copy_columns(address(columns), columns.strides[1], matrix, n, n)
-        else:
-            # Transposed on both sides, because CuPy takes the last index as the fastest.
-            as_array(matrix, n, n).T[...] = columns.T
+        # As integers, because CuPy takes small numbers of single precision for 0; transposed on both sides, because it
+        # takes the last index as the fastest.
+        words = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}.get(dtype.itemsize, dtype)
+        as_array(matrix, n, n).T.view(words)[...] = columns.T.view(words)
     largest = largest_entry(matrix, n, lower=triangle)
     require_finite(largest, lower, check_finite)
     scale = exponent_near_one(largest)

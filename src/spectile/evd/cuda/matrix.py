@@ -230,18 +230,6 @@ def require_in_range(w: Any, below: int) -> Any:
     return w
 
 
-def copy_columns(source: int, source_pitch: int, target: Matrix, rows: int, columns: int) -> None:
-    """Copy columns of contiguous elements, `source_pitch` bytes apart, by the device's copy engine."""
-    import cupy
-
-    runtime, size = cupy.cuda.runtime, target.itemsize
-    stream = cupy.cuda.get_current_stream().ptr
-    runtime.memcpy2DAsync(
-        *(target.pointer, target.ld * size, source, source_pitch, rows * size, columns),
-        *(runtime.memcpyDeviceToDevice, stream),
-    )
-
-
 def shapes(n: int, scalar: Scalar) -> Iterator[tuple[str, Shape]]:
     """Yield every launch of this module for a matrix of order n, with the kernel's name."""
     for name in ("symmetrize", "load_triangle", "load_wide"):

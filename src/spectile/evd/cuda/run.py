@@ -9,12 +9,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 
-from spectile.core import arrays, device, memory
+from spectile.core import arrays, device, memory, replay
 from spectile.core.choice import Candidate
 from spectile.core.compile import prepare
 from spectile.core.devices import Device
@@ -293,14 +293,26 @@ def solve_by_stages(array: Any, options: Options, *, bandwidth: int, block: int)
     """
     n, scalar = array.shape[0], SCALARS[array.dtype.name]
     prepare_stages(n, array.dtype.name, bandwidth, vectors=options.vectors, subset=options.subset)
-    with _work_space("the eigenproblem", array, options) as overwrite:
-        panels, d, e, scale = _two_stages(array, options, overwrite, bandwidth, block)
+    with (
+        _work_space("the eigenproblem", array, options) as overwrite,
+        _parts(array, options, bandwidth, block) as part,
+    ):
+        panels, d, e, scale = _two_stages(array, options, overwrite, bandwidth, block, part)
         if not options.vectors:
             return own_values(wanted_values(d, e, scale, options.subset, scalar), scale, scalar), None
-        w, z, columns = wanted_vectors(d, e, scalar, scale, options.subset)
+        w, z, columns = wanted_vectors(d, e, scalar, scale, options.subset, part)
         if columns:
-            z = _transform_back(panels, z, columns)
-        return own_values(w, scale, scalar), as_array(z, n, columns).astype(array.dtype, copy=False)
+            z = part(_transform_back, panels, z, columns)
+        return own_values(w, scale, scalar), as_array(z, n, columns).astype(array.dtype, copy=part.keeps)
+
+
+def _parts(array: Any, options: Options, bandwidth: int, block: int) -> AbstractContextManager[replay.Direct]:
+    """Give what runs the stages: captured in graphs where the whole spectrum is wanted, whose launches never differ."""
+    n, scalar = array.shape[0], SCALARS[array.dtype.name]
+    if options.subset is not None:
+        return nullcontext(replay.DIRECT)
+    key = ("eigh", n, scalar.name, bandwidth, block, options.vectors)
+    return replay.parts(key, workspace_bytes(n, scalar, device.describe(), vectors=options.vectors))
 
 
 def tridiagonalize_by_stages(array: Any, options: Options, *, bandwidth: int, block: int) -> tuple[Any, Any, Any]:
@@ -383,14 +395,22 @@ def _work_space(what: str, array: Any, options: Options) -> Iterator[bool]:
 
 
 def _two_stages(
-    array: Any, options: Options, overwrite: bool, bandwidth: int, block: int
+    array: Any, options: Options, overwrite: bool, bandwidth: int, block: int, part: replay.Direct = replay.DIRECT
 ) -> tuple[panel.Panels, Any, Any, int]:
     """Return the panels, whose matrix holds the chasing reflectors where vectors are wanted, d, e, and the scale."""
-    a, scale = load_matrix(array, lower=options.lower, check_finite=options.check_finite, overwrite=overwrite)
     n = array.shape[0]
-    panels = band_reduction(a, n, bandwidth=bandwidth, block=block)
-    d, e = chase.chase_band(chase.extract_band(panels), n, bandwidth, a if options.vectors else None)
+    into = part.space(lambda: empty_matrix(n, n, array.dtype)) if part.keeps else None
+    a, scale = load_matrix(
+        array, lower=options.lower, check_finite=options.check_finite, overwrite=overwrite, into=into
+    )
+    panels, d, e = part(_reduce, a, n, bandwidth, block, options.vectors)
     return panels, d, e, scale
+
+
+def _reduce(a: Matrix, n: int, bandwidth: int, block: int, vectors: bool) -> tuple[panel.Panels, Any, Any]:
+    """Return the panels, d and e of a loaded matrix, which is overwritten."""
+    panels = band_reduction(a, n, bandwidth=bandwidth, block=block)
+    return panels, *chase.chase_band(chase.extract_band(panels), n, bandwidth, a if vectors else None)
 
 
 def wanted_values(d: Any, e: Any, scale: int, subset: Subset | None, scalar: Scalar) -> Any:
@@ -411,7 +431,9 @@ def wanted_values(d: Any, e: Any, scale: int, subset: Subset | None, scalar: Sca
     return w[subset.inside(cupy.asnumpy(w), ends)]
 
 
-def wanted_vectors(d: Any, e: Any, scalar: Scalar, scale: int, subset: Subset | None) -> tuple[Any, Matrix, int]:
+def wanted_vectors(
+    d: Any, e: Any, scalar: Scalar, scale: int, subset: Subset | None, part: replay.Direct = replay.DIRECT
+) -> tuple[Any, Matrix, int]:
     """Return the wanted eigenvalues and eigenvectors of a tridiagonal matrix times 2**scale, and how many they are.
 
     A small part of the spectrum is made by itself, by Sturm counts and inverse iteration, else cut from the whole.
@@ -428,27 +450,27 @@ def wanted_vectors(d: Any, e: Any, scalar: Scalar, scale: int, subset: Subset | 
             z = empty_matrix(n, len(w), scalar.wide)
             as_array(z, n, len(w)).T[...] = x.T
             return w, z, len(w)
-    w, z = _all_vectors(d, e, scalar)
+    w, z = _all_vectors(d, e, scalar, part)
     wanted = slice(0, n) if subset is None else subset.of(cupy.asnumpy(w), scalar.real, scale)
     return w[wanted], Matrix(z.at(0, wanted.start), z.ld, z.itemsize, z.owner), wanted.stop - wanted.start
 
 
-def _all_vectors(d: Any, e: Any, scalar: Scalar) -> tuple[Any, Matrix]:
+def _all_vectors(d: Any, e: Any, scalar: Scalar, part: replay.Direct) -> tuple[Any, Matrix]:
     """`divide_and_conquer`, with the eigenvectors as float64 or, for a complex dtype, as complex128."""
     n = len(d)
     if not scalar.is_complex:
-        return divide.divide_and_conquer(d, e)
-    z = empty_matrix(n, n, np.complex128)
+        return divide.divide_and_conquer(d, e, part=part)
+    z = part.space(lambda: empty_matrix(n, n, np.complex128))
     _, order = padded_order(n)
     q = Matrix(z.pointer, -(-order // 16) * 16, 8, z.owner.view(np.float64))
-    w, q = divide.divide_and_conquer(d, e, q)
+    w, q = divide.divide_and_conquer(d, e, q, part)
     source, target = as_array(q, n, n).T, as_array(z, n, n).T
     # From the last column on, so many at a time that what is written lies behind what is still to be read.
     stop = n
     while stop:
         start = min(-(-stop * q.ld // (2 * z.ld)), stop - 1)
-        part = source[start:stop]
-        target[start:stop] = part.copy() if stop <= 2 else part
+        columns = source[start:stop]
+        target[start:stop] = columns.copy() if stop <= 2 else columns
         stop = start
     return w, z
 

@@ -45,7 +45,8 @@ def eigenvectors(
     n = len(d)
     levels, order = padded_order(n)
     leaf = order >> levels
-    d, e, bound = _tear(cupy.asnumpy(d), cupy.asnumpy(e), leaf, order)
+    torn, bound = _tear(cupy.asnumpy(d), cupy.asnumpy(e), leaf, order)
+    d, e = cupy.asarray(torn)
     blas = Blas(np.float64)
     q = empty_matrix(order, order, np.float64)
     w = cupy.empty(order, np.float64)

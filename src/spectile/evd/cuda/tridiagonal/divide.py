@@ -10,6 +10,7 @@ import numpy as np
 from spectile.core.compile import Unit
 from spectile.core.launch import Shape, kernel
 from spectile.core.pointers import address
+from spectile.core.replay import DIRECT, Direct
 from spectile.evd.cuda.blas import Blas
 from spectile.evd.cuda.matrix import Matrix, empty_matrix, scaled_values
 from spectile.evd.cuda.tridiagonal import merge
@@ -25,7 +26,7 @@ def leaf_shape(levels: int, leaf: int) -> tuple[Unit, Shape]:
     return LEAVES[threads], Shape((2**levels,), threads, (2 * threads * (threads + 1) + threads) * 8 + threads * 4)
 
 
-def divide_and_conquer(d: Any, e: Any, space: Matrix | None = None) -> tuple[Any, Matrix]:
+def divide_and_conquer(d: Any, e: Any, space: Matrix | None = None, part: Direct = DIRECT) -> tuple[Any, Matrix]:
     """Return all eigenvalues, ascending, and eigenvectors of the tridiagonal matrix, by divide and conquer in float64.
 
     The order is padded to leaf 2^levels with decoupled entries above the spectrum, so that all merges of a level have
@@ -37,6 +38,8 @@ def divide_and_conquer(d: Any, e: Any, space: Matrix | None = None) -> tuple[Any
     d, e : cupy.ndarray of float64, shape (n,)
     space : Matrix, optional
         Memory for Q: `padded_order` columns, and its leading dimension.
+    part : core.replay.Direct, optional
+        Which runs all up to the last merge, and has the memory.
 
     Returns
     -------
@@ -53,42 +56,72 @@ def divide_and_conquer(d: Any, e: Any, space: Matrix | None = None) -> tuple[Any
 
     n = len(d)
     levels, order = padded_order(n)
+    torn, bound = _tear(cupy.asnumpy(d), cupy.asnumpy(e), order >> levels, order)
+    pair = part.space(lambda: cupy.empty((2, order), np.float64))
+    pair.set(torn)
+    q = space or part.space(lambda: empty_matrix(order, order, np.float64))
+    w, merges, starts, s = part(_merge_halves, pair, q, n)
+    if levels:
+        merge.LastMerge(Blas(np.float64), q, merges, starts, merge_sizes(n), s).run()
+    return scaled_values(w[:n], 0, SCALARS["float64"], bound), q
+
+
+def _merge_halves(pair: Any, q: Matrix, n: int) -> tuple[Any, merge.Merges, tuple[int, int], Any]:
+    """Solve the leaves of a torn matrix and merge, up to the last rank-one problem; its vectors are still to be made.
+
+    Parameters
+    ----------
+    pair : cupy.ndarray, shape (2, order)
+        Diagonal and couplings.
+    q : Matrix
+    n : int
+        Order before padding.
+
+    Returns
+    -------
+    w : cupy.ndarray, shape (order,)
+        Eigenvalues.
+    merges : Merges
+    starts : (int, int)
+        First columns of the halves' blocks in Q.
+    s : cupy.ndarray
+        Room for the rank-one eigenvectors.
+    """
+    import cupy
+
+    d, e = pair
+    levels, order = padded_order(n)
     leaf = order >> levels
-    d, e, bound = _tear(cupy.asnumpy(d), cupy.asnumpy(e), leaf, order)
-    blas = Blas(np.float64)
-    q = space or empty_matrix(order, order, np.float64)
     w = cupy.empty(order, np.float64)
     unit, shape = leaf_shape(levels, leaf)
     kernel(unit, "leaves")(shape, d, e, np.int32(leaf), w, np.uintp(q.pointer), np.int64(q.ld))
     merges = merge.Merges(w, e, order, 2**levels)
-    chunk, step = merge_sizes(n)
+    chunk, _ = merge_sizes(n)
     s = cupy.empty(order * chunk, np.float64)
-    shift, middle = 0, order // 2  # columns of the first and of the second half's blocks: shift, middle - shift
+    blas = Blas(np.float64)
+    starts = (0, order // 2)  # of the first and of the second half's blocks, which change sides at each level
     for level in range(1, levels + 1):
         m = leaf * 2**level
-        merges.solve(q, m, shift)
-        starts = (shift, middle - shift)
-        if m == order:
-            merge.LastMerge(blas, q, merges, starts, (chunk, step), s).run()
-        else:
+        merges.solve(q, m, starts[0])
+        if m < order:
             _merge_level(blas, q, merges, m, starts, chunk, s)
-        shift = middle - shift
-    return scaled_values(w[:n], 0, SCALARS["float64"], bound), q
+            starts = starts[1], starts[0]
+    return w, merges, starts, s
 
 
-def _tear(d: Any, e: Any, leaf: int, order: int) -> tuple[Any, Any, float]:
-    """Return the matrix over its norm, padded and torn between the leaves, on the device; and its norm."""
-    import cupy
-
+def _tear(d: Any, e: Any, leaf: int, order: int) -> tuple[Any, float]:
+    """Return the matrix over its norm, padded and torn between the leaves, as diagonal and couplings; and its norm."""
     n = len(d)
     bound = norm_bound(d, e, "eigenvectors") or 1.0
-    torn, coupling = np.full(order, 2.0), np.zeros(order)
+    both = np.zeros((2, order))
+    torn, coupling = both
+    torn[:] = 2.0
     torn[:n] = d / bound
     coupling[: n - 1] = e[: n - 1] / bound
     cuts = np.arange(leaf, order, leaf)
     torn[cuts - 1] -= np.abs(coupling[cuts - 1])
     torn[cuts] -= np.abs(coupling[cuts - 1])
-    return cupy.asarray(torn), cupy.asarray(coupling), bound
+    return both, bound
 
 
 def _merge_level(
