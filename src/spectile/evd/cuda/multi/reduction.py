@@ -37,8 +37,8 @@ def place_shape(columns: int, bandwidth: int) -> Shape:
 
 
 #: Seconds that the messages of a panel take, which one device does not need, and bytes a second that a device reads of
-#: others while it transposes.
-PANEL_SECONDS, LINK_BYTES = 1.5e-4, 4.6e9
+#: others while it transposes; products are shared where they take this many times as long as what their sharing costs.
+PANEL_SECONDS, LINK_BYTES, MARGIN = 1.5e-4, 3e11, 2.0
 
 
 def pays(n: int, scalar: Scalar, bandwidth: int, parts: int, device: Device) -> bool:
@@ -58,7 +58,7 @@ def pays(n: int, scalar: Scalar, bandwidth: int, parts: int, device: Device) -> 
     panels = n / bandwidth
     mirrored = n**3 / (6 * tuning(device).block) * (parts - 1) / parts**2
     sent = scalar.itemsize * (3 * n * n / 2 + mirrored)
-    return (1 - 1 / parts) * products > panels * PANEL_SECONDS + sent / LINK_BYTES
+    return (1 - 1 / parts) * products > MARGIN * (panels * PANEL_SECONDS + sent / LINK_BYTES)
 
 
 def shapes(n: int, scalar: Scalar, bandwidth: int, block: int, parts: int) -> Iterator[tuple[str, Shape]]:
@@ -109,7 +109,7 @@ class _Share:
             self.a = empty_matrix(columns.n, self._count, dtype)
             self._product = empty_matrix(self._count, bandwidth, dtype)
             self._blas = Blas(dtype)
-            copies = (empty_matrix(columns.n, width, dtype) for _ in range(2)) if member.number else (v, x)
+            copies = [empty_matrix(columns.n, width, dtype) for _ in range(2)] if member.number else [v, x]
         self.v, self.x = copies
         self._unit = EXCHANGE[self.a.scalar.name]
         self._owners: Any = None

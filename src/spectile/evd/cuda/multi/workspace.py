@@ -61,7 +61,10 @@ def require_free(
     piece = piece_bytes(n, scalar, most) if columns else 0
     what = f"the eigenproblem of order {n:,} on {parts} devices"
     home = workspace_bytes(n, scalar, describe(), vectors=columns > 0, overwrite=overwrite)
-    memory.require_free(home + max(share, scalar.wide_bytes * n * most), what)
+    order, result = padded_order(n)[1], scalar.itemsize * n * columns
+    # The result may have the place of Q, where it is no larger.
+    merging = 16 * order * min(CHUNK, most) + (result if result > 8 * order**2 else 0)
+    memory.require_free(home + max(share, scalar.wide_bytes * n * most + merging), what)
     for member in team.others:
         with member.current():
             memory.require_free(max(share, piece), what)
