@@ -150,8 +150,8 @@ def spgemm(
     -----
     Row by row (F. G. Gustavson, "Two fast algorithms for sparse matrices", 1978); on a GPU an analysis chooses for each
     row how its entries are gathered.  ``A @ A.T``, ``A.T @ A`` and those of ``A.conj().T`` are found by their arrays
-    and take half the products, without a `memory_limit`.  The tiles on tensor cores of the paper are measured by the
-    study.
+    and take half the products, without a `memory_limit`, on a GPU where C's entries have many products each.  The tiles
+    on tensor cores of the paper are measured by the study.
 
     On a CPU up to 64 MB of work space are kept for the next call, unless `memory_limit` is given.
 

@@ -57,7 +57,7 @@ def wide(kind, rng):
     return A.astype(kind) * (1 + 2j if np.dtype(kind).kind == "c" else 1)
 
 
-@pytest.mark.parametrize("longest", [2048, 100])
+@pytest.mark.parametrize("longest", [2048, 256, 100])
 @pytest.mark.parametrize("where", ["host", "device"])
 @pytest.mark.parametrize("kind", ["f4", "f8", "F", "D"])
 def test_half_of_a_product_with_the_transpose(kind, where, longest, monkeypatch):

@@ -22,9 +22,10 @@ from spectile.tsparse.selection import owners
 from spectile.tsparse.types import Factor, Precision
 
 #: Entries of a column up to which each counts those before it: the steps of a column are its square over eight.
-_LONGEST = 2048
-#: Products of a triangle, and products for each entry of C, below which mirroring takes what it saves.
-_WORTH_MIRRORING, _WORTH_AN_ENTRY = 2**22, 2
+_LONGEST = 256
+#: Products of a triangle, and products for each entry of C, below which mirroring takes what it saves: on an H200 an
+#: entry takes about 100 ps, and half of a product 6 ps.
+_WORTH_MIRRORING, _WORTH_AN_ENTRY = 2**22, 32
 _SAMPLE = 64  # one part of the rows in so many is counted, to tell the products for each entry
 
 
