@@ -804,7 +804,7 @@ class TileMatrix:
         b = a if other is self else other.whole()
         xp = a._xp
         left, right = product.Factor(a.layout, a.norms), product.Factor(b.layout, b.norms)
-        skipping = product.Skipping(left, right, same=half == "square")
+        skipping = product.skipping(xp, left, right, same=half == "square")
 
         def at(limit: float | None) -> tuple[TileMatrix, Error]:
             tau = 0.0
@@ -812,7 +812,7 @@ class TileMatrix:
                 # What rounding may take is known when the products are, and small but in single precision.
                 reserve = min(product.rounding_at_most(skipping, dtype), limit / 2)
                 tau = skipping.threshold((limit - reserve) * factor, spectral)
-            lists = product.list_products(left, right, skipping, tau, half is not None, dtype)
+            lists = skipping.lists(tau, half is not None, dtype)
             data = product.multiply(
                 xp, a.data.astype(dtype, copy=False), b.data.astype(dtype, copy=False), a.layout, b.layout, lists, dtype
             )

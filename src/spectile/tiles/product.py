@@ -21,7 +21,7 @@ from spectile.tiles import kernels
 from spectile.tiles.cuda import launch
 from spectile.tiles.layout import Layout
 from spectile.tiles.norms import bound_of_map, root_of_squares
-from spectile.tiles.types import SLACK, Error, gamma, underflow
+from spectile.tiles.types import EXACT, SLACK, Error, gamma, underflow
 
 #: Products below which starting threads costs more than it gains, and pieces a thread.
 _SERIAL, _PIECES = 512, 4
@@ -114,6 +114,115 @@ class Skipping:
             guess = near if low < near < high and step < 12 else math.sqrt(low) * math.sqrt(high)
         return best
 
+    def lists(self, tau: float, upper: bool, dtype: Any) -> Lists:
+        """Return the products that tau keeps; with `upper` those of the tiles on and above the diagonal."""
+        return list_products(self.a, self.b, self, tau, upper, dtype)
+
+
+class MappedSkipping:
+    """The same of tiles on a GPU, which looks at all triples of tiles: maps of the norms have zeros where none is.
+
+    Parameters as those of `Skipping`; several thresholds are looked at together, and products are listed there.
+    """
+
+    def __init__(self, a: Factor, b: Factor, same: bool) -> None:
+        self.a, self.b = a, b
+        # Norms are scaled by powers of two to at most 1, so that squares of their sums are in range.
+        units = [2.0 ** max(-1000, math.frexp(float(one.norms.max(initial=0.0)))[1]) for one in (a, b)]
+        self._units = units
+        of_a = _maps(a, units[0])
+        of_b = of_a if b is a or same else _maps(b, units[1])
+        self._maps = launch.Maps(of_a[0], of_b[0], of_a[1], of_b[1])
+        self._known: dict[float, Error] = {0.0: EXACT}
+
+    def error(self, tau: float) -> Error:
+        """Return bounds of what is left out, in both norms."""
+        if tau not in self._known:
+            self._errors([tau])
+        return self._known[tau]
+
+    def _errors(self, taus: Any) -> list[Error]:
+        scaled = np.zeros(launch.TAUS)
+        scaled[: len(taus)] = [self._scaled(tau) for tau in taus]
+        sums = launch.left_out(self._maps, scaled)
+        squares, rows = (sums * sums).sum(axis=(1, 2)).get(), sums.sum(axis=2).max(axis=1).get()
+        columns = sums.sum(axis=1).max(axis=1).get()
+        slack = SLACK * (1 + (sum(self.a.layout.grid) + self.b.layout.grid[1] + 64) * 2.0**-52)
+        for tau, square, row, column in zip(taus, squares.tolist(), rows.tolist(), columns.tolist(), strict=False):
+            # Of sums below 1e-154 the squares are lost.
+            fro, spectral = math.sqrt(square) + 1e-150, math.sqrt(row) * math.sqrt(column) + 1e-150
+            self._known[tau] = Error.of(*(x * slack * self._units[0] * self._units[1] for x in (fro, spectral)))
+        return [self._known[tau] for tau in taus]
+
+    def _scaled(self, tau: float) -> float:
+        return tau / self._units[0] / self._units[1]
+
+    def threshold(self, limit: float, spectral: bool) -> float:
+        """Return a tau that leaves out at most `limit`."""
+        everything = self.error(math.inf)[spectral]
+        if everything <= limit:
+            return math.inf
+        if limit <= 0 or not math.isfinite(everything):
+            return 0.0
+        low, high = 0.0, self._units[0] * self._units[1]  # what is left out at these is known: nothing, everything
+        step = 16.0
+        middle = min(high, limit / math.sqrt(max(1, len(self.a.norms))))
+        taus = [middle * step**place for place in range(-4, 4)]
+        for _ in range(_BISECTIONS):
+            taus = [tau for tau in taus if low < tau < high]
+            if not taus or not taus[0] > 0:
+                break
+            left_out = [error[spectral] for error in self._errors(taus)]
+            good = [tau for tau, size in zip(taus, left_out, strict=True) if size <= limit]
+            low, high = max([low, *good]), min([high, *(tau for tau in taus if tau not in good)])
+            if low and (self._known[low][spectral] >= _CLOSE * limit or high <= 1.02 * low):
+                break
+            # Down by large steps while all leave out too much, and between the two ends once both are known.
+            ratio = (high / low) ** (1 / (launch.TAUS + 1)) if low else step
+            first = low if low else high * step ** -(launch.TAUS + 1)
+            taus = [first * ratio**place for place in range(1, launch.TAUS + 1)]
+        return low
+
+    def lists(self, tau: float, upper: bool, dtype: Any) -> Lists:
+        """Return the products that tau keeps; with `upper` those of the tiles on and above the diagonal."""
+        import cupy
+
+        scaled = self._scaled(tau)
+        counts, sums, terms = launch.kept(self._maps, np.diff(self.b.layout.rows), scaled, upper)
+        places = cupy.flatnonzero(counts.ravel())
+        pointer = cupy.zeros(len(places) + 1, np.int64)
+        pointer[1:] = cupy.cumsum(counts.ravel()[places], dtype=np.int64)
+        listed = launch.listed(self._maps, scaled, places, pointer, int(pointer[-1]))
+        layout = Layout.of_keys(self.a.layout.rows, self.b.layout.columns, places.get(), hermitian=upper)
+        norms = sums.ravel()[places].get() * self._units[0] * self._units[1]
+        rounding = _rounding(norms, terms.ravel()[places].get(), layout, dtype)
+        return Lists(layout, pointer, *listed, self.error(tau), rounding)
+
+
+def _maps(factor: Factor, unit: float) -> tuple[Any, Any]:
+    """Return the maps of norms, divided by a power of two, and of the numbers of the tiles."""
+    import cupy
+
+    layout = factor.layout
+    norms, numbers = np.zeros(layout.grid), np.zeros(layout.grid, np.int32)
+    norms.reshape(-1)[layout.keys] = factor.norms / unit
+    numbers.reshape(-1)[layout.keys] = np.arange(len(layout.keys))
+    return cupy.asarray(norms), cupy.asarray(numbers)
+
+
+#: A GPU looks at so many triples of tiles while the host finds one product in sorted rows.
+_TRIPLES = 1000
+
+
+def skipping(xp: Any, a: Factor, b: Factor, same: bool) -> Skipping | MappedSkipping:
+    """Return what finds the products that are kept, on the host or where the tiles are."""
+    if xp is not np:
+        rows, columns = np.bincount(a.layout.indices, minlength=a.layout.grid[1]), np.diff(b.layout.indptr)
+        triples = math.prod(a.layout.grid) * b.layout.grid[1]
+        if triples <= _TRIPLES * int((rows * columns).sum()):
+            return MappedSkipping(a, b, same)
+    return Skipping(a, b, same)
+
 
 @dataclass(frozen=True)
 class Lists:
@@ -123,18 +232,18 @@ class Lists:
     ----------
     layout : Layout
         Of C.
-    pointer : numpy.ndarray of int64
-        Where the products of each tile of C begin in the lists, and the end.
-    left, right : numpy.ndarray of int32
+    pointer : array of int64
+        Where the products of each tile of C begin in the lists, and the end; of NumPy or CuPy, as the next two.
+    left, right : array of int32
         Numbers of the tiles of A and of B.
     skipped, rounding : Error
         Bounds of what was left out, and of rounding.
     """
 
     layout: Layout
-    pointer: np.ndarray
-    left: np.ndarray
-    right: np.ndarray
+    pointer: Any
+    left: Any
+    right: Any
     skipped: Error
     rounding: Error
 
@@ -167,11 +276,16 @@ def list_products(a: Factor, b: Factor, skipping: Skipping, tau: float, upper: b
 
     _in_pieces(fill, begin)
     layout = Layout(a.layout.rows, b.layout.columns, indptr, indices, hermitian=upper)
+    return Lists(layout, pointer, left, right, skipping.error(tau), _rounding(sums, terms, layout, dtype))
+
+
+def _rounding(sums: np.ndarray, terms: np.ndarray, layout: Layout, dtype: Any) -> Error:
+    """Bound the rounding of tiles by the sums of the products of norms in them, and by the terms of an entry."""
     lost = gamma(terms, dtype) * sums * SLACK + underflow(terms, dtype) * np.sqrt(layout.heights * layout.widths)
-    return Lists(layout, pointer, left, right, skipping.error(tau), bound_of_map(lost, layout))
+    return bound_of_map(lost, layout)
 
 
-def rounding_at_most(skipping: Skipping, dtype: Any) -> float:
+def rounding_at_most(skipping: Skipping | MappedSkipping, dtype: Any) -> float:
     """Bound the rounding of the product with nothing left out, in the Frobenius norm and so in both."""
     a, b = skipping.a.layout, skipping.b.layout
     terms = int(np.bincount(a.tile_rows, a.widths, a.grid[0]).max(initial=0))

@@ -55,7 +55,19 @@ int call(void (*kernel)(A...), void** given, unsigned grid, unsigned threads, in
   return count == sizeof...(A) ? call(kernel, given, std::index_sequence_for<A...>(), grid, threads) : -1;
 }
 """
-NAMES = {"tiles.cu": ("norms", "line_sums", "gather", "add", "dots"), "product.cu": ("multiply",)}
+NAMES = {
+    "tiles.cu": ("norms", "line_sums", "gather", "add", "dots"),
+    "product.cu": ("multiply",),
+    "search.cu": ("left_out", "kept", "list"),
+}
+
+
+class Plain(np.ndarray):
+    """An array of the host that stands in for one of a GPU."""
+
+    def get(self) -> np.ndarray:
+        """Return a copy."""
+        return np.array(self)
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +102,14 @@ def on_host(monkeypatch: pytest.MonkeyPatch, libraries: Any, tmp_path_factory: p
 
     monkeypatch.setattr(launch, "kernel", kernel)
     monkeypatch.setattr(launch, "require_here", lambda name, array: None)
-    filled = lambda shape, dtype=float: np.full(shape, 7, dtype)  # noqa: E731
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(empty=filled, asarray=np.ascontiguousarray))
+    names = "asarray", "argsort", "cumsum", "diff", "flatnonzero", "zeros"
+    module = SimpleNamespace(**{name: _plain(getattr(np, name)) for name in names})
+    module.empty = lambda shape, dtype=float: np.full(shape, 7, dtype).view(Plain)
+    monkeypatch.setitem(sys.modules, "cupy", module)
+
+
+def _plain(function: Any) -> Any:
+    return lambda *arguments, **keywords: np.asarray(function(*arguments, **keywords)).view(Plain)
 
 
 def _places(layout: Layout) -> Places:
@@ -193,3 +211,45 @@ def test_norms_of_small_tiles_beside_large_ones(on_host: None, dtype: str) -> No
         data[3 * 20 + 7] = value
         spoilt = launch.norms(data, places)
         assert np.flatnonzero(~np.isfinite(spoilt)).tolist() == [3]
+
+
+@pytest.mark.parametrize(("seed", "upper"), [(0, False), (1, True)])
+def test_a_search_of_maps_finds_what_the_host_finds(on_host: None, seed: int, upper: bool) -> None:
+    rows, inner = [2, 3, 1, 4, 2], [3, 2] * 20
+    columns = rows if upper else [1, 5, 2]
+    a, b = _matrix("float64", rows, inner, 0.6, seed), _matrix("float64", inner, columns, 0.6, seed + 7)
+    rng = np.random.default_rng(seed)
+    left, right = (product.Factor(x.layout, x.norms * 10.0 ** rng.uniform(-9, 60, len(x.norms))) for x in (a, b))
+    here, there = product.Skipping(left, right, False), product.MappedSkipping(left, right, False)
+    maps = []
+    for one in (left, right):
+        maps.append(np.zeros(one.layout.grid))
+        maps[-1].reshape(-1)[one.layout.keys] = one.norms
+    for tau in (0.0, 1e30, 1e60, 1e100, np.inf):
+        found, exact = there.lists(tau, upper, "float64"), here.lists(tau, upper, "float64")
+        assert np.array_equal(found.layout.keys, exact.layout.keys) and found.layout.hermitian == upper
+        for name in ("pointer", "left", "right"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(exact, name))
+        np.testing.assert_allclose(found.rounding, exact.rounding, rtol=1e-12)
+        triples = maps[0][:, :, None] * maps[1]
+        lost = np.where(triples < tau, triples, 0).sum(axis=1)
+        norms = np.linalg.norm(lost), np.sqrt(lost.sum(0).max() * lost.sum(1).max())
+        error = there.error(tau)
+        np.testing.assert_allclose(error, (norms[0], min(norms)), rtol=1e-11)
+        assert error.fro >= norms[0] and error.spectral >= min(norms) * (1 - 1e-13)
+    for limit in (1e-5, 1e20, 1e55, 1e90, 1e121, 1e300):
+        for spectral in (False, True):
+            tau = there.threshold(limit, spectral)
+            assert there.error(tau)[spectral] <= limit
+            most = there.error(np.inf)[spectral]
+            assert np.isinf(tau) if most <= limit else tau == 0 or there.error(1.03 * tau)[spectral] > 0.89 * limit
+
+
+def test_maps_are_searched_where_few_of_their_places_are_zero(on_host: None) -> None:
+    full, chain = _matrix("float64", [1] * 20, [1] * 20, 1.0, 0), TileMatrix.identity([1] * 200, hermitian=False)
+    there = sys.modules["cupy"]
+    for x, xp, kind in (
+        (full, np, product.Skipping), (full, there, product.MappedSkipping), (chain, there, product.Skipping),
+    ):  # fmt: skip
+        factor = product.Factor(x.layout, x.norms)
+        assert type(product.skipping(xp, factor, factor, False)) is kind

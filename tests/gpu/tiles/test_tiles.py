@@ -36,8 +36,6 @@ def test_operations_are_those_of_the_host_within_their_bounds(dtype: str, hermit
     for operation in (
         lambda x: x,
         lambda x: x @ x,
-        lambda x: x.square(atol=1e-1),
-        lambda x: x.square(rtol=1e-2, norm="spectral"),
         lambda x: x + x.truncate(1e-2),
         lambda x: -2.0 * x,
         lambda x: x.T,
@@ -54,9 +52,12 @@ def test_operations_are_those_of_the_host_within_their_bounds(dtype: str, hermit
         np.testing.assert_allclose(x.to_host().to_dense(), y.to_dense(), rtol=0, atol=1e-4 if single else 1e-12)
         np.testing.assert_allclose(x.norms, y.norms, rtol=1e-4 if single else 1e-12)
         np.testing.assert_allclose(x.error, y.error, rtol=1e-2, atol=1e-12)
+    # What is left out is searched in another way there.
     exact = a.astype(np.complex128) @ a.astype(np.complex128)
-    square = there.square(atol=1e-1)
-    assert np.linalg.norm(square.to_host().to_dense() - exact) <= square.error.fro
+    for words in ({"atol": 1e-1}, {"rtol": 1e-2, "norm": "spectral"}):
+        x, y = there.square(**words), host.square(**words)
+        assert np.linalg.norm(x.to_host().to_dense() - exact) <= x.error.fro < 3 * y.error.fro
+        assert 0.3 * y.products < x.products < 3 * y.products
     assert abs(there.trace() - host.trace()) < 1e-3 and abs(there.dot(there) - host.dot(host)) < 1e-2
     if hermitian:
         np.testing.assert_allclose(there.eigenvalue_bounds(), host.eigenvalue_bounds(), rtol=1e-6)

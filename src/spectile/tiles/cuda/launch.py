@@ -9,9 +9,11 @@ import numpy as np
 from spectile.core.arrays import require_here
 from spectile.core.launch import Shape, kernel
 from spectile.core.tiling import ceil_div
-from spectile.tiles.cuda.units import product_unit, tiles_unit
+from spectile.tiles.cuda.units import SEARCH, product_unit, tiles_unit
 
 _THREADS = 256
+#: Thresholds that are looked at together.
+TAUS = 8
 
 
 class Places(NamedTuple):
@@ -97,11 +99,74 @@ def multiply(
     if not tiles:
         return
     unit, down, across = product_unit(c.dtype.name, *largest)
+    pointer, left, right = (cupy.asarray(one) for one in (pointer, left, right))
     # The longest lists begin first, so that none is left for the end.
-    order = np.argsort(-np.diff(pointer), kind="stable").astype(np.int32)
-    lists = (cupy.asarray(one) for one in (pointer, left, right))
+    order = cupy.argsort(-cupy.diff(pointer)).astype(np.int32)
     shape = Shape((tiles * down * across,), 32)
     kernel(unit, "multiply")(
-        shape, a, in_a.starts, in_a.widths, b, in_b.starts, *lists, c, *in_c, cupy.asarray(order), np.int32(down),
+        shape, a, in_a.starts, in_a.widths, b, in_b.starts, pointer, left, right, c, *in_c, order, np.int32(down),
         np.int32(across),
     )  # fmt: skip
+
+
+class Maps(NamedTuple):
+    """What is known of all tiles of two factors, as maps that are zero where there is no tile.
+
+    Attributes
+    ----------
+    a, b : cupy.ndarray of float64
+        Norms, shapes (rows, inner) and (inner, columns).
+    numbers_a, numbers_b : cupy.ndarray of int32
+        Numbers of the tiles.
+    """
+
+    a: Any
+    b: Any
+    numbers_a: Any
+    numbers_b: Any
+
+
+def _by_pairs(maps: Maps) -> Shape:
+    """Return a launch with a thread for each tile of C, each block in one of its rows."""
+    return Shape((maps.a.shape[0] * ceil_div(maps.b.shape[1], _THREADS),), _THREADS)
+
+
+def left_out(maps: Maps, taus: np.ndarray) -> Any:
+    """Return the sums of products of norms below each of `TAUS` thresholds, for each tile of C."""
+    import cupy
+
+    (rows, inner), columns = maps.a.shape, maps.b.shape[1]
+    sums = cupy.empty((TAUS, rows, columns))
+    kernel(SEARCH, "left_out")(
+        _by_pairs(maps), maps.a, maps.b, cupy.asarray(taus), sums, np.int64(rows), np.int32(inner), np.int32(columns)
+    )
+    return sums
+
+
+def kept(maps: Maps, sizes: np.ndarray, tau: float, upper: bool) -> tuple[Any, Any, Any]:
+    """Return of each tile of C the products that are kept, the sum of their norms, and the terms of an entry."""
+    import cupy
+
+    (rows, inner), columns = maps.a.shape, maps.b.shape[1]
+    counts, sums, terms = (cupy.empty((rows, columns), dtype) for dtype in (np.int32, np.float64, np.int32))
+    kernel(SEARCH, "kept")(
+        _by_pairs(maps), maps.a, maps.b, cupy.asarray(sizes.astype(np.int32)), np.float64(tau), np.int32(upper), counts,
+        sums, terms, np.int32(inner), np.int32(columns),
+    )  # fmt: skip
+    return counts, sums, terms
+
+
+def listed(maps: Maps, tau: float, places: Any, pointer: Any, products: int) -> tuple[Any, Any]:
+    """Return the tiles of A and of B whose products are added to the tiles of C at `places` of the map of C."""
+    import cupy
+
+    inner, columns = maps.b.shape
+    left, right = cupy.empty(products, np.int32), cupy.empty(products, np.int32)
+    tiles = len(places)
+    if tiles:
+        shape = Shape((ceil_div(32 * tiles, _THREADS),), _THREADS)
+        kernel(SEARCH, "list")(
+            shape, maps.a, maps.b, maps.numbers_a, maps.numbers_b, np.float64(tau), places, pointer, left, right,
+            np.int32(inner), np.int32(columns), np.int32(tiles),
+        )  # fmt: skip
+    return left, right

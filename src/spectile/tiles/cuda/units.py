@@ -44,7 +44,10 @@ def product_unit(dtype: str, height: int, width: int) -> tuple[Unit, int, int]:
     return _product_unit(dtype, ceil_div(rows, down), ceil_div(columns, across)), down, across
 
 
+SEARCH = Unit(__package__, ("search.cu",), PORTABLE)
+
 UNITS = (
+    SEARCH,
     *(tiles_unit(dtype) for dtype in _TYPES),
     *(_product_unit(dtype, 2, 3) for dtype in _TYPES),
     *(_product_unit("float64", *shape) for shape in ((1, 1), (2, 4))),
