@@ -124,6 +124,12 @@ class Layout:
         """The numbers of the tiles on the diagonal."""
         return np.flatnonzero(self.tile_rows == self.indices)
 
+    def on_diagonal(self) -> np.ndarray:
+        """Return where the entries of the diagonal are, of the diagonal tiles that are stored, which are square."""
+        starts, sizes = self.starts[self.diagonal], self.heights[self.diagonal]
+        step = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return np.repeat(starts, sizes) + step * (np.repeat(sizes, sizes) + 1)
+
     def placed(self) -> Places:
         """Return where the tiles are and how large, on the current GPU."""
         import cupy

@@ -273,9 +273,11 @@ class TileMatrix:
         >>> TileMatrix.identity([2, 3]).trace()
         5.0
         """
-        sizes = np.asarray(rows, np.int64)
-        pattern = [(i, i) for i in range(len(sizes))]
-        return cls.from_tiles(lambda i, j: np.eye(sizes[i]), pattern, sizes, hermitian=hermitian, dtype=dtype)
+        sizes = offsets("rows", int(np.sum(rows)), rows)
+        layout = Layout.of_keys(sizes, sizes, np.arange(len(sizes) - 1) * len(sizes), hermitian)
+        data = np.zeros(int(layout.starts[-1]), _dtype("dtype", dtype))
+        data[layout.on_diagonal()] = 1
+        return cls(layout, data)
 
     # --- What it is ---
 
@@ -413,9 +415,7 @@ class TileMatrix:
         if len(on):
             from spectile.tiles.order import ranges
 
-            step = ranges(np.zeros(len(on), np.int64), sizes)
-            source = np.repeat(layout.starts[on], sizes) + step * (np.repeat(sizes, sizes) + 1)
-            found = self.data[self._xp.asarray(source)]
+            found = self.data[self._xp.asarray(layout.on_diagonal())]
             out[ranges(self.rows[layout.tile_rows[on]], sizes)] = found if self._xp is np else found.get()
         return out
 
@@ -713,9 +713,22 @@ class TileMatrix:
             If the matrix is not square with one partition.
         """
         self._require_square("a shift")
-        unit = TileMatrix.identity(np.diff(self.rows), hermitian=self.hermitian, dtype=self.dtype)
-        unit = unit._with(permutation=self.permutation)
-        return self + shift * (unit if self._xp is np else unit.to_device())
+        layout = self.layout
+        if len(layout.diagonal) < layout.grid[0]:
+            unit = TileMatrix.identity(np.diff(self.rows), hermitian=self.hermitian, dtype=self.dtype)
+            unit = unit._with(permutation=self.permutation)
+            return self + shift * (unit if self._xp is np else unit.to_device())
+        rounded, data = self.dtype.type(shift), self.data.copy()
+        data[self._xp.asarray(layout.on_diagonal())] += rounded
+        made = TileMatrix(layout, data, permutation=self.permutation)
+        lost = np.zeros(len(made.norms))
+        # Each entry of the diagonal is rounded, and the shift before.
+        lost[layout.diagonal] = roundoff(self.dtype) * (
+            made.norms[layout.diagonal] + abs(shift) * np.sqrt(np.diff(self.rows))
+        )
+        lost = 2 * lost + _underflow(layout, self.dtype) * (lost > 0)
+        made.error = self.error + norms_.bound_of_map(lost, layout)
+        return made
 
     def __matmul__(self, other: TileMatrix) -> TileMatrix:
         """Return the product with nothing left out."""

@@ -81,9 +81,11 @@ def spectral_tile_norms(xp: Any, data: Any, layout: Layout, norms: Any) -> np.nd
     """Return bounds of the spectral norms of the tiles: by row and column sums, or by the Frobenius norm."""
     if not len(layout.indices):
         return np.zeros(0)
-    rows, columns = absolute_sums(xp, data, layout)
-    largest = [np.maximum.reduceat(sums, _firsts(sizes)) for sums, sizes in
-               ((rows, layout.heights), (columns, layout.widths))]  # fmt: skip
+    if xp is not np:
+        largest = launch.largest_line_sums(data, layout.placed()).get().T * _line_slack(layout)
+    else:
+        both = zip(absolute_sums(np, data, layout), (layout.heights, layout.widths), strict=True)
+        largest = [np.maximum.reduceat(sums, _firsts(sizes)) for sums, sizes in both]
     return np.minimum(norms, np.sqrt(largest[0]) * np.sqrt(largest[1]) * SLACK)
 
 
@@ -91,7 +93,7 @@ def absolute_sums(xp: Any, data: Any, layout: Layout) -> tuple[np.ndarray, np.nd
     """Return the sums of moduli over each row of each tile, and over each column, one tile after the other."""
     if not len(layout.indices):
         return np.zeros(0), np.zeros(0)
-    slack = 1 + (int(layout.heights.max()) + int(layout.widths.max())) * 2.0**-52
+    slack = _line_slack(layout)
     sizes = layout.heights, layout.widths
     if xp is not np:
         (first_rows, first_columns), (count, width) = map(_firsts, sizes), (int(size.sum()) for size in sizes)
@@ -105,6 +107,10 @@ def absolute_sums(xp: Any, data: Any, layout: Layout) -> tuple[np.ndarray, np.nd
         for size, at in zip(sizes, (place // width, place % width), strict=True)
     )
     return rows * slack, columns * slack
+
+
+def _line_slack(layout: Layout) -> float:
+    return 1 + (int(layout.heights.max()) + int(layout.widths.max())) * 2.0**-52
 
 
 def _firsts(sizes: Any) -> np.ndarray:

@@ -142,6 +142,8 @@ def test_each_kernel_does_what_numpy_does(on_host: None, dtype: str) -> None:
         launch.line_sums(data, places, *firsts, *counts), wanted.line_sums(data, places, *firsts, *counts), strict=True
     ):
         np.testing.assert_allclose(found, exact.get(), rtol=1e-13)
+    tile_sums = [[np.abs(tile.astype("c16")).sum(axis).max() for axis in (1, 0)] for tile in wanted.of(data, places)]
+    np.testing.assert_allclose(launch.largest_line_sums(data, places), tile_sums, rtol=1e-13)
 
     some = np.arange(len(x.norms))[::-2]
     turned = np.arange(len(some)) % 2 == 0

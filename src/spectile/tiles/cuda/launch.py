@@ -55,8 +55,19 @@ def line_sums(data: Any, places: Places, first_rows: Any, first_columns: Any, ro
 
     out = cupy.empty(rows), cupy.empty(columns)
     firsts = cupy.asarray(first_rows), cupy.asarray(first_columns)
-    _by_warps("line_sums", data, len(places.heights), data, *places, *firsts, *out)
+    tiles = len(places.heights)
+    _by_warps("line_sums", data, tiles, data, *places, *firsts, *out, cupy.empty((tiles, 2)))
     return out
+
+
+def largest_line_sums(data: Any, places: Places) -> Any:
+    """Return the largest sum of moduli over a row and over a column of each tile, shape (tiles, 2)."""
+    import cupy
+
+    none = np.uint64(0)
+    largest = cupy.empty((len(places.heights), 2))
+    _by_warps("line_sums", data, len(largest), data, *places, none, none, none, none, largest)
+    return largest
 
 
 def gather(given: Any, sources: np.ndarray, flipped: np.ndarray, places: Places, size: int) -> Any:

@@ -8,6 +8,12 @@ __device__ __forceinline__ double over_warp(double x) {
     return x;
 }
 
+__device__ __forceinline__ double largest_of_warp(double x) {
+#pragma unroll
+    for (int lanes = 16; lanes > 0; lanes /= 2) x = fmax(x, __shfl_xor_sync(0xffffffffu, x, lanes));
+    return x;
+}
+
 __device__ __forceinline__ int own_tile() { return (blockIdx.x * blockDim.x + threadIdx.x) / 32; }
 
 // Frobenius norms.  Entries are scaled by a power of two that brings the largest near 1, so that no square is lost.
@@ -18,8 +24,7 @@ extern "C" __global__ void norms(const value* __restrict__ data, const long long
     const long long first = starts[t], end = starts[t + 1];
     double most = 0;
     for (long long i = first + lane; i < end; i += 32) most = fmax(most, largest_part(data[i]));
-#pragma unroll
-    for (int lanes = 16; lanes > 0; lanes /= 2) most = fmax(most, __shfl_xor_sync(0xffffffffu, most, lanes));
+    most = largest_of_warp(most);
     int exponent = 0;
     if (most > 0 && !isinf(most)) frexp(most, &exponent);
     exponent = max(-1000, min(1000, exponent));
@@ -30,26 +35,32 @@ extern "C" __global__ void norms(const value* __restrict__ data, const long long
     if (lane == 0) out[t] = ldexp(sqrt(squares), exponent);
 }
 
-// Sums of moduli over each row and each column of each tile.
+// Sums of moduli over each row and each column of each tile, where they are wanted, and the largest of both.
 extern "C" __global__ void line_sums(const value* __restrict__ data, const long long* __restrict__ starts,
                                      const int* __restrict__ heights, const int* __restrict__ widths,
                                      const long long* __restrict__ first_rows, const long long* __restrict__ first_columns,
-                                     double* __restrict__ rows, double* __restrict__ columns, int tiles) {
+                                     double* __restrict__ rows, double* __restrict__ columns, double* __restrict__ largest,
+                                     int tiles) {
     const int t = own_tile(), lane = threadIdx.x % 32;
     if (t >= tiles) return;
     const value* tile = data + starts[t];
     const int height = heights[t], width = widths[t];
+    double most_row = 0, most_column = 0;
     for (int r = 0; r < height; ++r) {
         double total = 0;
         for (int c = lane; c < width; c += 32) total += modulus(tile[r * width + c]);
         total = over_warp(total);
-        if (lane == 0) rows[first_rows[t] + r] = total;
+        most_row = fmax(most_row, total);
+        if (rows && lane == 0) rows[first_rows[t] + r] = total;
     }
     for (int c = lane; c < width; c += 32) {
         double total = 0;
         for (int r = 0; r < height; ++r) total += modulus(tile[r * width + c]);
-        columns[first_columns[t] + c] = total;
+        most_column = fmax(most_column, total);
+        if (columns) columns[first_columns[t] + c] = total;
     }
+    most_column = largest_of_warp(most_column);
+    if (lane == 0) largest[2 * t] = most_row, largest[2 * t + 1] = most_column;
 }
 
 // Copies of tiles, some of them transposed and conjugate: the one that begins at sources[t].
