@@ -153,14 +153,37 @@ class Layout:
     def whole(self) -> tuple[Layout, np.ndarray, np.ndarray]:
         """Return the layout with the tiles below the diagonal, which tile each one is, and which are mirror images."""
         twice = np.flatnonzero(self.mirrored)
-        keys = np.concatenate([self.keys, self.indices[twice] * self.grid[1] + self.tile_rows[twice]])
-        order = np.argsort(keys, kind="stable")
-        source = np.concatenate([np.arange(len(self.keys)), twice])[order]
-        return Layout.of_keys(self.rows, self.columns, keys[order]), source, order >= len(self.keys)
+        mirror = self.indices[twice] * self.grid[1] + self.tile_rows[twice]
+        keys, places = merged(self.keys, mirror, self.grid[0] * self.grid[1])
+        source, flipped = np.empty(len(keys), np.int64), np.zeros(len(keys), bool)
+        source[places[0]], source[places[1]] = np.arange(len(self.keys)), twice
+        flipped[places[1]] = True
+        return Layout.of_keys(self.rows, self.columns, keys), source, flipped
 
     def of_tiles(self, kept: Any) -> Layout:
         """Return the layout of some of the tiles, by their numbers, rising."""
         return Layout.of_keys(self.rows, self.columns, self.keys[kept], self.hermitian)
+
+
+#: A map of all places is looked through in less time than so large a share of them is sorted.
+_DENSE = 1 / 32
+
+
+def merged(a: np.ndarray, b: np.ndarray, places: int) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
+    """Return the numbers below `places` that either of two lists without repetitions has, rising, and where theirs are.
+
+    >>> merged(np.array([1, 5]), np.array([5, 0]), 9)
+    (array([0, 1, 5]), (array([1, 2]), array([2, 0])))
+    """
+    if len(a) + len(b) > _DENSE * places:
+        present = np.zeros(places, bool)
+        present[a] = present[b] = True
+        keys = np.flatnonzero(present)
+        number = np.empty(places, np.int64)
+        number[keys] = np.arange(len(keys))
+        return keys, (number[a], number[b])
+    keys = np.union1d(a, b)
+    return keys, (np.searchsorted(keys, a), np.searchsorted(keys, b))
 
 
 def owners(xp: Any, starts: Any, count: int | None = None) -> Any:

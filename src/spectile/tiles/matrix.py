@@ -683,14 +683,15 @@ class TileMatrix:
         if self.hermitian != other.hermitian:
             return self.whole() + other.whole()
         xp, dtype = self._xp, np.result_type(self.dtype, other.dtype)
-        keys = np.union1d(self.layout.keys, other.layout.keys)
+        cells = self.layout.grid[0] * self.layout.grid[1]
+        keys, places = layouts.merged(self.layout.keys, other.layout.keys, cells)
         layout = Layout.of_keys(self.rows, self.columns, keys, self.hermitian)
         data = xp.zeros(int(layout.starts[-1]), dtype)
-        for one in (self, other):
-            if len(one.layout.keys) == len(keys):
+        for one, place in zip((self, other), places, strict=True):
+            if len(place) == len(keys):
                 data += one.data
                 continue
-            targets = layout.starts[np.searchsorted(keys, one.layout.keys)]
+            targets = layout.starts[place]
             if xp is np:
                 size = np.diff(one.layout.starts)
                 data[np.repeat(targets - one.layout.starts[:-1], size) + np.arange(len(one.data))] += one.data
