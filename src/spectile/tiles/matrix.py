@@ -827,6 +827,10 @@ class TileMatrix:
                 reserve = min(product.rounding_at_most(skipping, dtype), limit / 2)
                 tau = skipping.threshold((limit - reserve) * factor, spectral)
             lists = skipping.lists(tau, half is not None, dtype)
+            if limit is not None:
+                both, room = (lists.skipped + lists.rounding)[spectral], limit * factor - lists.rounding[spectral]
+                if both > limit * factor and room > 0:  # rounding took more than its reserve
+                    lists = skipping.lists(skipping.threshold(0.9 * room, spectral), half is not None, dtype)
             data = product.multiply(
                 xp, a.data.astype(dtype, copy=False), b.data.astype(dtype, copy=False), a.layout, b.layout, lists, dtype
             )

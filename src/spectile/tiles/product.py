@@ -194,7 +194,8 @@ class MappedSkipping:
         pointer[1:] = cupy.cumsum(counts.ravel()[places], dtype=np.int64)
         listed = launch.listed(self._maps, scaled, places, pointer, int(pointer[-1]))
         layout = Layout.of_keys(self.a.layout.rows, self.b.layout.columns, places.get(), hermitian=upper)
-        norms = sums.ravel()[places].get() * self._units[0] * self._units[1]
+        with np.errstate(over="ignore"):
+            norms = sums.ravel()[places].get() * self._units[0] * self._units[1]
         rounding = _rounding(norms, terms.ravel()[places].get(), layout, dtype)
         return Lists(layout, pointer, *listed, self.error(tau), rounding)
 
