@@ -347,3 +347,15 @@ def test_a_notebook_shows_what_the_console_shows():
     shown = x._repr_html_()
     for part in repr(x).removeprefix("TileMatrix(").removesuffix(")").split(", "):
         assert f"<td>{part}</td>" in shown
+
+
+@pytest.mark.parametrize("hermitian", [True, False])
+@pytest.mark.parametrize("share", [1.05, 1.3, 2.5])
+def test_an_error_that_rounding_nearly_takes_is_kept(hermitian, share):
+    """What is left out has what rounding leaves, not half of all."""
+    a = random_matrix(6, (120, 120), "float32", decay=8.0, hermitian=hermitian)
+    x = TileMatrix.from_dense(a, 10, hermitian=hermitian)
+    rounding = x.square().error.fro
+    made = x.square(atol=share * rounding)
+    assert made.error.fro <= share * rounding and made.products < x.square().products
+    assert_bounded(made, a.astype(np.float64) @ a)
