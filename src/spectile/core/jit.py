@@ -10,6 +10,7 @@ never a call, and no code is loaded from a folder of another user or one to whic
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import os
@@ -17,11 +18,13 @@ import pickle
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numba
 from numba.core.caching import FunctionCache
 from numba.core.compiler import Compiler
+from numba.core.dispatcher import Dispatcher
 from numba.core.serialize import dumps
 
 from spectile.core.atomic_file import atomic_write
@@ -78,9 +81,9 @@ class _Cache(FunctionCache):
 
     def __init__(self, function: Any, fastmath: list[str]) -> None:
         super().__init__(function)
-        source, compiler = Path(function.__code__.co_filename), Path(__file__).stat()
-        stamp = numba.__version__, self._impl.locator.get_source_stamp(), (compiler.st_mtime, compiler.st_size)
+        source = Path(function.__code__.co_filename)
         base = ".".join((self._impl.filename_base, *fastmath))
+        stamp = functools.cache(lambda: (numba.__version__, *_stamps({__file__, *_sources(function)})))
         self._cache_file = _Files(Path(self._cache_path), base, stamp, source)  # type: ignore[assignment]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -112,13 +115,13 @@ class _Files:
     folder : path
     base : str
         Begin of the names.
-    stamp : object
-        What tells one version of the source and the compiler from another.
+    stamp : callable
+        Returns what tells one version of the sources and the compiler from another; asked when all of them are there.
     source : path
         File of the function: who may write beside it runs code of his own here in any case.
     """
 
-    def __init__(self, folder: Path, base: str, stamp: object, source: Path) -> None:
+    def __init__(self, folder: Path, base: str, stamp: Callable[[], object], source: Path) -> None:
         self._folder, self._base, self._stamp, self._source = folder, base, stamp, source
 
     def save(self, key: object, data: object) -> None:
@@ -153,7 +156,29 @@ class _Files:
         return self._folder / f"{self._base}.{hashlib.sha256(_text(key)).hexdigest()[:20]}.nbc"
 
     def _head(self, key: object) -> bytes:
-        return hashlib.sha256(_text((self._stamp, key))).digest()
+        return hashlib.sha256(_text((self._stamp(), key))).digest()
+
+
+def _sources(function: Any, found: set[Any] | None = None) -> set[str]:
+    """Return the files of a function and of all compiled ones that it calls, whose code becomes a part of its own."""
+    found = {function} if found is None else found
+    names, known = function.__code__.co_names, function.__globals__
+    values = [known[name] for name in names if name in known] + [
+        cell.cell_contents for cell in function.__closure__ or ()
+    ]
+    modules = [value for value in values if isinstance(value, ModuleType)]
+    values += [getattr(module, name) for module in modules for name in names if hasattr(module, name)]
+    files = {function.__code__.co_filename}
+    for callee in (value.py_func for value in values if isinstance(value, Dispatcher)):
+        if callee not in found:
+            found.add(callee)
+            files |= _sources(callee, found)
+    return files
+
+
+def _stamps(files: set[str]) -> list[tuple[str, int, int]]:
+    known = ((file, os.stat(file)) for file in sorted(files))
+    return [(Path(file).name, status.st_mtime_ns, status.st_size) for file, status in known]
 
 
 def _require_trusted(folder: Path, sources: Path) -> None:

@@ -282,3 +282,37 @@ def test_what_is_kept_can_be_removed(module, tmp_path):
     assert function(1, 2) == 3 and files(tmp_path / "cache")
     function._cache.flush()
     assert not files(tmp_path / "cache")
+
+
+CALLEE = """
+from spectile.core.jit import njit
+
+@njit()
+def part(x):
+    return x + {number}
+"""
+CALLER = """
+import sys
+from spectile.core.jit import njit
+import callee{names}
+
+@njit()
+def whole(x):
+    return 2 * {call}(x)
+
+sys.stdout.write(str(whole(1)))
+"""
+
+
+@pytest.mark.parametrize(("names", "call"), [("\nfrom callee import part", "part"), ("", "callee.part")])
+def test_a_function_is_compiled_anew_where_one_that_it_calls_has_changed(tmp_path, names, call):
+    (tmp_path / "caller.py").write_text(CALLER.format(names=names, call=call))
+    paths = os.pathsep.join((str(tmp_path), str(SOURCES)))
+    variables = os.environ | {"PYTHONPATH": paths, "NUMBA_CACHE_DIR": str(tmp_path / "kept")}
+    (tmp_path / "kept").mkdir(mode=0o700)
+    said = []
+    for number in (1, 10, 10):
+        (tmp_path / "callee.py").write_text(CALLEE.format(number=number))
+        command = [sys.executable, "-B", tmp_path / "caller.py"]
+        said.append(subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout)
+    assert said == ["4", "22", "22"]
