@@ -30,8 +30,8 @@ STRONG = (1 / 64, 1 / 16, 1 / 4)
 LARGEST_SHARE = 1 / 8
 #: Corrections on a GPU that take no longer than the full solver, which is bound by latency and by memory there.
 MOST_ON_GPU = 4
-#: Matrices of n² elements that are held at once.
-HELD = 12
+#: Matrices of n² elements that are held at once: of a problem with B, of one without, and of that in single precision.
+HELD_BESIDE_B, HELD, HELD_SINGLE = 12, 19, 26
 
 
 def eigh(a: Any, x0: Any, options: Options, definite: Definite | None, backend: str) -> tuple[Any, Any] | None:
@@ -69,7 +69,8 @@ def eigh(a: Any, x0: Any, options: Options, definite: Definite | None, backend: 
     x = _start(xp, given[1], shape, dtype)
     if not x.size:
         return None
-    held = HELD * n * n * dtype.itemsize
+    count = HELD_BESIDE_B if definite is not None else HELD_SINGLE if dtype.char in "fF" else HELD
+    held = count * n * n * dtype.itemsize
     most = worth_on_cpu(blas_threads()) if xp is np else MOST_ON_GPU
     if most < 1:
         return None

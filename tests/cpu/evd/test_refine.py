@@ -1,5 +1,7 @@
 """Eigenvectors refined from those of a matrix nearby."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -140,6 +142,24 @@ def test_each_correction_squares_the_error(monkeypatch):
         assert (refine.refined(np, a, np.eye(n), True, most=most) is not None) == found
     a = np.diag(np.arange(float(n))) + 1e-10 * hermitian(rng, n, "float64")
     assert refine.refined(np, a, np.eye(n), True, most=1) is not None
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("generalized", [False, True])
+def test_no_more_is_used_than_is_asked_for(refining, monkeypatch, dtype, generalized):
+    rng, asked, n = np.random.default_rng(3), [], 300
+    operands = [hermitian(rng, n, dtype), *([definite(rng, n, dtype)] if generalized else [])]
+    _, x = scipy.linalg.eigh(*operands)
+    monkeypatch.setattr(refine.memory, "require_host_free", lambda size, what: asked.append(size))
+    spectile.eigh(np.eye(3), x0=np.eye(3), backend="cpu")  # what a first call keeps
+    asked.clear()
+    tracemalloc.start()
+    try:
+        spectile.eigh(*operands, x0=x, backend="cpu")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < asked[0] < 2 * peak
 
 
 @pytest.mark.parametrize(
