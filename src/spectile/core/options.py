@@ -70,15 +70,17 @@ def numbers(name: str, value: Any) -> np.ndarray:
     TypeError
         If they are none: NumPy would drop imaginary parts.
     """
+    kind = type(value).__name__
     try:
         found = np.asarray(value)
+        kind = str(found.dtype)
         if found.dtype.kind in "biuf" or (
             found.dtype.kind == "O" and all(isinstance(each, Real) for each in found.flat)
         ):
             return found.astype(np.float64, copy=False)
     except (TypeError, ValueError, OverflowError):
         pass
-    raise TypeError(f"{name} must be real numbers: give one, or an array of them")
+    raise TypeError(f"{name} must be real numbers, not {kind}: give one, or an array of them")
 
 
 def path(name: str, value: Any) -> Path:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from spectile.core.choice import Candidate
 from spectile.core.device import Backend
-from spectile.core.options import flag, path
+from spectile.core.options import flag, numbers, path
 from spectile.core.progress import Progress
 from spectile.kpm.checkpoint import PRODUCTS
 from spectile.kpm.curves import SpectralCurves, moments_for
@@ -139,7 +139,7 @@ def kpm_dos(
         count = _count(num_moments, energy_resolution)
         return SpectralExpectation(
             engine, operator, source, held or num_vectors, count, kernel, bounds, mean=mean, grows=held is None,
-            what="kpm_dos", progress=progress,
+            traced=vectors is None, what="kpm_dos", progress=progress,
         )  # fmt: skip
     if checkpoint is None:
         return SpectralDensity(
@@ -354,11 +354,11 @@ def spectral_function(
     """
     engine = make_engine(H, backend, complex_vectors=True)
     n = engine.num_rows
-    k = np.atleast_2d(_real("wavevectors", wavevectors))
-    r = _real("positions", positions)
+    k = np.atleast_2d(numbers("wavevectors", wavevectors))
+    r = numbers("positions", positions)
     r = r[:, None] if r.ndim == 1 else r
     label = np.zeros(n, dtype=np.int64) if orbitals is None else np.asarray(orbitals)
-    weight = np.ones(n) if weights is None else _real("weights", weights)
+    weight = np.ones(n) if weights is None else numbers("weights", weights)
     if k.ndim != 2 or not k.size:
         raise ValueError(f"wavevectors have shape {k.shape}: give at least one, one a row")
     if r.shape != (n, k.shape[1]) or label.shape != (n,) or weight.shape != (n,):
@@ -388,14 +388,6 @@ def spectral_function(
         engine, operator, vectors, total, num_moments, energy_resolution, bounds, "spectral_function", progress
     )
     return SpectralCurves(moments.reshape(-1, len(k), kinds.size).sum(axis=2), bounds, kernel)
-
-
-def _real(name: str, values: npt.ArrayLike) -> Array:
-    """Return real numbers in float64; a complex number would lose its imaginary part."""
-    array = np.asarray(values)
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"{name} are {array.dtype}: give real numbers")
-    return array.astype(np.float64)
 
 
 #: What `spectile.explain` asks, by the name of the function.

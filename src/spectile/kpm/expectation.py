@@ -42,7 +42,8 @@ class SpectralExpectation:
     energies : ndarray, shape (2 M,)
         Energies of `densities`, ascending, in the units of H.
     densities : ndarray, shape (2 M,), or (2 M, R) with ``mean=False``
-        Per unit energy; complex where A is not Hermitian.
+        Per unit energy.  The trace of a Hermitian A is real; ⟨v|A δ(E − H)|v⟩ of given vectors is complex where H, A or
+        the vectors are, as A and H need not commute: its real part is that of (A δ + δ A)/2.
     errors : ndarray, shape (2 M,)
         Standard error of the mean over the vectors; NaN for R = 1.
     moments : ndarray, shape (M,), or (M, R) with ``mean=False``
@@ -65,12 +66,13 @@ class SpectralExpectation:
         *,
         mean: bool,
         grows: bool,
+        traced: bool,
         what: str,
         progress: bool,
     ) -> None:
         damping(kernel, 2)
         self._engine, self._source, self._count, self._fixed, self._grows = engine, source, count, bounds, grows
-        self.kernel, self._is_mean, self._added = kernel, flag("mean", mean), 0
+        self.kernel, self._is_mean, self._added, self._traced = kernel, flag("mean", mean), 0, traced
         self._operator = None if operator is None else Observable(operator, engine, "operator")
         self._num_vectors, self._what, self._shown = num_vectors, what, flag("progress", progress)
         with Run(what, progress=progress) as self._run:
@@ -154,7 +156,8 @@ class SpectralExpectation:
 
     def _update(self) -> None:
         each = np.concatenate([chunk.moments for chunk in self._chunks], axis=1)[: self.num_moments]
-        each = each.real if self._operator is None or self._operator.hermitian else each
+        # A trace of a Hermitian operator is real; what one vector gives is not, as A and H need not commute.
+        each = each.real if self._operator is None or (self._traced and self._operator.hermitian) else each
         self._each = SpectralCurves(each, self.bounds, self.kernel)
         mean = each.mean(axis=1)
         self._curves = SpectralCurves(mean[:, None], self.bounds, self.kernel) if self._is_mean else self._each
@@ -247,8 +250,8 @@ def moments_with(
 ) -> tuple[Array, tuple[float, float]]:
     """Return ⟨v|A T_m|v⟩ of given vectors, shape (M, K), and the bounds: as :func:`moments.moments_of`."""
     held = SpectralExpectation(
-        engine, operator, vectors, count, num_moments, "none", bounds, mean=False, grows=False, what=what,
-        progress=progress,
+        engine, operator, vectors, count, num_moments, "none", bounds, mean=False, grows=False, traced=False,
+        what=what, progress=progress,
     )  # fmt: skip
     return held.moments, held.bounds
 

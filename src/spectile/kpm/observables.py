@@ -52,6 +52,9 @@ class Observable:
             raise TypeError(f"{name} is a {type(A).__name__}: give a matrix, an object with @, a callable or None")
         if shape is not None and tuple(shape) != (n, n):
             raise ValueError(f"{name} has shape {tuple(shape)} and H {(n, n)}: give an operator of the same shape")
+        dtype = np.dtype(getattr(A, "dtype", None) or self._engine.dtype)
+        if dtype.kind not in "biufc" or dtype.char in "gG":
+            raise TypeError(f"{name} has dtype {dtype}: convert it to float32, float64, complex64 or complex128")
         held = as_operator(A) if shape is not None else None
         if isinstance(held, TopologicalInsulator):
             held = StoredMatrix(held.matrix())
@@ -103,6 +106,8 @@ class Observable:
                 f"{self._name} gave shape {getattr(image, 'shape', None)} for a block of shape {block.shape}: it must "
                 "give the same"
             )
+        if np.dtype(image.dtype).kind not in "biufc":
+            raise TypeError(f"{self._name} gave numbers of dtype {image.dtype}: let it give real or complex ones")
         return image
 
     def _check(self) -> None:

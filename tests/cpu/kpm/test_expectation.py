@@ -61,7 +61,7 @@ def test_given_vectors_are_taken_as_they_are(H, kind, operator):
     A = operator_of(n, "real")
     given = {None: None, "matrix": A, "function": lambda x: A @ x}[operator]
     found = kpm_dos(H, 15, operator=given, vectors=block, mean=False, backend="cpu")
-    moments = exact(found, H, np.eye(n) if operator is None else A, block).real
+    moments = exact(found, H, np.eye(n) if operator is None else A, block)
     np.testing.assert_allclose(found.moments, moments, atol=1e-10 * n)
     asked = []
 
@@ -76,6 +76,13 @@ def test_given_vectors_are_taken_as_they_are(H, kind, operator):
     np.testing.assert_allclose(some.moments, moments.mean(axis=1), atol=1e-10 * n)
     with pytest.raises(ValueError, match="given as a block"):
         found.add_vectors(1)
+
+
+def test_operators_of_other_things_than_numbers_are_refused_by_name():
+    A = REAL.toarray().astype(object)
+    for operator, message in ((A, "operator has dtype object"), (lambda block: A @ block, "operator gave numbers")):
+        with pytest.raises(TypeError, match=message):
+            kpm_dos(REAL, 4, 1, operator=operator, backend="cpu")
 
 
 def test_each_random_vector_without_an_operator():

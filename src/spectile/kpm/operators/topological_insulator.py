@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spectile.core.options import numbers
 from spectile.core.pointers import operand
 from spectile.kpm.operators.protocol import namespace
 
@@ -72,10 +73,7 @@ class TopologicalInsulator:
             )
         if self.potential is _NO_POTENTIAL:
             object.__setattr__(self, "potential", np.zeros((self.nx, self.ny, self.nz)))
-        potential = np.asarray(self.potential)
-        if potential.dtype.kind not in "biuf":
-            raise TypeError(f"the potential is {potential.dtype}: give real numbers")
-        potential = operand("potential", potential, np.float64)
+        potential = operand("potential", numbers("potential", self.potential), np.float64)
         if potential.shape != (self.nx, self.ny, self.nz) or not np.isfinite(potential).all():
             raise ValueError(
                 f"the potential must be finite numbers of shape {(self.nx, self.ny, self.nz)}, got {potential.shape}"
