@@ -260,9 +260,9 @@ def test_nan_and_complex_numbers_keep_their_nature():
 def test_numbers_of_plane_waves_are_checked():
     H, positions = graphene(4, 4), np.arange(32.0)
     for options, words in (
-        ({"wavevectors": [[1j]]}, "wavevectors are complex128"),
-        ({"wavevectors": [[0.1]], "weights": np.ones(32) + 1j}, "weights are complex128"),
-        ({"wavevectors": "x"}, "wavevectors are <U1"),
+        ({"wavevectors": [[1j]]}, "wavevectors must be real numbers, not complex128"),
+        ({"wavevectors": [[0.1]], "weights": np.ones(32) + 1j}, "weights must be real numbers, not complex128"),
+        ({"wavevectors": "x"}, "wavevectors must be real numbers, not <U1"),
     ):
         with pytest.raises(TypeError, match=words):
             spectral_function(H, positions=positions, num_moments=8, backend="cpu", **options)
