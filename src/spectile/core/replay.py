@@ -11,6 +11,9 @@ Its first call runs as it is written, the second is captured, and later ones rep
 
 What a captured part allocates is a pool of its own, which stays until it is dropped, so that addresses are valid in
 the next call; results that leave the call are copied (``part.keeps`` says whether that is needed).
+
+A thread that waits for the whole device while another one captures fails, and so does the capture.  So calls are
+captured, and replayed, only where a process has one Python thread.
 """
 
 from __future__ import annotations
@@ -174,13 +177,15 @@ def parts(key: Hashable, nbytes: int) -> Iterator[Direct]:
     key : hashable
         All that the launches depend on.
     nbytes : int
-        About what the parts allocate.  Calls that take more than a device may keep are never captured.
+        About what the parts allocate.  Calls that take more than a device may keep are never captured, and none beside
+        other Python threads.
     """
     import cupy
 
     limit = describe().memory_bytes // SHARE
     own = (cupy.cuda.runtime.getDevice(), key)
-    call = _KEPT.take(own) if nbytes <= limit and not cupy.cuda.get_current_stream().is_capturing() else None
+    alone = threading.active_count() == 1 and not cupy.cuda.get_current_stream().is_capturing()
+    call = _KEPT.take(own) if alone and nbytes <= limit else None
     if call is None:
         yield DIRECT
         return

@@ -295,7 +295,7 @@ def solve_by_stages(array: Any, options: Options, *, bandwidth: int, block: int)
     prepare_stages(n, array.dtype.name, bandwidth, vectors=options.vectors, subset=options.subset)
     with (
         _work_space("the eigenproblem", array, options) as overwrite,
-        _parts(array, options, bandwidth, block) as part,
+        _parts(array, options, overwrite, bandwidth, block) as part,
     ):
         panels, d, e, scale = _two_stages(array, options, overwrite, bandwidth, block, part)
         if not options.vectors:
@@ -306,10 +306,15 @@ def solve_by_stages(array: Any, options: Options, *, bandwidth: int, block: int)
         return own_values(w, scale, scalar), as_array(z, n, columns).astype(array.dtype, copy=part.keeps)
 
 
-def _parts(array: Any, options: Options, bandwidth: int, block: int) -> AbstractContextManager[replay.Direct]:
-    """Give what runs the stages: captured in graphs where the whole spectrum is wanted, whose launches never differ."""
+def _parts(
+    array: Any, options: Options, overwrite: bool, bandwidth: int, block: int
+) -> AbstractContextManager[replay.Direct]:
+    """Give what runs the stages: captured in graphs where the whole spectrum is wanted, whose launches never differ.
+
+    Not where the caller lends his matrix's memory, which saves that of a copy.
+    """
     n, scalar = array.shape[0], SCALARS[array.dtype.name]
-    if options.subset is not None:
+    if overwrite or options.subset is not None:
         return nullcontext(replay.DIRECT)
     key = ("eigh", n, scalar.name, bandwidth, block, options.vectors)
     return replay.parts(key, workspace_bytes(n, scalar, device.describe(), vectors=options.vectors))
