@@ -24,7 +24,8 @@ def table():
 
 def row(paper, case, method):
     rows = frame(paper)
-    (found,) = [row for _, row in rows[(rows["case"] == case) & (rows["method"] == method)].iterrows()]
+    of_run = rows[(rows["case"] == case) & (rows["method"] == method) & (rows["status"] != "beside")]
+    (found,) = [row for _, row in of_run.iterrows()]
     return found
 
 
