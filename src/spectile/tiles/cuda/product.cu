@@ -5,12 +5,13 @@
 #include "ptx.cuh"
 #include "tiles.cuh"
 
-extern "C" __global__ void __launch_bounds__(32)
-    multiply(const value* __restrict__ a, const long long* __restrict__ starts_a, const int* __restrict__ widths_a,
-             const value* __restrict__ b, const long long* __restrict__ starts_b, const long long* __restrict__ pointer,
-             const int* __restrict__ left, const int* __restrict__ right, value* __restrict__ c,
-             const long long* __restrict__ starts_c, const int* __restrict__ heights, const int* __restrict__ widths,
-             const int* __restrict__ order, int down, int across) {
+extern "C" __global__ void __launch_bounds__(32) multiply(const value* __restrict__ a, const long long* __restrict__ starts_a,
+                                                          const int* __restrict__ widths_a, const value* __restrict__ b,
+                                                          const long long* __restrict__ starts_b, const long long* __restrict__ pointer,
+                                                          const int* __restrict__ left, const int* __restrict__ right,
+                                                          value* __restrict__ c, const long long* __restrict__ starts_c,
+                                                          const int* __restrict__ heights, const int* __restrict__ widths,
+                                                          const int* __restrict__ order, int down, int across) {
     const int parts = down * across, part = blockIdx.x % parts, tile = order[blockIdx.x / parts];
     const int height = heights[tile], width = widths[tile];
     const int row = part / across * (16 * DOWN), column = part % across * (8 * ACROSS);

@@ -7,9 +7,9 @@ struct Taus {
 };
 
 // Sums of what each of several tau leaves out of each tile of C: the largest norm that it can have.
-extern "C" __global__ void __launch_bounds__(256)
-    left_out(const double* __restrict__ a, const double* __restrict__ b, const Taus* __restrict__ taus, double* __restrict__ sums,
-             long long rows, int inner, int columns) {
+extern "C" __global__ void __launch_bounds__(256) left_out(const double* __restrict__ a, const double* __restrict__ b,
+                                                           const Taus* __restrict__ taus, double* __restrict__ sums, long long rows,
+                                                           int inner, int columns) {
     const int across = (columns + blockDim.x - 1) / blockDim.x;
     const long long i = blockIdx.x / across;
     const int j = blockIdx.x % across * blockDim.x + threadIdx.x;
@@ -31,9 +31,9 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 // Of each tile of C how many products are kept, the sum of their norms, and the terms of an entry.
-extern "C" __global__ void __launch_bounds__(256)
-    kept(const double* __restrict__ a, const double* __restrict__ b, const int* __restrict__ sizes, double tau, int upper,
-         int* __restrict__ counts, double* __restrict__ sums, int* __restrict__ terms, int inner, int columns) {
+extern "C" __global__ void __launch_bounds__(256) kept(const double* __restrict__ a, const double* __restrict__ b,
+                                                       const int* __restrict__ sizes, double tau, int upper, int* __restrict__ counts,
+                                                       double* __restrict__ sums, int* __restrict__ terms, int inner, int columns) {
     const int across = (columns + blockDim.x - 1) / blockDim.x;
     const long long i = blockIdx.x / across;
     const int j = blockIdx.x % across * blockDim.x + threadIdx.x;

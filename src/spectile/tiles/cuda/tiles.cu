@@ -36,11 +36,10 @@ extern "C" __global__ void norms(const value* __restrict__ data, const long long
 }
 
 // Sums of moduli over each row and each column of each tile, where they are wanted, and the largest of both.
-extern "C" __global__ void line_sums(const value* __restrict__ data, const long long* __restrict__ starts,
-                                     const int* __restrict__ heights, const int* __restrict__ widths,
-                                     const long long* __restrict__ first_rows, const long long* __restrict__ first_columns,
-                                     double* __restrict__ rows, double* __restrict__ columns, double* __restrict__ largest,
-                                     int tiles) {
+extern "C" __global__ void line_sums(const value* __restrict__ data, const long long* __restrict__ starts, const int* __restrict__ heights,
+                                     const int* __restrict__ widths, const long long* __restrict__ first_rows,
+                                     const long long* __restrict__ first_columns, double* __restrict__ rows, double* __restrict__ columns,
+                                     double* __restrict__ largest, int tiles) {
     const int t = own_tile(), lane = threadIdx.x % 32;
     if (t >= tiles) return;
     const value* tile = data + starts[t];
@@ -65,9 +64,8 @@ extern "C" __global__ void line_sums(const value* __restrict__ data, const long 
 
 // Copies of tiles, some of them transposed and conjugate: the one that begins at sources[t].
 extern "C" __global__ void gather(const value* __restrict__ given, const long long* __restrict__ sources,
-                                  const unsigned char* __restrict__ flipped, value* __restrict__ out,
-                                  const long long* __restrict__ starts, const int* __restrict__ heights,
-                                  const int* __restrict__ widths, int tiles) {
+                                  const unsigned char* __restrict__ flipped, value* __restrict__ out, const long long* __restrict__ starts,
+                                  const int* __restrict__ heights, const int* __restrict__ widths, int tiles) {
     const int t = own_tile(), lane = threadIdx.x % 32;
     if (t >= tiles) return;
     const value* from = given + sources[t];

@@ -11,8 +11,8 @@ __device__ __forceinline__ int column_of(int own, int width, int part, int parts
 // What is above the diagonal in own columns `first` to before `columns`, from row `top` on: the conjugates of what lies
 // below it, in the memory of whoever owns that.  Neighbouring blocks read on in the same columns of the owner, so that few
 // pages of its memory are in use at a time: addresses of another device are translated more slowly than one's own.
-extern "C" __global__ void __launch_bounds__(256) mirror(const unsigned long long* owners, long long ld, int width, int part,
-                                                         int parts, int top, int first, int columns) {
+extern "C" __global__ void __launch_bounds__(256) mirror(const unsigned long long* owners, long long ld, int width, int part, int parts,
+                                                         int top, int first, int columns) {
     extern __shared__ unsigned char shared[];
     scalar_t* tile = (scalar_t*)shared;  // 32 x 33
     const int x = threadIdx.x & 31, y = threadIdx.x >> 5, c0 = first + blockIdx.x * 32, i0 = top + blockIdx.y * 32;
@@ -34,6 +34,5 @@ extern "C" __global__ void __launch_bounds__(256) mirror(const unsigned long lon
 extern "C" __global__ void __launch_bounds__(256) place_rows(const scalar_t* product, long long ldp, int width, int part, int parts,
                                                              int top, int first, int columns, scalar_t* out, long long ldo) {
     const int own = first + blockIdx.x * 256 + threadIdx.x;
-    if (own < columns)
-        out[column_of(own, width, part, parts) - top + blockIdx.y * ldo] = product[own - first + blockIdx.y * ldp];
+    if (own < columns) out[column_of(own, width, part, parts) - top + blockIdx.y * ldo] = product[own - first + blockIdx.y * ldp];
 }
