@@ -24,8 +24,8 @@ SHORT = ["--cores", "2", "--config", "papers=[spamm]", "rounds=3", "budget_s=1"]
 def keep_least(sheet):
     """Keep of a sheet's quick cases those of Table 1, and of each other study and element those of the least order.
 
-    Larger ones take the same way in more time; each quick case is measured by a test of its own.  Other runs stay: their
-    rows are what claims may ask for.
+    Larger ones take the same way in more time; each quick case is measured by a test of its own.  Other runs stay: what
+    claims ask for is in their rows.
     """
     rows = pandas.read_csv(sheet, sep="\t", dtype=str, keep_default_na=False)
     quick = rows[rows["run"].str.split(",").map(lambda runs: "quick" in runs)]
