@@ -34,8 +34,8 @@ def require_free(memory_bytes: int, what: str) -> None:
     """
     if memory_bytes > free_bytes():
         replay.drop()
-    if memory_bytes > free_bytes():
-        raise _too_little(memory_bytes, what)
+        if memory_bytes > free_bytes():
+            raise _too_little(memory_bytes, what)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""Which devices solve a problem together, and on which of them its operands lie."""
+"""Which devices solve a problem together, on which of them its operands lie, and whether they reach one another."""
 
 from __future__ import annotations
 
+import itertools
 import operator
 import reprlib
 from collections.abc import Sequence
@@ -71,3 +72,17 @@ def home_of(places: dict[str, int | None], ids: Sequence[int]) -> int:
             f"{found[one]} is on device {one} and {found[other]} on device {other}: copy both to one of {list(ids)}"
         )
     return next(iter(found), ids[0])
+
+
+def connect(devices: Sequence[int]) -> bool:
+    """Let the devices read and write one another's memory; return whether all can.  Copies go by the host elsewhere."""
+    import cupy
+
+    runtime, connected = cupy.cuda.runtime, True
+    for index, peer in itertools.permutations(dict.fromkeys(devices), 2):
+        if runtime.deviceCanAccessPeer(index, peer):
+            with cupy.cuda.Device(index):
+                runtime._deviceEnsurePeerAccess(peer)
+        else:
+            connected = False
+    return connected

@@ -9,6 +9,7 @@ Source: the threshold of N. Bock and M. Challacombe, SIAM J. Sci. Comput. 35, C7
 
 from __future__ import annotations
 
+import abc
 import itertools
 import math
 from dataclasses import dataclass
@@ -60,7 +61,28 @@ class SortedRows:
         return fro * SLACK, largest * SLACK
 
 
-class Skipping:
+class _Thresholds(abc.ABC):
+    """Thresholds by what they leave out."""
+
+    @abc.abstractmethod
+    def error(self, tau: float) -> Error:
+        """Return bounds of what is left out, in both norms."""
+
+    @abc.abstractmethod
+    def _searched(self, limit: float, spectral: bool) -> float:
+        """Return `threshold` where neither everything nor nothing may be left out."""
+
+    def threshold(self, limit: float, spectral: bool) -> float:
+        """Return a tau that leaves out at most `limit`."""
+        everything = self.error(math.inf)[spectral]
+        if everything <= limit:
+            return math.inf
+        if limit <= 0 or not math.isfinite(everything):
+            return 0.0
+        return self._searched(limit, spectral)
+
+
+class Skipping(_Thresholds):
     """What a threshold leaves out of a product.
 
     Parameters
@@ -88,13 +110,7 @@ class Skipping:
             fro = min(fro, other)
         return Error.of(fro, math.sqrt(rows) * math.sqrt(columns) * SLACK)
 
-    def threshold(self, limit: float, spectral: bool) -> float:
-        """Return a tau that leaves out at most `limit`."""
-        everything = self.error(math.inf)[spectral]
-        if everything <= limit:
-            return math.inf
-        if limit <= 0 or not math.isfinite(everything):
-            return 0.0
+    def _searched(self, limit: float, spectral: bool) -> float:
         norms_a, norms_b = self.a.norms, self.by_rows.norms
         high = float(norms_a.max(initial=0.0)) * float(norms_b.max(initial=0.0))
         low, best = high * 2.0**-200, 0.0
@@ -119,7 +135,7 @@ class Skipping:
         return list_products(self.a, self.b, self, tau, upper, dtype)
 
 
-class MappedSkipping:
+class MappedSkipping(_Thresholds):
     """The same of tiles on a GPU, which looks at all triples of tiles: maps of the norms have zeros where none is.
 
     Parameters as those of `Skipping`; several thresholds are looked at together, and products are listed there.
@@ -157,13 +173,7 @@ class MappedSkipping:
     def _scaled(self, tau: float) -> float:
         return tau / self._units[0] / self._units[1]
 
-    def threshold(self, limit: float, spectral: bool) -> float:
-        """Return a tau that leaves out at most `limit`."""
-        everything = self.error(math.inf)[spectral]
-        if everything <= limit:
-            return math.inf
-        if limit <= 0 or not math.isfinite(everything):
-            return 0.0
+    def _searched(self, limit: float, spectral: bool) -> float:
         low, high = 0.0, self._units[0] * self._units[1]  # what is left out at these is known: nothing, everything
         step = 16.0
         middle = min(high, limit / math.sqrt(max(1, len(self.a.norms))))

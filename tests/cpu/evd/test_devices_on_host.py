@@ -15,6 +15,7 @@ from spectile.evd.cuda.multi import divide, reduction
 from spectile.evd.cuda.multi.partition import Cyclic
 from spectile.evd.cuda.multi.team import Member
 from spectile.evd.cuda.multi.units import EXCHANGE
+from spectile.evd.cuda.reduction import band as band_reduction
 from spectile.evd.cuda.reduction.panel import Panels
 from spectile.evd.types import SCALARS
 from spectile_study.inputs.spectra import random_hermitian
@@ -187,7 +188,8 @@ def test_the_band_has_the_eigenvalues_of_the_matrix(dtype, n, bandwidth, block, 
 
     members = [HostMember(number, number, None) for number in range(parts)]
     team = SimpleNamespace(members=members, home=members[0], others=members[1:], meet=lambda: None, join=lambda: None)
-    monkeypatch.setattr(reduction, "kernel", kernel)
+    for module in (reduction, band_reduction):
+        monkeypatch.setattr(module, "kernel", kernel)
     monkeypatch.setattr(reduction, "Blas", HostBlas)
     monkeypatch.setattr(reduction, "empty_matrix", empty_matrix)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(asarray=np.asarray))

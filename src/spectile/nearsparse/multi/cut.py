@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from spectile.core import arrays
+from spectile.core.places import connect
 from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cuda import norms as cuda_norms
 from spectile.nearsparse.cuda.geometry import row_major
 from spectile.nearsparse.multi import partition
-from spectile.nearsparse.multi.streams import connect, copied, here, synchronize
+from spectile.nearsparse.multi.streams import copied, here, synchronize
 from spectile.nearsparse.types import Split
 
 

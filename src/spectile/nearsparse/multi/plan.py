@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core import device
+from spectile.core.places import connect
 from spectile.core.pointers import address, overlap
 from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cpu import norms as cpu_norms
@@ -20,7 +21,7 @@ from spectile.nearsparse.cuda import product as cuda_product
 from spectile.nearsparse.cuda.choose import Problem
 from spectile.nearsparse.cuda.survey import error_bound, kept_norms, ratio, square_sum
 from spectile.nearsparse.cuda.tuning import Kernel
-from spectile.nearsparse.multi.streams import Stream, connect, event
+from spectile.nearsparse.multi.streams import Stream, event
 from spectile.nearsparse.types import Grain, Request
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -97,20 +96,6 @@ def event(index: int) -> Any:
 
     with cupy.cuda.Device(index):
         return cupy.cuda.Event(disable_timing=True)
-
-
-def connect(devices: Sequence[int]) -> bool:
-    """Let the devices read and write one another's memory; return whether all can.  Copies go by the host elsewhere."""
-    import cupy
-
-    runtime, connected = cupy.cuda.runtime, True
-    for index, peer in itertools.permutations(dict.fromkeys(devices), 2):
-        if runtime.deviceCanAccessPeer(index, peer):
-            with cupy.cuda.Device(index):
-                runtime._deviceEnsurePeerAccess(peer)
-        else:
-            connected = False
-    return connected
 
 
 def copied(parts: Sequence[Any], devices: Sequence[int]) -> list[Any]:

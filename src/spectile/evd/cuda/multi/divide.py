@@ -7,16 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spectile.core.launch import kernel
 from spectile.core.pointers import address
 from spectile.evd.cuda.blas import Blas
 from spectile.evd.cuda.matrix import Matrix, as_array, empty_matrix, scaled_values
 from spectile.evd.cuda.multi.partition import pieces
 from spectile.evd.cuda.multi.team import Member, Team
 from spectile.evd.cuda.multi.workspace import CHUNK
-from spectile.evd.cuda.tridiagonal.divide import _merge_level, _tear, leaf_shape
+from spectile.evd.cuda.tridiagonal.divide import _tear, merge_below
 from spectile.evd.cuda.tridiagonal.merge import Merges
-from spectile.evd.cuda.workspace import merge_sizes, padded_order
+from spectile.evd.cuda.workspace import padded_order
 from spectile.evd.types import SCALARS, Scalar, Subset
 
 
@@ -44,27 +43,11 @@ def eigenvectors(
 
     n = len(d)
     levels, order = padded_order(n)
-    leaf = order >> levels
-    torn, bound = _tear(cupy.asnumpy(d), cupy.asnumpy(e), leaf, order)
-    d, e = cupy.asarray(torn)
-    blas = Blas(np.float64)
+    torn, bound = _tear(cupy.asnumpy(d), cupy.asnumpy(e), order >> levels, order)
     q = empty_matrix(order, order, np.float64)
-    w = cupy.empty(order, np.float64)
-    unit, shape = leaf_shape(levels, leaf)
-    kernel(unit, "leaves")(shape, d, e, np.int32(leaf), w, np.uintp(q.pointer), np.int64(q.ld))
-    merges = Merges(w, e, order, 2**levels)
-    chunk, _ = merge_sizes(n)
-    s = cupy.empty(order * chunk, np.float64)
-    shift, middle = 0, order // 2
-    for level in range(1, levels - 1):
-        m = leaf * 2**level
-        merges.solve(q, m, shift)
-        _merge_level(blas, q, merges, m, (shift, middle - shift), chunk, s)
-        shift = middle - shift
-    merges.solve(q, middle, shift)
+    w, merges, (shift, other), _ = merge_below(cupy.asarray(torn), q, n, levels - 1)
     halves = _merge_halves(merges, q, shift, team)
-    shift = middle - shift
-    merges.solve(q, order, shift)
+    merges.solve(q, order, other)
     values = scaled_values(w[:n], 0, SCALARS["float64"], bound)
     wanted = slice(0, n) if subset is None else subset.of(cupy.asnumpy(values), scalar.real, scale)
     solved, parts = team.home.mark(), []

@@ -14,7 +14,6 @@ import numpy as np
 
 from spectile.core.devices import Device
 from spectile.core.launch import Shape, kernel
-from spectile.core.pointers import address
 from spectile.evd.cuda.blas import Blas
 from spectile.evd.cuda.choose import tuning
 from spectile.evd.cuda.matrix import TILE, Matrix, empty_matrix
@@ -22,7 +21,7 @@ from spectile.evd.cuda.multi.partition import Cyclic
 from spectile.evd.cuda.multi.team import Member, Team
 from spectile.evd.cuda.multi.units import EXCHANGE
 from spectile.evd.cuda.reduction.band import _Reduction
-from spectile.evd.cuda.reduction.panel import Panels, copy_shape
+from spectile.evd.cuda.reduction.panel import Panels
 from spectile.evd.types import Scalar
 
 
@@ -189,21 +188,8 @@ class _SharedReduction(_Reduction):
         team.join()  # before home writes over it
 
     def _reduce_panel(self, j: int, local: int, used: int) -> None:
-        b, a, v, x, s, factor = self.panels.bandwidth, self.panels.a, self.v, self.x, self._s, self._factor
-        blas, top = self.blas, j + b
-        m = self.panels.n - top
-        y, z, product = x.at(local, used + b), x.at(local, used), v.at(local, used + b)
-        t = address(self.panels.t) + (j // b) * b * b * a.itemsize
-        self._factorization.factor(top, j, m, v.at(local, used), y, v.ld, t)
-        self._multiply(top, local, used, product)
-        blas.gemm(used + 2 * b, b, m, 1.0, v.at(local, 0), v.ld, y, x.ld, 0.0, s.pointer, s.ld, ops="CN")
-        self._factorization.join(t, s.at(used, 0), s.ld)
-        self._small_factor(t, used)
-        blas.gemm(m, b, used + 2 * b, 1.0, v.at(local, 0), v.ld, factor.pointer, factor.ld, 0.0, z, x.ld)
-        kernel(self._unit, "copy_panel")(
-            copy_shape(m, b), np.uintp(z), np.int64(x.ld), np.uintp(product), np.int64(v.ld), np.int32(m)
-        )
-        self._keep(local, used, m)
+        super()._reduce_panel(j, local, used)
+        self._keep(local, used, self.panels.n - j - self.panels.bandwidth)
 
     def _multiply(self, top: int, local: int, used: int, product: int) -> None:
         """Make A Y: each member its rows of it."""

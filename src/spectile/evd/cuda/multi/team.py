@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+from spectile.core.places import connect
 from spectile.core.pointers import address
 from spectile.evd.cuda.matrix import Matrix
 
@@ -153,17 +153,3 @@ class Team:
         self.join()
         for member in self.others:
             member.stream.synchronize()
-
-
-def connect(devices: Sequence[int]) -> bool:
-    """Let the devices read and write one another's memory; return whether all can."""
-    import cupy
-
-    runtime, connected = cupy.cuda.runtime, True
-    for index, peer in itertools.permutations(devices, 2):
-        if runtime.deviceCanAccessPeer(index, peer):
-            with cupy.cuda.Device(index):
-                runtime._deviceEnsurePeerAccess(peer)
-        else:
-            connected = False
-    return connected

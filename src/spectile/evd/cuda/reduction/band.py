@@ -108,7 +108,7 @@ class _Reduction:
         self._factorization.factor(top, j, m, v.at(local, used), y, v.ld, t)
         # A Y at memory speed, next to V and Y; one product then gives Vᴴ Y, Yᴴ Y and (A Y)ᴴ Y, and with S = Xᴴ Y
         # the pending updates of the block's panels before this one make it P = A Y − V S.
-        blas.gemm(m, b, m, 1.0, a.at(top, top), a.ld, y, x.ld, 0.0, product, v.ld)
+        self._multiply(top, local, used, product)
         blas.gemm(used + 2 * b, b, m, 1.0, v.at(local, 0), v.ld, y, x.ld, 0.0, s.pointer, s.ld, ops="CN")
         self._factorization.join(t, s.at(used, 0), s.ld)
         self._small_factor(t, used)
@@ -117,6 +117,12 @@ class _Reduction:
         kernel(self._unit, "copy_panel")(
             copy_shape(m, b), np.uintp(z), np.int64(x.ld), np.uintp(product), np.int64(v.ld), np.int32(m)
         )
+
+    def _multiply(self, top: int, local: int, used: int, product: int) -> None:
+        """Make A Y, of rows and columns from `top` on, at an address in V."""
+        b, a, x, m = self.panels.bandwidth, self.panels.a, self.x, self.panels.n - top
+        y = x.at(local, used + b)
+        self.blas.gemm(m, b, m, 1.0, a.at(top, top), a.ld, y, x.ld, 0.0, product, self.v.ld)
 
     def _small_factor(self, t: int, used: int) -> None:
         """Make [-S T; K; T] with K = −1/2 Tᴴ (Yᴴ P) T, from the products in S."""

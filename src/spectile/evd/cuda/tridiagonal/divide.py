@@ -60,14 +60,14 @@ def divide_and_conquer(d: Any, e: Any, space: Matrix | None = None, part: Direct
     pair = part.space(lambda: cupy.empty((2, order), np.float64))
     pair.set(torn)
     q = space or part.space(lambda: empty_matrix(order, order, np.float64))
-    w, merges, starts, s = part(_merge_halves, pair, q, n)
+    w, merges, starts, s = part(merge_below, pair, q, n, levels)
     if levels:
         merge.LastMerge(Blas(np.float64), q, merges, starts, merge_sizes(n), s).run()
     return scaled_values(w[:n], 0, SCALARS["float64"], bound), q
 
 
-def _merge_halves(pair: Any, q: Matrix, n: int) -> tuple[Any, merge.Merges, tuple[int, int], Any]:
-    """Solve the leaves of a torn matrix and merge, up to the last rank-one problem; its vectors are still to be made.
+def merge_below(pair: Any, q: Matrix, n: int, last: int) -> tuple[Any, merge.Merges, tuple[int, int], Any]:
+    """Solve the leaves of a torn matrix and merge, up to a level's rank-one problems, without their vectors.
 
     Parameters
     ----------
@@ -76,6 +76,8 @@ def _merge_halves(pair: Any, q: Matrix, n: int) -> tuple[Any, merge.Merges, tupl
     q : Matrix
     n : int
         Order before padding.
+    last : int
+        The level.
 
     Returns
     -------
@@ -100,10 +102,10 @@ def _merge_halves(pair: Any, q: Matrix, n: int) -> tuple[Any, merge.Merges, tupl
     s = cupy.empty(order * chunk, np.float64)
     blas = Blas(np.float64)
     starts = (0, order // 2)  # of the first and of the second half's blocks, which change sides at each level
-    for level in range(1, levels + 1):
+    for level in range(1, last + 1):
         m = leaf * 2**level
         merges.solve(q, m, starts[0])
-        if m < order:
+        if level < last:
             _merge_level(blas, q, merges, m, starts, chunk, s)
             starts = starts[1], starts[0]
     return w, merges, starts, s
