@@ -6,6 +6,7 @@ tests/study/test_pages.py checks that the pages hold what this script would writ
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -18,6 +19,8 @@ from spectile_study.bench.stats import geometric_mean, paired_ratio, speedups
 from spectile_study.cases.kpm.matrices import WIDTHS
 from spectile_study.cases.spamm.thresholds import RTOLS
 from spectile_study.cases.tsparse.installed import NAMES as RIVALS
+from spectile_study.everyday import drawing
+from spectile_study.everyday import frame as frames
 from spectile_study.figures import judged
 from spectile_study.figures.elements import SCRIPTS
 from spectile_study.figures.evd import PROBLEMS, ordered_problems, timed, words_of_problem
@@ -334,6 +337,56 @@ def summary(machine: str) -> str:
     return table + (f"\n\nNot recorded yet: {'; '.join(lacking)}." if lacking else "")
 
 
+def _draws() -> list[pandas.DataFrame]:
+    """Return the recorded frames of everyday draws, a machine each."""
+    return [frames.read(path) for path in sorted((ROOT / "results/recorded").glob("*/everyday.parquet"))]
+
+
+def _drawn(frame: pandas.DataFrame) -> str:
+    """Return the line below a table of everyday draws."""
+    days = frame["run_measured_at"].dropna().astype(str).str[:10]
+    commits = ", ".join(sorted(set(frame["commit"].dropna().str[:7])))
+    return (
+        f"Record: `results/recorded/{frame['machine'].iloc[0]}/everyday.parquet`, seed {frame['seed'].iloc[0]}, "
+        f"measured at {commits} ({', '.join(sorted(set(days)))})."
+    )
+
+
+def everyday() -> str:
+    """Return the distribution of the everyday draws of each machine and system."""
+    rows, lines = [], []
+    for frame in _draws():
+        lines.append(_drawn(frame))
+        for system, call in drawing.CALLS.items():
+            found = drawing.compared(frame, system)
+            if len(found):
+                works = found["device_share"].dropna().astype(float)
+                rows.append([
+                    f"`{call}`", found["device"].iloc[0], str(len(found)), *(f"{q:.2f}" for q in drawing.quantiles(found)),
+                    f"{(found['ratio'] < 1).mean():.0%}", f"{works.median():.0%}" if len(works) else "",
+                ])  # fmt: skip
+    head = ["call", "on", "draws", "5 %", "median", "95 %", "slower than the alternative", "the device works"]
+    return "\n\n".join([_table(head, rows), " ".join(lines) or "Not recorded yet."])
+
+
+def worst(system: str) -> str:
+    """Return the worst everyday draws of a system, and what bounds them, a table for each machine."""
+    parts = []
+    for frame in _draws():
+        found = drawing.compared(frame, system).head(drawing.WORST)
+        if len(found):
+            rows = [
+                [
+                    row["draw"], row["library"] or "", _duration(row["seconds"]), row["rival"].replace("_", " "),
+                    _duration(row["rival_s"]), f"{row['ratio']:.2f}", drawing.bound_by(row),
+                ]
+                for _, row in found.iterrows()
+            ]  # fmt: skip
+            head = ["draw", "taken", "time", "alternative", "its time", "ratio", "bound by"]
+            parts.append(f"{found['device'].iloc[0]}:\n\n{_table(head, rows)}\n\n{_drawn(frame)}")
+    return "\n\n".join(parts) or "Not recorded yet."
+
+
 def _errors(found: pandas.DataFrame) -> str:
     """Return in words which errors of the product came out."""
     errors = found["error_fro_rel"].astype(float)
@@ -368,7 +421,7 @@ def verdicts(machine: str) -> str:
 def undated() -> str:
     """Return the cases whose rows say neither driver nor date, by machine, paper and element: to be recorded anew."""
     rows = []
-    for path in sorted((ROOT / "results/recorded").glob("*/*.parquet")):
+    for path in sorted(path for paper in PAPERS for path in (ROOT / "results/recorded").glob(f"*/{paper}.parquet")):
         whole = record.read_frame(path, whole=True)
         silent = whole[~record.says_its_source(whole) & whole["time_s"].notna()]
         for element, found in silent.groupby(silent["p_element"].fillna("none"), sort=True):
@@ -389,7 +442,9 @@ def _reproduced(evaluated: pandas.DataFrame) -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "readme everyday": everyday,
     "readme speed": lambda: summary("h200"),
+    **{f"{system} worst": functools.partial(worst, system) for system in drawing.CALLS},
     "undated": undated,
     "readme claims": lambda: verdicts("h200"),
     "spamm gpu": lambda: spamm_within("h200"),

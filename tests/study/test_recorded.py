@@ -13,10 +13,12 @@ import pytest
 from spectile_study import make_inputs
 from spectile_study.bench import archive, provenance, record, stats
 from spectile_study.bench.sheets import read_sheet
+from spectile_study.everyday import frame as everyday
 
 ROOT = Path(__file__).parents[2]
 ZIPS = sorted((ROOT / "results/recorded").rglob("*.zip"))
-FRAMES = sorted((ROOT / "results/recorded").rglob("*.parquet"))
+EVERYDAY = sorted((ROOT / "results/recorded").glob("*/everyday.parquet"))
+FRAMES = sorted({*(ROOT / "results/recorded").rglob("*.parquet")} - {*EVERYDAY})
 # Cases of the paper run that no H200 has measured yet, as patterns; docs/notes says why.  A case that
 # is recorded must leave this list.
 NOT_RECORDED = {
@@ -66,6 +68,16 @@ def test_what_may_be_drawn_is_of_the_sheet_and_says_what_made_it(path):
     timed = frame[frame["time_s"].notna()]
     assert timed["run_measured_at"].str.match(r"20\d\d-\d\d-\d\d").all()
     assert timed.loc[timed["device"].str.startswith("NVIDIA"), "run_driver"].notna().all()
+
+
+@pytest.mark.parametrize("path", EVERYDAY, ids=lambda path: path.parent.name)
+def test_recorded_everyday_draws_are_of_their_machine_and_say_what_made_them(path):
+    frame = everyday.read(path)
+    measured = frame[frame["status"] == "ok"]
+    assert set(frame["machine"]) == {path.parent.name}
+    assert measured["commit"].str.fullmatch("[0-9a-f]{40}").all() and not measured["dirty"].any()
+    assert measured["run_measured_at"].str.match(r"20\d\d-\d\d-\d\d").all()
+    assert measured.groupby("system")["device"].nunique().eq(1).all()
 
 
 @pytest.mark.parametrize("path", FRAMES, ids=lambda path: f"{path.parent.name}-{path.stem}")

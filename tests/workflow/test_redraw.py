@@ -8,7 +8,9 @@ import pytest
 
 from spectile_study.__main__ import main
 from spectile_study.bench import archive, record
+from spectile_study.everyday import outputs
 from spectile_study.figures.elements import elements
+from spectile_study.papers import PAPERS
 
 from .conftest import ROOT, snakemake
 from .faulty import workflow as faulty
@@ -46,7 +48,9 @@ def test_an_edited_median_is_drawn_again(tmp_path):
 
 
 RECORDED = {
-    path.name: sorted(path.glob("*.parquet")) for path in sorted((ROOT / "results/recorded").glob("*")) if path.is_dir()
+    path.name: sorted(frame for frame in path.glob("*.parquet") if frame.stem in PAPERS)
+    for path in sorted((ROOT / "results/recorded").glob("*"))
+    if path.is_dir()
 }
 #: Of the machine with most records everything is made, by Snakemake; of the others what its jobs run, in this process.
 FULLEST = max(RECORDED, key=lambda machine: sum(path.stat().st_size for path in RECORDED[machine]))
@@ -81,6 +85,10 @@ def test_records_of_every_machine_are_drawn_and_judged(machine, tmp_path, monkey
     assert main([str(word) for word in (*words, *RECORDED[machine])]) == 0
     assert (tmp_path / "claims.html").stat().st_size > 1000
     check_drawings(tmp_path, machine)
+    everyday = ROOT / f"results/recorded/{machine}/everyday.parquet"
+    if everyday.exists():
+        assert main(["draw-everyday", "--from", str(everyday), "--results", str(tmp_path)]) == 0
+        assert len(list((tmp_path / "everyday").glob("*.svg"))) == len(outputs.FIGURES)
 
 
 def test_everything_draws_from_nothing(workflow_copy):

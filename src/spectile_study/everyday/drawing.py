@@ -133,6 +133,19 @@ def _middle(column: pandas.Series) -> Cell | None:
     return Cell(float(numbers.median()), "{:.2f}", {"low": low, "draws": len(numbers)}, "5 %: {low:.2f}, {draws} draws")
 
 
+def bound_by(row: pandas.Series) -> str:
+    """Return what takes most of a call's time: on a GPU the host, the preparation (of KPM) or the kernels."""
+    share = row["device_share"]
+    if pandas.isna(share):
+        return ""
+    if share < 0.5:
+        return f"the host, {1 - share:.0%} of the call"
+    setup = row.get("s_setup")
+    if setup is not None and setup > row["seconds"] / 2:
+        return f"the preparation, {min(1.0, setup / row['seconds']):.0%} of the call"
+    return f"the kernels, {share:.0%} of the call"
+
+
 def worst(frame: pandas.DataFrame) -> Table:
     """Return the draws of least ratio of each system, by name."""
     parts = [compared(frame, system).head(WORST) for system in FIGURES]
@@ -149,10 +162,10 @@ def worst(frame: pandas.DataFrame) -> Table:
                     "alternative": row["rival"],
                     "its ms": 1e3 * float(row["rival_s"]),
                     "ratio": Cell(float(row["ratio"]), "{:.2f}", interval, "{low:.2f} to {high:.2f}"),
-                    "device works": None if pandas.isna(row["device_share"]) else float(row["device_share"]),
+                    "bound by": bound_by(row) or None,
                 }
             )
-    columns = ["call", "draw", "taken", "ms", "alternative", "its ms", "ratio", "device works"]
+    columns = ["call", "draw", "taken", "ms", "alternative", "its ms", "ratio", "bound by"]
     made = Table(f"The {WORST} worst draws of each system", pandas.DataFrame(lines, columns=columns))
     for rows in parts:
         made.cite(rows, "ratio")
