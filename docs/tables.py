@@ -362,7 +362,8 @@ def everyday() -> str:
             if len(found):
                 works = found["device_share"].dropna().astype(float)
                 rows.append([
-                    f"`{call}`", found["device"].iloc[0], str(len(found)), *(f"{q:.2f}" for q in drawing.quantiles(found)),
+                    f"`{call}`", found["device"].iloc[0], str(len(found)),
+                    *(f"{value:.2f}" for value in drawing.quantiles(found)),
                     f"{(found['ratio'] < 1).mean():.0%}", f"{works.median():.0%}" if len(works) else "",
                 ])  # fmt: skip
     head = ["call", "on", "draws", "5 %", "median", "95 %", "slower than the alternative", "the device works"]
