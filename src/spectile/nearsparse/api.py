@@ -433,13 +433,9 @@ def norm_map(a: Any, block: int = 32) -> NormMap:
         from spectile.nearsparse.cuda.run import norm_map_cuda
 
         return NormMap(norm_map_cuda(a, block), block)
-    a = checks.host_array("a", a)
-    if a.ndim != 2:
-        raise ValueError(f"a norm map is of a matrix, not of an array with {a.ndim} dimensions: pass one matrix")
-    checks.check_dtype("a", a)
     from spectile.nearsparse.cpu.norms import norm_map as norm_map_cpu
 
-    return NormMap(norm_map_cpu(a, block), block)
+    return NormMap(norm_map_cpu(checks.matrix(a), block), block)
 
 
 def spamm_threshold(
@@ -551,8 +547,8 @@ def tune_tau(
     Raises
     ------
     ValueError
-        If norms are negative or NaN, their products overflow on a GPU, maps have different tile sizes, the shapes do
-        not multiply, or the number of bisections is not from 1 to 2**31 - 1.
+        If norms are negative, NaN or infinite, their products overflow on a GPU, maps have different tile sizes, the
+        shapes do not multiply, or the number of bisections is not from 1 to 2**31 - 1.
     TypeError
         If norms or the tolerance are no real numbers.
 
@@ -581,11 +577,15 @@ def tune_tau(
         from spectile.nearsparse.cuda.search import tune_tau_cuda
 
         return tune_tau_cuda(norms_a, norms_b, valid_ratio, iterations, tolerance)
-    from spectile.nearsparse.cpu.search import tune_tau as tune_tau_cpu
+    from spectile.nearsparse.cpu.norms import Maps
+    from spectile.nearsparse.cpu.search import tune
 
     norms_a, norms_b = np.asarray(norms_a, dtype=np.float64), np.asarray(norms_b, dtype=np.float64)
     checks.check_maps(norms_a, norms_b)
-    return tune_tau_cpu(norms_a, norms_b, valid_ratio, iterations, tolerance)
+    one, two = (None if isinstance(x, NormMap) else checks.matrix(*checks.widened(x)) for x in (a, b))
+    maps = Maps.of_norms(norms_a, norms_b, one, two, block)
+    checks.check_finite_norms(maps.a, maps.b)
+    return tune(maps, valid_ratio, iterations, tolerance)
 
 
 #: What `spectile.explain` asks, by the name of the function.

@@ -250,6 +250,24 @@ def check_maps(norms_a: Any, norms_b: Any) -> None:
         )
 
 
+def check_finite_norms(norms_a: Any, norms_b: Any) -> None:
+    """Raise for norms that no search on the CPU compares: infinity times zero is no number."""
+    for name, norms in (("a", norms_a), ("b", norms_b)):
+        if norms.max(initial=0.0) == math.inf:
+            raise ValueError(
+                f"the norm map of {name} holds infinity: pass a matrix of finite entries instead, or scale it"
+            )
+
+
+def matrix(a: Any) -> Any:
+    """Return a host matrix as NumPy's."""
+    a = host_array("a", a)
+    if a.ndim != 2:
+        raise ValueError(f"a norm map is of a matrix, not of an array with {a.ndim} dimensions: pass one matrix")
+    check_dtype("a", a)
+    return a
+
+
 def check_precision(a: Any, b: Any, precision: str | None, backend: str) -> str:
     """Return the key of the precision of two operands, or raise where they have none."""
     kind, other = check_dtype("a", a), check_dtype("b", b)

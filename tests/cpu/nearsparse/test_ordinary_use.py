@@ -89,11 +89,6 @@ def test_the_bound_holds_where_squares_or_products_leave_the_range(dtype: str, s
             spamm(a, b, rtol=1e-3, backend="cpu")
 
 
-def test_infinite_norms_do_not_keep_the_search_from_ending() -> None:
-    norms = NormMap(np.full((4, 4), np.inf))
-    assert tune_tau(norms, norms, 0.1)[1] == 1.0
-
-
 def test_matrices_are_told_from_norm_maps() -> None:
     a = decay(256, 256)
     # A matrix without negative entries, too, which by its numbers could be a norm map.

@@ -246,6 +246,50 @@ def test_numbers_beyond_the_largest_are_refused_in_a_sentence(name: str, bad: An
         spamm(x, x, c=x, backend="cpu", **keywords)
 
 
+def shares(norms_a: Any, norms_b: Any, tau: float) -> tuple[float, float]:
+    """Return the least and the largest share of products of norms, as exact numbers, that a threshold may leave."""
+    products = [x * y for k in range(len(norms_b)) for x in norms_a[:, k] for y in norms_b[k]]
+    # Norms near the smallest number may be rounded up before they are multiplied.
+    least = Fraction(2) ** -1040 * (1 + norms_a.max() + norms_b.max())
+    ends = [Fraction(tau) * (1 + Fraction(sign, 10**9)) + sign * least for sign in (1, -1)]
+    low, high = (sum(product >= end for product in products) / len(products) for end in ends)
+    return low, high
+
+
+@pytest.mark.parametrize("of_a", [1023, 1000, 511, 0, -540, -1022, -1060])
+@pytest.mark.parametrize("structure", ["full", "rows of zeros", "apart"])
+def test_a_share_that_is_said_is_the_threshold_s_over_the_whole_range(of_a: int, structure: str) -> None:
+    rng = np.random.default_rng(7)
+    for of_b in (1023, 700, 511, 0, -480, -1000, -1060):
+        a, b = (entries(rng, 6, 6, "f8", (of, of)) for of in (of_a, of_b))
+        of_c = of_a + of_b
+        if structure == "rows of zeros":
+            b[::2] = 0
+        elif structure == "apart":  # the largest of A meets the smallest of B
+            a[:, 3:], b[:3], of_c = np.ldexp(a[:, 3:], -600), np.ldexp(b[:3], -600), of_c - 600
+        # Norms of tiles of several entries leave the range where these do not.
+        for block in (1, 3):
+            wide_a, wide_b = (np.repeat(np.repeat(x, block, 0), block, 1) for x in (a, b))
+            for wanted, options in ((0.3, {}), (1e-3, {"tolerance": 1e-5, "iterations": 40})):
+                with warnings.catch_warnings(), np.errstate(divide="raise", over="raise", invalid="raise"):
+                    warnings.simplefilter("error")
+                    tau, share = tune_tau(wide_a, wide_b, wanted, block=block, **options)
+                assert 0 <= tau < math.inf
+                low, high = shares(*(block * exact(abs(x)) for x in (a, b)), tau)
+                assert low <= share <= high, (of_b, block, wanted, tau)
+                if -1000 < of_c < 1000:
+                    positive = np.mean((a.T[:, :, None] != 0) & (b[:, None] != 0))
+                    assert abs(share - min(wanted, positive)) < 0.03, (of_b, block, wanted, tau)
+
+
+@pytest.mark.parametrize("where", ["norms of a", "norms of b", "entries"])
+def test_a_share_of_norms_that_are_infinite_is_refused(where: str) -> None:
+    x, infinite = np.ones((2, 2)), np.array([[1.0, math.inf], [1.0, 1.0]])
+    given = {"norms of a": (NormMap(infinite), NormMap(x)), "norms of b": (NormMap(x), NormMap(infinite))}
+    with pytest.raises(ValueError, match=r"norm map of [ab] holds infinity"):
+        tune_tau(*given.get(where, (x, infinite)), 0.5)
+
+
 def test_searches_of_a_share_end_without_warnings() -> None:
     rng = np.random.default_rng(3)
     for sizes in ((1e153, 1e155), (1e300, 1e300), (1e-300, 1e-300), (5e-324, 1.0)):

@@ -24,6 +24,8 @@ TRANSPOSED, SERIAL_ENTRIES = 32, 1 << 16
 _SAFE_SQUARES = (2.0**-900, 2.0**1000)
 # Between them products of norms, and their sums, are far from the ends of the range of float64.
 _SAFE_NORMS = (2.0**-400, 2.0**400)
+# Norms of tiles of up to 2**62 finite entries are below the largest number over this power of two.
+_TILE_EXPONENT = 32
 # The smallest normal number of float64, and the smallest.
 _NORMAL, _SMALLEST = 2.0**-1022, 2.0**-1074
 
@@ -123,6 +125,15 @@ class Maps:
         (one, p), (two, q) = (_near_one(x, block) for x in (a, b))
         return cls(one, two, p + q)
 
+    @classmethod
+    def of_norms(cls, a: Any, b: Any, matrix_a: Any, matrix_b: Any, block: int) -> Maps:
+        """Return given maps, those with infinite norms taken anew of their matrices over a power of two.
+
+        Of the matrices None stands for one that is not there.
+        """
+        (one, p), (two, q) = (_finite(*pair, block) for pair in ((a, matrix_a), (b, matrix_b)))
+        return cls(one, two, p + q)
+
     def inside(self, value: float) -> float:
         """Return a threshold, or a bound, in the unit of the products of these norms."""
         return shifted(value, -self.exponent)
@@ -140,6 +151,12 @@ def _near_one(x: Any, block: int) -> tuple[Any, int]:
     # Of a norm that overflows the entries do not.
     shift = math.frexp(largest)[1] if largest < math.inf else sys.float_info.max_exp
     return norm_map(x, block, shift), shift
+
+
+def _finite(norms: Any, x: Any, block: int) -> tuple[Any, int]:
+    if x is None or norms.max(initial=0.0) < math.inf:
+        return norms, 0
+    return norm_map(x, block, _TILE_EXPONENT), _TILE_EXPONENT
 
 
 def shifted(value: float, exponent: int) -> float:

@@ -98,10 +98,11 @@ def share_of(norms_a: Any, norms_b: Any, count: int) -> float:
 def tune_tau(
     norms_a: Any, norms_b: Any, valid_ratio: float, iterations: int = 20, tolerance: float = 0.01
 ) -> tuple[float, float]:
-    """Search tau for a valid ratio as the paper does (Section 3.5.2); see :func:`spectile.nearsparse.tune_tau`."""
-    with np.errstate(over="ignore", invalid="ignore"):  # a mean beyond the largest number is searched from there down
-        mean = float(norms_a.sum(axis=0) @ norms_b.sum(axis=1)) / max(1, norms_a.size * norms_b.shape[1])
-    mean = math.inf if math.isnan(mean) else mean
+    """Search tau for a valid ratio as the paper does (Section 3.5.2), in finite norms.
+
+    See :func:`spectile.nearsparse.tune_tau`.
+    """
+    mean = _mean_product(norms_a, norms_b)
     if valid_ratio == 1 or mean == 0:
         return 0.0, 1.0
 
@@ -112,15 +113,15 @@ def tune_tau(
 
     low, high = 0.0, mean
     tau, ratio = high, ratio_at(high)
-    # Infinite norms are above every threshold: the search ends at the largest.
-    while ratio > valid_ratio + tolerance and high < math.inf:
-        low, high = high, 2 * high
+    # Products beyond the largest number are above every threshold.
+    while ratio > valid_ratio + tolerance and high < sys.float_info.max:
+        low, high = high, min(2 * high, sys.float_info.max)
         tau, ratio = high, ratio_at(high)
     best = (tau, ratio) if abs(ratio - valid_ratio) < 1 - valid_ratio else (0.0, 1.0)
     for _ in range(iterations):
         if abs(best[1] - valid_ratio) < tolerance:
             break
-        tau = low / 2 + min(high, sys.float_info.max) / 2
+        tau = low / 2 + high / 2
         if tau in (low, high):
             break
         ratio = ratio_at(tau)
@@ -131,6 +132,23 @@ def tune_tau(
         else:
             high = tau
     return best
+
+
+def _mean_product(norms_a: Any, norms_b: Any) -> float:
+    """Return the mean product of two norms, the largest number where it is above; its sums leave no range."""
+    p, q = (math.frexp(float(norms.max(initial=0.0)))[1] for norms in (norms_a, norms_b))
+    with np.errstate(under="ignore"):
+        sums = np.ldexp(norms_a, -p).sum(axis=0) @ np.ldexp(norms_b, -q).sum(axis=1)
+    return min(shifted(float(sums) / max(1, norms_a.size * norms_b.shape[1]), p + q), sys.float_info.max)
+
+
+def tune(maps: Maps, valid_ratio: float, iterations: int, tolerance: float) -> tuple[float, float]:
+    """Search tau for a valid ratio; return it in the unit of A B, and the ratio that it leaves."""
+    tau, ratio = tune_tau(maps.a, maps.b, valid_ratio, iterations, tolerance)
+    if maps.exponent == 0:
+        return tau, ratio
+    tau = _least(maps, tau)
+    return tau, share_of(maps.a, maps.b, count_valid(maps.a, maps.b, maps.inside(tau)))
 
 
 def tau_for_error(norms_a: Any, norms_b: Any, limit: float) -> float:
