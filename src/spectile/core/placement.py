@@ -20,6 +20,8 @@ SCALAR_RATE = 1e9
 #: Bytes a second between pageable host memory and a GPU: the driver copies it once more, on one core, whatever the link
 #: is, or where both have one memory.
 LINK_BYTES = 10e9
+#: Share of the bandwidth of a GPU's memory that is left where short pieces are read here and there.
+GATHERED_SHARE = 0.14
 #: Seconds of a call on a GPU that does nothing, and of a step that waits for the one before.
 CALL_SECONDS, STEP_SECONDS = 50e-6, 10e-6
 
@@ -41,6 +43,10 @@ class Work(NamedTuple):
         Steps on a GPU of which each waits for the one before.
     moved : float
         Bytes of operands and results between the host and a GPU.
+    split : float
+        Scalar operations that the cores of a host share; on a GPU they hide behind the bytes.
+    gathered : float
+        Bytes that a GPU reads and writes here and there; what a host does meanwhile is in `split`.
     """
 
     real: str
@@ -49,12 +55,15 @@ class Work(NamedTuple):
     scalar: float
     steps: float
     moved: float
+    split: float = 0
+    gathered: float = 0
 
 
 def candidates(work: Work, device: Device, cores: int) -> list[Candidate]:
     """Return the backends for a call on host arrays, with what each is predicted to take.
 
-    Float64 stays on the host where a GPU has it at 1/32 or 1/64 of float32's rate, which is that of a few cores.
+    Float64 stays on the host where a GPU has it at 1/32 or 1/64 of float32's rate, which is that of a few cores, unless
+    the arithmetic hides behind the bytes anyway: where neither `flops` nor `scalar` counts any.
 
     Parameters
     ----------
@@ -84,15 +93,16 @@ def candidates(work: Work, device: Device, cores: int) -> list[Candidate]:
         work.flops / (cores * CORE_RATES[work.real])
         + work.streamed / (min(cores, MOST_CORES) * CORE_BYTES)
         + work.scalar / SCALAR_RATE
+        + work.split / (cores * SCALAR_RATE)
     )
     cpu = Candidate("cpu", on_host, f"{cores} cores, {work.real}")
-    if not _takes(work.real, device):
+    if not _takes(work.real, device) and (work.flops or work.scalar):
         return [cpu, Candidate("cuda", None, f"{device.name} has float64 at 1/{device.fp64_divisor} of float32's rate")]
     on_gpu = (
         CALL_SECONDS
         + work.steps * STEP_SECONDS
         + work.flops / device.product_rate(work.real)
-        + work.streamed / device.bytes_per_second
+        + (work.streamed + work.gathered / GATHERED_SHARE) / device.bytes_per_second
         + work.moved / LINK_BYTES
     )
     return [cpu, Candidate("cuda", on_gpu, f"{device.name}, with {work.moved:.3g} bytes there and back")]
@@ -108,5 +118,5 @@ def rates(device: Device | None, cores: int) -> dict[str, Any]:
 
 
 def _takes(real: str, device: Device) -> bool:
-    """Return whether a GPU takes arrays of the host in a real dtype at all."""
+    """Return whether a GPU takes arrays of the host for arithmetic in a real dtype."""
     return real != "float64" or device.fast_fp64

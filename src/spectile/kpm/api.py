@@ -23,9 +23,11 @@ from spectile.kpm.moments import (
     check_counts,
     make_engine,
     moments_of,
+    other_place,
     positive_number,
     whole_number,
 )
+from spectile.kpm.operators.adopt import as_operator
 from spectile.kpm.reference import seed_of
 from spectile.kpm.types import Array, Engine, Kernel
 
@@ -69,7 +71,8 @@ def kpm_dos(
         Lowest and highest energy; found by Lanczos and Gershgorin if None.  Bounds closer than 8192 ε of the energies
         are taken for so far apart: rounding leaves no more of such a spectrum.
     backend : {"auto", "cpu", "cuda"}
-        "auto" chooses CUDA if H is on a GPU, or if it is a matrix and there is a GPU.
+        "auto" chooses CUDA if H is on a GPU, or if it is a matrix and there is a GPU which is predicted to take less,
+        by its bandwidth and the link; with `operator` or `vectors`, if there is one.
     checkpoint : path or None
         File to which the state is written every `checkpoint_s` seconds and after Ctrl-C or SIGTERM, of which both then
         do what they would have done.  The next call with the same arguments continues from it, to the same bits.  The
@@ -196,8 +199,10 @@ def explain(
     >>> [one.kernel for one in explain(graphene(9, 9), backend="cpu")]
     ['cpu']
     """
-    check_counts(num_moments, num_vectors)
-    return candidates_of(make_engine(H, backend), num_vectors)
+    num_moments, num_vectors = check_counts(num_moments, num_vectors)
+    operator, steps = as_operator(H), num_moments // 2
+    engine = make_engine(operator, backend, steps=steps, num_vectors=num_vectors)
+    return candidates_of(engine, num_vectors) + other_place(engine, operator, backend, steps, num_vectors)
 
 
 def _moments(
@@ -212,7 +217,6 @@ def _moments(
     progress: bool,
 ) -> tuple[Array, tuple[float, float]]:
     """Return the moments of given vectors, shape (M, K), and the bounds."""
-    num_moments = whole_number(num_moments, "num_moments", 2)
     if operator is not None:
         count = _count(num_moments, energy_resolution)
         return moments_with(
@@ -273,7 +277,8 @@ def ldos(
     >>> curves(0.0).shape
     (2,)
     """
-    engine = make_engine(H, backend)
+    num_moments = whole_number(num_moments, "num_moments", 2)
+    engine = make_engine(H, backend, steps=None if operator is not None else num_moments // 2)
     try:
         chosen = np.arange(engine.num_rows)[rows if isinstance(rows, slice) else np.asarray(rows)].ravel()
     except IndexError:
@@ -352,9 +357,10 @@ def spectral_function(
     >>> bool(np.allclose(energies, [-2.0, 0.0], atol=0.1))  # -2 cos k
     True
     """
-    engine = make_engine(H, backend, complex_vectors=True)
+    num_moments, k = whole_number(num_moments, "num_moments", 2), np.atleast_2d(numbers("wavevectors", wavevectors))
+    steps = None if operator is not None else num_moments // 2
+    engine = make_engine(H, backend, complex_vectors=True, steps=steps, num_vectors=max(1, len(k)))
     n = engine.num_rows
-    k = np.atleast_2d(numbers("wavevectors", wavevectors))
     r = numbers("positions", positions)
     r = r[:, None] if r.ndim == 1 else r
     label = np.zeros(n, dtype=np.int64) if orbitals is None else np.asarray(orbitals)

@@ -90,7 +90,7 @@ class SpectralDensity:
         num_moments, num_vectors = check_counts(num_moments, num_vectors)
         damping(kernel, 2)
         seed, self._shown = seed_of(rng), flag("progress", progress)
-        engine = make_engine(H, backend)
+        engine = make_engine(H, backend, steps=num_moments // 2, num_vectors=num_vectors)
         engine.check_hermitian()
         self._prepare(engine, kernel, seed, spectrum.given_or_found(engine, bounds), bounds is not None)
         with Progress("kpm_dos", shown=self._shown, unit=PRODUCTS) as self._progress:
@@ -216,7 +216,8 @@ class SpectralDensity:
             num_moments = self._asked(num_moments, energy_resolution)
             self._require_same(path, num_moments, num_vectors, kernel, rng, bounds)
         else:
-            self, engine = cls.__new__(cls), make_engine(H, backend)
+            self = cls.__new__(cls)
+            engine = make_engine(H, backend, steps=num_moments // 2, num_vectors=num_vectors)
             engine.check_hermitian()
             self._prepare(engine, kernel, seed_of(rng), spectrum.given_or_found(engine, bounds), bounds is not None)
             self._total = num_vectors
@@ -402,7 +403,8 @@ class SpectralDensity:
             its kernel was a function and none is given.
         """
         self, state = cls.__new__(cls), SavedState(path)
-        engine = self._engine = make_engine(H, backend)
+        on_host = backend == "auto" and state.text("backend") == "cpu"
+        engine = self._engine = make_engine(H, "cpu" if on_host else backend)
         if engine.name != state.text("backend"):
             raise ValueError(f"{path} was written by the {state.text('backend')} backend: load it with backend=that")
         if not np.array_equal(fingerprint(engine), state.array("fingerprint", np.float64, (None,))):

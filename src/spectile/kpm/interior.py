@@ -99,7 +99,7 @@ def count(
     num_moments, num_vectors = check_counts(num_moments, num_vectors)
     seed = seed_of(rng)
     with Progress("count", shown=flag("progress", progress), unit=PRODUCTS) as counted:
-        engine = make_engine(H, backend)
+        engine = make_engine(H, backend, steps=num_moments // 2, num_vectors=num_vectors)
         engine.check_hermitian()
         found = spectrum.given_or_found(engine, bounds)
         density = SpectralDensity.of_engine(

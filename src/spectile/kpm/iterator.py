@@ -277,7 +277,7 @@ def spectral_bounds(H: Any, *, backend: Backend = "auto") -> tuple[float, float]
     >>> bool(-2.1 < low < -1.999 and 1.999 < high < 2.1)
     True
     """
-    engine = make_engine(H, backend)
+    engine = make_engine(H, backend, steps=0)
     engine.check_hermitian()
     return spectrum.given_or_found(engine, None)
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core.choice import Candidate
-from spectile.core.device import Backend, choose_backend
+from spectile.core.choice import Candidate, not_taken
+from spectile.core.device import Backend, backends, choose_backend
 from spectile.core.memory import require_host_free
 from spectile.core.options import word
+from spectile.core.placement import Work
 from spectile.core.progress import Progress
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
@@ -32,7 +33,13 @@ NO_BOUNDS = "no bounds hold the spectrum: H is not Hermitian or not finite"
 
 
 def make_engine(
-    H: Any, backend: Backend = "auto", *, complex_vectors: bool = False, at_least: Any = np.float32
+    H: Any,
+    backend: Backend = "auto",
+    *,
+    complex_vectors: bool = False,
+    at_least: Any = np.float32,
+    steps: int | None = None,
+    num_vectors: int = 1,
 ) -> Engine:
     """Return the engine of H on the backend that is to work.
 
@@ -46,6 +53,11 @@ def make_engine(
         Work with complex vectors even if H is real.
     at_least : dtype
         Work in this precision even if H has less.
+    steps : int or None
+        About how many products of H with each vector follow: "auto" takes a GPU for an H of the host where they are
+        predicted to take less there.  Without it, if there is one.
+    num_vectors : int
+        Vectors that are multiplied.
 
     Raises
     ------
@@ -65,12 +77,51 @@ def make_engine(
         backend = "cpu"  # what a user's operator is written for is known to the user alone
     if backend == "cpu" and on_gpu and not stored:
         raise ValueError('H is an operator on a GPU and backend is "cpu": use backend="auto"')
+    work = None if steps is None or not stored else lambda: work_of(operator, dtype, steps, num_vectors)
     # A matrix on a GPU is copied for backend="cpu".
-    if choose_backend(backend, on_gpu and backend != "cpu") == "cuda":
+    if choose_backend(backend, on_gpu and backend != "cpu", "kpm", work) == "cuda":
         from spectile.kpm.cuda.engine import engine_of
     else:
         from spectile.kpm.cpu.engine import engine_of
     return engine_of(operator, dtype)
+
+
+def work_of(operator: Any, dtype: np.dtype[Any], steps: int, num_vectors: int) -> Work:
+    """Return what an expansion costs, whose arithmetic hides behind the bytes, with the search of its bounds before.
+
+    A step reads a matrix for each block, and three vectors.
+
+    Parameters
+    ----------
+    operator : StoredMatrix or TopologicalInsulator
+        H, on the host.
+    dtype : dtype
+        Of the vectors.
+    steps, num_vectors : int
+        Products of H with each vector, and vectors.
+    """
+    held = getattr(operator, "matrix", None) if isinstance(operator, StoredMatrix) else None
+    entries = 0 if held is None else getattr(held, "nnz", held.shape[0] * held.shape[1])
+    matrix = entries * (dtype.itemsize + 4)
+    vectors = operator.shape[0] * num_vectors * dtype.itemsize
+    blocks, looking = -(-num_vectors // MAX_BLOCK), spectrum.lanczos_steps(operator.shape[0])
+    return Work(
+        real=np.empty(0, dtype).real.dtype.name,
+        flops=0,
+        streamed=steps * (blocks * matrix + 3 * vectors) + looking * (matrix + 3 * vectors / num_vectors),
+        scalar=0,
+        steps=steps * blocks + looking,
+        moved=matrix + vectors,
+    )
+
+
+def other_place(engine: Engine, operator: Any, backend: Backend, steps: int, num_vectors: int) -> list[Candidate]:
+    """Return the backend that :func:`make_engine` did not take for an operator, if it had a choice, and why."""
+    if not isinstance(operator, StoredMatrix | TopologicalInsulator):
+        return []
+    on_gpu = getattr(operator, "on_gpu", False)
+    choice = backends(backend, on_gpu, lambda: work_of(operator, engine.dtype, steps, num_vectors))
+    return not_taken(engine.name, choice)
 
 
 def candidates_of(engine: Engine, num_vectors: int) -> list[Candidate]:

@@ -95,7 +95,9 @@ def spamm(
         underflow alone is more than `rtol`, everything is multiplied, and reading `tau` from the result raises
         ValueError.
     backend : {"auto", "cpu", "cuda"}
-        "auto" chooses CUDA for GPU arrays or if there is a device, and the CPU otherwise.
+        "auto" chooses CUDA for GPU arrays, and for real ones of the host if there is a device which is predicted to
+        take less, all products that no `valid_ratio` excludes counted: float64 stays on the host where a GPU has it at
+        1/32 or 1/64 of float32's rate.
     devices : int or sequence of int, optional
         How many GPUs of this host share the product, or which ones: each multiplies rows of C, or whole products of a
         batch that has at least as many.  All arrays are real, and in host memory (faster if it is pinned), or on one of
@@ -161,7 +163,7 @@ def spamm(
     c = c if beta != 0 else None
     if devices is None:
         operands = checks.operands(a, b, c, out)
-        where = operands.backend(backend)
+        where = operands.backend(backend, block, precision, valid_ratio)
     else:
         operands, where = checks.spread_operands(a, b, c, out, split, backend), "cuda"
     request = Request(
@@ -338,11 +340,14 @@ def explain(
     checks.check_method(method)
     operands = checks.operands(a, b, None, None)
     checks.check_two_matrices(operands.a, operands.b)
-    where = operands.backend(backend)
+    where = operands.backend(backend, block, precision, valid_ratio)
     name = operands.precision(precision, where)
+    elsewhere = operands.other_place(where, backend, block, precision, valid_ratio)
     if where == "cpu":
-        skipping = Candidate("cpu", math.nan, "the valid tile products")
-        return [skipping, Candidate("dense", math.nan, "where its work is less")] if method == "auto" else [skipping]
+        listed = [Candidate("cpu", math.nan, "the valid tile products")]
+        if method == "auto":
+            listed.append(Candidate("dense", math.nan, "where its work is less"))
+        return listed + elsewhere
     from spectile.core.arrays import to_device
     from spectile.core.device import describe
     from spectile.nearsparse.cuda.candidates import candidates
@@ -353,7 +358,8 @@ def explain(
     shape = one.shape[0], parts * one.shape[1], parts * two.shape[1]
     problem = Problem.of_parts(shape, [one], [two], block, OF_PARTS.get(name, name), strict)
     problem = dataclasses.replace(problem, added=beta != 0)
-    return candidates(problem, describe(), valid_ratio, method == "auto" and parts == 1 and 0 not in shape)
+    dense = method == "auto" and parts == 1 and 0 not in shape
+    return candidates(problem, describe(), valid_ratio, dense) + elsewhere
 
 
 def distribute(
@@ -495,7 +501,7 @@ def spamm_threshold(
     checks.check_choice(tau, valid_ratio, rtol)
     checks.check_scalars(block, 1.0, 0.0)
     operands = checks.operands(a, b, None, None)
-    where = operands.backend(backend)
+    where = operands.backend(backend, block, precision, valid_ratio=0.0)
     request = Request(operands.precision(precision, where), tau, valid_ratio, rtol, block=block, check_finite=True)
     checks.check_two_matrices(operands.a, operands.b)
     operands = operands.transposed() if operands.by_columns else operands

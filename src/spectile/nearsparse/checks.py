@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal
@@ -14,11 +14,16 @@ import numpy as np
 
 from spectile.core import arrays, pointers, precisions
 from spectile.core.arrays import on_device
-from spectile.core.device import Backend, choose_backend
+from spectile.core.choice import Candidate, not_taken
+from spectile.core.device import Backend, backends, choose_backend
 from spectile.core.host import in_kind_of
 from spectile.core.options import number, word
+from spectile.core.placement import Work
 from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import ALL, COMPLEX, OF_DTYPE, Request, Split
+
+#: Scalar operations for each tile product of a search for its threshold.
+SEARCH = 30
 
 
 @dataclass
@@ -44,10 +49,47 @@ class Operands:
         nothing = [None] * len(self.a)
         return list(zip(self.a, self.b, self.c or nothing, self.out or nothing, strict=True))
 
-    def backend(self, wanted: Backend) -> Literal["cpu", "cuda"]:
-        """Return where the product is made: where a GPU would be free to choose, complex ones are the CPU's."""
-        found = choose_backend(wanted, self.on_gpu)
-        return "cpu" if wanted == "auto" and not self.on_gpu and np.dtype(self.a.dtype).kind == "c" else found
+    def backend(
+        self, wanted: Backend, block: int, precision: str | None = None, valid_ratio: float | None = None
+    ) -> Literal["cpu", "cuda"]:
+        """Return where a product with this share of its tile products is made; with a share of 0 its threshold alone.
+
+        Where there is a choice, complex ones are the CPU's, and those of precisions that it lacks a GPU's.
+        """
+        wanted, work = self._choice(wanted, block, precision, valid_ratio)
+        return choose_backend(wanted, self.on_gpu, "nearsparse", work)
+
+    def other_place(
+        self, taken: str, wanted: Backend, block: int, precision: str | None, valid_ratio: float | None
+    ) -> list[Candidate]:
+        """Return the backend that was not taken, if there was a choice, and why."""
+        wanted, work = self._choice(wanted, block, precision, valid_ratio)
+        return [] if work is None else not_taken(taken, backends(wanted, self.on_gpu, work))
+
+    def _choice(
+        self, wanted: Backend, block: int, precision: str | None, valid_ratio: float | None
+    ) -> tuple[Backend, Callable[[], Work] | None]:
+        row = None if precision is None else ALL.get(precisions.short(str(precision)))
+        if wanted == "auto" and not self.on_gpu and np.dtype(self.a.dtype).kind == "c":
+            return "cpu", None
+        if row is not None and not row.on_cpu:
+            return wanted, None
+        return wanted, lambda: self.work(block, 1.0 if valid_ratio is None else valid_ratio)
+
+    def work(self, block: int, valid_ratio: float) -> Work:
+        """Return what a product of arrays of the host costs: all that is not known to be skipped is multiplied."""
+        shape, given = result_shape(self.a.shape, self.b.shape), [x for x in (self.a, self.b, self.c) if x is not None]
+        read, wide = sum(x.nbytes for x in given), _dtype(self.a) in ("float64", "complex128")
+        products = math.prod(shape) * self.a.shape[-1] * (4 if _dtype(self.a) in COMPLEX else 1)
+        return Work(
+            real="float64" if wide else "float32",
+            flops=2 * valid_ratio * products,
+            streamed=read,
+            scalar=0,
+            steps=1,
+            moved=read + math.ceil(valid_ratio) * math.prod(shape) * self.a.dtype.itemsize,
+            split=SEARCH * products / block**3,
+        )
 
     def precision(self, wanted: str | None, backend: str) -> str:
         """Return the key of the precision of all parts, or raise where they have none."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import importlib
 import reprlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from numbers import Complex, Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from spectile.core.arrays import host_array, require_here
-from spectile.core.choice import Candidate
-from spectile.core.device import Backend, choose_backend
+from spectile.core.choice import Candidate, not_taken
+from spectile.core.device import Backend, backends, choose_backend
 from spectile.core.memory import require_host_free
 from spectile.core.options import flag, word
 from spectile.core.places import device_ids, home_of
@@ -114,7 +114,8 @@ def spgemm(
         named, each once.  B is copied to each.  Matrices on a GPU lie on one of them, which then has C; `memory_limit`
         is of each.
     backend : {"auto", "cpu", "cuda"}
-        ``auto``: CUDA for matrices on a GPU or if there is a device, and the CPU otherwise.
+        ``auto``: CUDA for matrices on a GPU, with `devices`, and for those of the host if there is a device which is
+        predicted to take less: C's way back counts, so that it does where an entry of C has many products.
 
     Returns
     -------
@@ -166,7 +167,7 @@ def spgemm(
     [[1.0, 8.0], [0.0, 9.0]]
     """
     on_gpu = check_pair(A, B)
-    chosen_backend = choose_backend(backend, on_gpu)
+    chosen_backend = _backend(A, B, backend, on_gpu, precision, devices is None)
     _check_limit(memory_limit)
     check_finite = flag("check_finite", check_finite)
     wanted = _wanted(semiring, mask, complement, alpha, beta, C, prune, top_n)
@@ -194,6 +195,24 @@ def spgemm(
         C = cpu.spgemm(A, B, chosen, memory_limit, check_finite=check_finite, form=form)
     C = as_boolean(C) if precision is None and both_boolean(A, B) else C
     return _in_format(C, form) if cuda else C
+
+
+def _backend(
+    A: Any, B: Any, backend: Backend, on_gpu: bool, precision: str | None, choice: bool = True
+) -> Literal["cpu", "cuda"]:
+    """Return where a product is made; without a `choice` "auto" takes any GPU."""
+    return choose_backend(backend, on_gpu, "tsparse", _work(A, B, precision) if choice else None)
+
+
+def _work(A: Any, B: Any, precision: str | None) -> Callable[[], Any]:
+    """Return what says what a product of host matrices costs."""
+
+    def work() -> Any:
+        from spectile.tsparse.candidates import placed
+
+        return placed(A, B, choose_precision(A, B, precision))
+
+    return work
 
 
 def _gives_booleans(A: Any, B: Any, wanted: Wanted, precision: str | None) -> bool:
@@ -338,7 +357,7 @@ def row_blocks(
     [(0, 2, [[1.0, 8.0], [0.0, 9.0]])]
     """
     on_gpu = check_pair(A, B)
-    cuda = choose_backend(backend, on_gpu) == "cuda"
+    cuda = _backend(A, B, backend, on_gpu, precision) == "cuda"
     _check_limit(memory_limit)
     wanted = _wanted(semiring, mask, complement, alpha, beta, C, prune, top_n)
     chosen = _choose(A, B, wanted, precision)
@@ -510,7 +529,7 @@ def symbolic(
     ([0, 1, 1], [2.0, 16.0, 18.0])
     """
     on_gpu = check_pair(A, B)
-    chosen_backend = choose_backend(backend, on_gpu)
+    chosen_backend = _backend(A, B, backend, on_gpu, None)
     _check_limit(memory_limit)
     if chosen_backend == "cuda":
         from spectile.tsparse.cuda import symbolic as gpu
@@ -682,7 +701,7 @@ def explain(
     from spectile.tsparse.cpu.wanted import as_mask
 
     on_gpu = check_pair(A, B)
-    chosen_backend = choose_backend(backend, on_gpu)
+    chosen_backend = _backend(A, B, backend, on_gpu, precision)
     _check_limit(memory_limit)
     form = word("format", format, *FORMATS)
     wanted = _wanted(semiring, mask, complement, alpha, beta, C, prune, top_n)
@@ -709,7 +728,9 @@ def explain(
 
         why = "the product is made on a GPU"
         return [candidates.on_gpu(work, chosen, describe()), *(one._replace(seconds=None, why=why) for one in cpu)]
-    return [*cpu, Candidate("cuda: rows by bins", None, "the product is made on a CPU")]
+    other = not_taken("cpu", backends(backend, on_gpu, _work(A, B, precision)))
+    why = other[0].why if other else "the product is made on a CPU"
+    return [*cpu, Candidate("cuda: rows by bins", None, why)]
 
 
 def _check_limit(memory_limit: int | None) -> None:

@@ -7,12 +7,16 @@ are slower than the traffic of their products says.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from spectile.core.choice import Candidate
 from spectile.core.devices import Device
+from spectile.core.placement import GATHERED_SHARE, SCALAR_RATE
+from spectile.core.placement import Work as Placed
 from spectile.tsparse.cpu.masked import TURN_COST, costs
 from spectile.tsparse.cpu.one_pass import LARGEST_RESERVE
 from spectile.tsparse.cpu.symmetric import worth
@@ -23,7 +27,7 @@ _COUNTED = 1.5  # times as long where rows are counted before they are filled
 _CONVERT_S, _SELECT_S = 10e-9, 30e-9  # of one thread, for an entry that changes its place or is judged in NumPy
 _MIRROR_S = 3e-9  # of one thread, for an entry of a product of which a triangle is made and mirrored
 _LAUNCHES_S = 60e-6  # of all launches of a product on a GPU and its wait
-_EFFICIENCY = 0.14  # of the bandwidth of a GPU's memory
+_WORTH_A_SAMPLE, _SAMPLE, _SAMPLE_ENTRIES = 10_000, 16, 256  # entries from which rows are drawn, how many, and of each
 _ROW_BYTES = 60  # that the phases read and write of a row
 
 
@@ -49,9 +53,65 @@ def work_of(A: Operand, B: Operand) -> Work:
     return Work(A.shape[0], len(A.indices) + len(B.indices), int(products.sum()), float(entries.sum()))
 
 
+def sampled(A: Any, B: Any) -> Work:
+    """Return about the work of a product of host matrices: of drawn rows in CSR, or by the sizes alone.
+
+    What a sample meets outside of B is left for the check of the factors to refuse.
+    """
+    rows, columns, factors = A.shape[0], B.shape[1], A.nnz + B.nnz
+    whole = A.format == B.format == "csr" and all(len(one.indptr) == one.shape[0] + 1 for one in (A, B))
+    if whole and A.nnz >= _WORTH_A_SAMPLE:
+        met = [_met(A, B, row) for row in np.linspace(0, rows - 1, min(rows, _SAMPLE)).astype(int)]
+        products, entries = (rows * sum(part) / len(met) for part in zip(*met, strict=True))
+    else:
+        products, cells = A.nnz * B.nnz / max(A.shape[1], 1), max(rows * columns, 1)
+        entries = -cells * math.expm1(-products / cells)
+    return Work(rows, factors, int(products), entries)
+
+
+def _met(A: Any, B: Any, row: int) -> tuple[float, float]:
+    """Return the products of a row, and about how many entries they become."""
+    own = A.indices[A.indptr[row] : A.indptr[row + 1]]
+    some = own[:: len(own) // _SAMPLE_ENTRIES + 1]
+    some = some[(some >= 0) & (some < B.shape[0])]
+    if not len(some):
+        return 0.0, 0.0
+    found = [B.indices[B.indptr[k] : B.indptr[k + 1]][:_SAMPLE_ENTRIES] for k in some.tolist()]
+    share = sum(map(len, found)) / max(1, len(own))
+    products = float(np.maximum(B.indptr[some + 1] - B.indptr[some], 0).mean()) * len(own)
+    distinct = len(np.unique(np.concatenate(found)))
+    return products, min(products * distinct / max(1.0, share * len(own)), float(B.shape[1]))
+
+
+def placed(A: Any, B: Any, precision: Precision) -> Placed:
+    """Return what a product of host matrices costs on the host and on a GPU."""
+    work, kind = sampled(A, B), precision.dtype
+    return Placed(
+        real="float64" if kind.itemsize > 4 * (1 + (kind.kind == "c")) else "float32",
+        flops=0,
+        streamed=0,
+        scalar=0,
+        steps=1,
+        moved=(work.factors + work.entries) * (4 + kind.itemsize),
+        split=SCALAR_RATE * _seconds(work),
+        gathered=_traffic(work, precision),
+    )
+
+
+def _seconds(work: Work) -> float:
+    """Return the seconds of one thread of a CPU."""
+    return _PRODUCT_S * work.products + _ENTRY_S * work.entries + _ROW_S * work.rows
+
+
+def _traffic(work: Work, precision: Precision) -> float:
+    """Return the bytes that pass the memory of a GPU."""
+    entry = 4 + precision.dtype.itemsize
+    return work.products * (4 + entry) + work.entries * entry + 4 * work.factors * entry + _ROW_BYTES * work.rows
+
+
 def on_cpu(work: Work, precision: Precision, threads: int, limited: bool, dense: bool = False) -> list[Candidate]:
     """Return the ways on a CPU: rows filled in one pass, in room for all products, or counted before, or dense."""
-    seconds = (_PRODUCT_S * work.products + _ENTRY_S * work.entries + _ROW_S * work.rows) / threads
+    seconds = _seconds(work) / threads
     made_of = f"{work.products:.3g} products, {work.entries:.3g} entries of C expected, {threads} threads"
     if dense:
         return [Candidate("cpu: dense", _PRODUCT_S * work.products / threads, made_of)]
@@ -111,7 +171,6 @@ def selected(work: Work, precision: Precision, threads: int) -> Candidate:
 
 def on_gpu(work: Work, precision: Precision, device: Device) -> Candidate:
     """Return the way on a GPU."""
-    entry = 4 + precision.dtype.itemsize
-    traffic = work.products * (4 + entry) + work.entries * entry + 4 * work.factors * entry + _ROW_BYTES * work.rows
-    seconds = _LAUNCHES_S + traffic / (_EFFICIENCY * device.bytes_per_second)
+    traffic = _traffic(work, precision)
+    seconds = _LAUNCHES_S + traffic / (GATHERED_SHARE * device.bytes_per_second)
     return Candidate("cuda: rows by bins", seconds, f"{traffic:.3g} bytes of device memory, {device.name}")
