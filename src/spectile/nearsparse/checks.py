@@ -70,7 +70,8 @@ class Operands:
         self, wanted: Backend, block: int, precision: str | None, valid_ratio: float | None
     ) -> tuple[Backend, Callable[[], Work] | None]:
         row = None if precision is None else ALL.get(precisions.short(str(precision)))
-        if word("backend", wanted, "auto", "cpu", "cuda") == "auto" and not self.on_gpu and np.dtype(self.a.dtype).kind == "c":
+        free = word("backend", wanted, "auto", "cpu", "cuda") == "auto" and not self.on_gpu
+        if free and np.dtype(self.a.dtype).kind == "c":
             return "cpu", None
         if row is not None and not row.on_cpu:
             return wanted, None
