@@ -1,7 +1,8 @@
 """Every CUDA unit compiles with NVRTC for exactly the architectures that it declares; no GPU is needed.
 
-Of architectures that compile the same text the first is in the daily run, and all others are compiled by
-`pytest -m slow tests/cpu/core/test_compile.py`.
+The daily run makes machine code of so many units that each constant of a text has each of its values on each
+architecture, and has NVRTC's front end read the others.  Of architectures that compile the same text it takes the
+first.  `pytest -m slow tests/cpu/core/test_compile.py` makes machine code of all.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,15 +43,12 @@ PACKAGES = (
 
 
 def _units() -> list[tuple[str, str, Unit]]:
-    found = []
-    for package in PACKAGES:
-        units = importlib.import_module(package).UNITS
-        for number, unit in enumerate(units):
-            for arch in unit.archs:
-                found.append(
-                    (f"{package}-{number}-{'+'.join(map(lambda s: Path(s).stem, unit.sources))}-{arch}", arch, unit)
-                )
-    return found
+    return [
+        (f"{package}-{number}-{'+'.join(map(lambda s: Path(s).stem, unit.sources))}-{arch}", arch, unit)
+        for package in PACKAGES
+        for number, unit in enumerate(importlib.import_module(package).UNITS)
+        for arch in unit.archs
+    ]
 
 
 COMPARISON = re.compile(r"__CUDA_ARCH__\s*(>=|<=|==|!=|>|<)\s*(\d+)")
@@ -70,27 +68,89 @@ def _same_text(arch: str, unit: Unit) -> bool:
     return _answers(unit, arch) in {_answers(unit, other) for other in before}
 
 
+DAILY = [(name, arch, unit) for name, arch, unit in _units() if not _same_text(arch, unit)]
+
+
+def _facts(arch: str, unit: Unit) -> set[tuple[object, ...]]:
+    """Return what tells a unit from others of the same text on an architecture."""
+    return {(arch, *one) for one in (*unit.defines.items(), ("options", unit.options), ("preamble", unit.preamble))}
+
+
+def _covering() -> set[tuple[str, Unit]]:
+    """Return units of each text which have, together, all that any of its units has: few of them."""
+    texts: dict[object, dict[tuple[str, Unit], set[tuple[object, ...]]]] = {}
+    for _, arch, unit in DAILY:
+        texts.setdefault((unit.package, unit.sources), {})[arch, unit] = _facts(arch, unit)
+    chosen = set()
+    for facts in texts.values():
+        missing = set().union(*facts.values())
+        while missing:
+            most = max(facts, key=lambda one: len(facts[one] & missing))
+            chosen.add(most)
+            missing -= facts[most]
+    return chosen
+
+
+COVERING = _covering()
+
+
 @pytest.fixture(scope="module")
-def compiled(request: pytest.FixtureRequest) -> Iterator[dict[tuple[str, Unit], Future[bytes]]]:
+def compiled(request: pytest.FixtureRequest) -> Iterator[Callable[[str, Unit, str], bytes]]:
     """Compile the units of the chosen tests in parallel, with one process for each core."""
     pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed: install the extra cuda12 or cuda13")
     mine = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
-    chosen = [item.callspec.params for item in mine if "unit" in item.callspec.params]
+    chosen = [item.callspec.params for item in mine if "form" in item.callspec.params]
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
-        keys = dict.fromkeys((params["arch"], params["unit"]) for params in chosen)
-        yield {(arch, unit): pool.submit(unit.cubin, arch) for arch, unit in keys}
+        keys = dict.fromkeys((params["arch"], params["unit"], params["form"]) for params in chosen)
+        under_way = {(arch, unit, form): pool.submit(getattr(unit, form), arch) for arch, unit, form in keys}
+        yield lambda *key: under_way[key].result()
         pool.shutdown(cancel_futures=True)
 
 
+@pytest.mark.parametrize("form", ["cubin"])
 @pytest.mark.parametrize(
     ("arch", "unit"),
     [
-        pytest.param(arch, unit, id=name, marks=[pytest.mark.slow] if _same_text(arch, unit) else [])
+        pytest.param(arch, unit, id=name, marks=[] if (arch, unit) in COVERING else [pytest.mark.slow])
         for name, arch, unit in _units()
     ],
 )
-def test_unit_compiles(arch: str, unit: Unit, compiled: dict[tuple[str, Unit], Future[bytes]]) -> None:
-    assert compiled[arch, unit].result()[:4] == b"\x7fELF"
+def test_unit_compiles(arch: str, unit: Unit, form: str, compiled: Callable[[str, Unit, str], bytes]) -> None:
+    assert compiled(arch, unit, form)[:4] == b"\x7fELF"
+
+
+READ = "-fdevice-syntax-only"
+
+
+@pytest.mark.parametrize("form", ["ptx"])
+@pytest.mark.parametrize(
+    ("arch", "unit"),
+    [
+        pytest.param(arch, replace(unit, options=(*unit.options, READ)), id=name)
+        for name, arch, unit in DAILY
+        if (arch, unit) not in COVERING
+    ],
+)
+def test_unit_is_read(arch: str, unit: Unit, form: str, compiled: Callable[[str, Unit, str], bytes]) -> None:
+    compiled(arch, unit, form)  # or NVRTC's error is raised
+
+
+@pytest.mark.parametrize(
+    "wrong", ["int a = ;", 'static_assert(N == 1, "one");', "__device__ int f() { return g<N>(); }"]
+)
+def test_what_is_wrong_is_noticed_where_it_is_read(wrong: str) -> None:
+    pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed: install the extra cuda12 or cuda13")
+    unit = Unit("spectile.core", (), archs=("sm_80",), defines={"N": "2"}, options=(READ,), preamble=wrong)
+    with pytest.raises(RuntimeError, match="NVRTC refused"):
+        unit.ptx("sm_80")
+
+
+def test_units_of_machine_code_have_every_value_of_every_constant() -> None:
+    def values(units: Iterable[tuple[str, Unit]]) -> set[object]:
+        return {(unit.package, unit.sources, *fact) for arch, unit in units for fact in _facts(arch, unit)}
+
+    assert values(COVERING) == values((arch, unit) for _, arch, unit in DAILY)
+    assert len(COVERING) < len(DAILY) / 2
 
 
 def test_texts_ask_the_architecture_by_comparisons_alone() -> None:
