@@ -19,10 +19,13 @@ KERNELS = $(shell find src -name "*.cu" -o -name "*.cuh")
 CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\)\..*/cuda\1/p')
 # spectile.torch is tested on the CPU, and the plain name brings gigabytes of CUDA's libraries.
 TORCH := torch==2.13.0+cpu
-# Most modules of the tests' tools are never imported, and Python compiles those that are.
-UNCOMPILED := --quiet --disable-pip-version-check --no-compile
+# uv finds and unpacks packages in a tenth of pip's time, but knows nothing of an index that pip alone is told of.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+install = { $(PIP) uv && $(BIN)/python -m uv pip install --quiet $(1); } || $(PIP) $(1)
 LIBRARY := .$(if $(CUDA),[$(CUDA)])
+TESTED := .[$(if $(CUDA),$(CUDA)$(comma))compile,jax,mpi]
 STUDY := src/spectile_study
+LINT := $(addprefix lint-,style cuda workflow words layers types)
 
 # Two workers, each with whole files of tests (and one with all of tests/study: tests/conftest.py); folders are named with
 # the long ones first, which then end together.
@@ -35,13 +38,15 @@ FOLDERS := tests/workflow tests/study tests/cpu tests/random tests/gpu
 LOCKED = test -z "$$(ls .snakemake/locks 2>/dev/null)" || echo "This folder is locked: another Snakemake works in it or was killed there. If none is running: $(BIN)/snakemake --unlock, then make again; finished records are kept."
 
 .DEFAULT_GOAL := report
-.PHONY: report test test-cluster coverage pictures pages docs lint wheel dist format browser clean
+.PHONY: report test pytest test-cluster coverage pictures pages docs lint $(LINT) wheel dist format browser clean
 .DELETE_ON_ERROR:
 
 report: $(VENV)/installed
 	@echo snakemake --cores all; snakemake --cores all || { status=$$?; $(LOCKED); exit $$status; }
 
-test: $(VENV)/installed-dev lint browser
+test: lint pytest
+
+pytest: $(VENV)/installed-dev browser
 	$(PYTEST) --mpl -m "not cluster and not slow" $(FOLDERS)
 
 # Which lines the tests reach: measured and shown, never enforced.  Worker processes count, compiled CPU kernels do not.
@@ -67,14 +72,27 @@ docs: $(VENV)/installed-docs
 test-cluster: $(VENV)/installed-dev
 	$(PYTEST) -m cluster tests/cluster tests/workflow
 
-lint: $(VENV)/installed-dev
+# Each step by itself, so that `make -j` takes several at once.
+lint: $(LINT)
+
+lint-style: $(VENV)/installed-dev
 	ruff check --quiet .
 	ruff format --quiet --check .
+
+lint-cuda: $(VENV)/installed-dev
 	clang-format --dry-run --Werror $(KERNELS)
+
+lint-workflow: $(VENV)/installed-dev
 	snakefmt --check Snakefile workflow
 	snakemake --lint
+
+lint-words: $(VENV)/installed-dev
 	codespell $$(git ls-files "*.md" "*.py" "*.cu" "*.cuh" "*.yaml" "*.toml" "*.rst" "*.smk")
+
+lint-layers: $(VENV)/installed-dev
 	lint-imports --no-cache --no-logo
+
+lint-types: $(VENV)/installed-dev
 	mypy
 
 # The wheel that users of an H100 or H200 want: with machine code, so that no first call waits for the compiler.
@@ -84,7 +102,7 @@ wheel: $(VENV)/installed-dev
 
 # What a package index takes: sdists and wheels of both distributions, without compiled kernels.
 dist: $(VENV)/installed-dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check build twine
+	$(call install,build twine)
 	rm -rf dist
 	for project in . $(STUDY); do $(BIN)/python -m build --outdir dist $$project || exit; done
 	$(BIN)/python -m twine check --strict dist/*
@@ -101,18 +119,18 @@ $(VENV)/bin/python:
 
 $(VENV)/installed: pyproject.toml $(STUDY)/pyproject.toml | $(VENV)/bin/python
 	@echo "Installing spectile, its study and what they need into $(VENV), a minute or two"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e "$(LIBRARY)" -e $(STUDY)
+	$(call install,-e "$(LIBRARY)" -e $(STUDY))
 	@touch $@
 
 $(VENV)/installed-dev: pyproject.toml $(STUDY)/pyproject.toml | $(VENV)/bin/python
 	@echo "Installing spectile and the tools of its tests into $(VENV), a minute or two"
-	$(BIN)/python -m pip install $(UNCOMPILED) -e ".[$(if $(CUDA),$(CUDA)$(comma),)compile,jax,mpi]" -e "$(STUDY)[dev]"
-	@$(BIN)/python -m pip install $(UNCOMPILED) "$(TORCH)" \
+	$(call install,-e "$(TESTED)" -e "$(STUDY)[dev]")
+	@$(PIP) --no-compile "$(TORCH)" \
 	  || { test -z "$$CI" && echo "no CPU build of PyTorch here: the tests of spectile.torch are skipped (make TORCH=torch takes any)"; }
 	@touch $@ $(VENV)/installed
 
 $(VENV)/installed-docs: $(VENV)/installed-dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	$(call install,-e ".[docs]")
 	@touch $@
 
 # The report is opened in a browser by a test; CI machines get Debian's, others are told what they miss.
