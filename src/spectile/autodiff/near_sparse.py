@@ -64,7 +64,7 @@ def choices(
         For shapes that do not multiply, and options out of range.
     """
     kind, value = checks.check_choice(tau, valid_ratio, rtol)
-    checks.check_scalars(block, 1.0, 0.0)
+    block, _, _ = checks.check_scalars(block)
     checks.result_shape(*shapes)
     if dtypes[0] != dtypes[1] or dtypes[0] not in FLOATS:
         raise TypeError(f"a is {dtypes[0]} and b is {dtypes[1]}, and both must be of one type: {', '.join(FLOATS)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import reprlib
 from numbers import Real
@@ -42,6 +43,12 @@ def flag(name: str, value: Any) -> bool:
     raise TypeError(f"{name} = {reprlib.repr(value)} is no truth value: give True or False")
 
 
+def is_real(value: Any) -> bool:
+    """Return whether a value may be one real number: no text, which float() reads, nothing complex and no array."""
+    kind = getattr(getattr(value, "dtype", None), "kind", "f")
+    return not isinstance(value, str | bytes | bytearray | complex) and kind in "biufO" and np.shape(value) == ()
+
+
 def number(name: str, value: Any) -> float:
     """Return a real number as float.
 
@@ -53,10 +60,13 @@ def number(name: str, value: Any) -> float:
         If none of float64 is so large.
     """
     try:
-        if isinstance(value, str | complex | np.complexfloating) or getattr(value, "shape", ()) != ():
+        if not is_real(value):
             raise TypeError
-        return float(value)
-    except TypeError:
+        found = float(value)
+        if math.isinf(found) and found != value:
+            raise OverflowError
+        return found
+    except (TypeError, ValueError):  # the latter of a decimal number that signals
         raise TypeError(f"{name} = {reprlib.repr(value)} is no real number: give one") from None
     except OverflowError:
         raise ValueError(f"{name} is beyond the largest number of float64: give a smaller one") from None
@@ -77,8 +87,9 @@ def numbers(name: str, value: Any) -> np.ndarray:
         if found.dtype.kind in "biuf" or (
             found.dtype.kind == "O" and all(isinstance(each, Real) for each in found.flat)
         ):
-            return found.astype(np.float64, copy=False)
-    except (TypeError, ValueError, OverflowError):
+            with np.errstate(over="raise"):
+                return found.astype(np.float64, copy=False)
+    except (TypeError, ValueError, ArithmeticError):
         pass
     raise TypeError(f"{name} must be real numbers, not {kind}: give one, or an array of them")
 

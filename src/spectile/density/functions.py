@@ -194,7 +194,7 @@ def _of_function(x: TileMatrix, function: Any, largest: Callable[..., float], er
     if degree > _MOST_TERMS:
         raise ValueError(
             f"the function needs a polynomial of more than {_MOST_TERMS} terms on a spectrum {2 * half:.3g} wide: take "
-            " a higher temperature, or a larger error"
+            "a smaller beta, which is a higher temperature, or a larger error"
         )
     series = np.polynomial.chebyshev.chebinterpolate(lambda t: function(centre + half * t), degree)
     values = float(np.abs(function(centre + half * np.linspace(-1, 1, 1001))).max())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from spectile.core import arrays
 from spectile.core.device import choose_backend
 from spectile.core.host import in_kind_of
-from spectile.core.options import word
+from spectile.core.options import number, numbers, word
 from spectile.core.placement import Work
 from spectile.evd.types import Definite, Subset, UnsupportedOperandError
 
@@ -169,24 +169,27 @@ def subset_of(shape: tuple[int, ...], by_index: Any, by_value: Any) -> Subset | 
     if by_index is not None and by_value is not None:
         raise ValueError("Either index or value subset can be requested, not both")
     wanted = by_value if by_index is None else by_index
-    if np.shape(wanted) != (2,):
-        name = "subset_by_value" if by_index is None else "subset_by_index"
-        raise ValueError(f"{name} takes two numbers, the ends of the wanted part, and not {wanted!r}")
+    name = "subset_by_value" if by_index is None else "subset_by_index"
+    if not isinstance(wanted, Collection) or len(wanted) != 2:
+        raise ValueError(f"{name} takes two numbers, the ends of the wanted part, and not {reprlib.repr(wanted)}")
+    low, high = (number(name, end) for end in wanted)
     if n == 0:
         return None
     if by_index is not None:
-        subset = Subset(True, *(int(x) for x in by_index))
+        if not (low.is_integer() and high.is_integer()):
+            raise ValueError(f"{name} = ({low}, {high}) are no indices: give two whole numbers")
+        subset = Subset(True, int(low), int(high))
         if not 0 <= subset.low <= subset.high < n:
             raise ValueError(
                 f"Requested eigenvalue indices are not valid. Valid range is [0, {n - 1}] and start <= end, but "
                 f"start={subset.low}, end={subset.high} is given by subset_by_index"
             )
     else:
-        subset = Subset(False, *(float(x) for x in by_value))
+        subset = Subset(False, low, high)
         if not subset.low < subset.high:
             raise ValueError(
                 "Requested eigenvalue bounds are not valid. Valid range is (-inf, inf) and low < high, but "
-                f"low={by_value[0]}, high={by_value[1]} is given"
+                f"low={low}, high={high} is given by subset_by_value"
             )
     return None if (subset.low, subset.high) in ((0, n - 1), (-math.inf, math.inf)) else subset
 
@@ -197,6 +200,14 @@ def kind_of_part(select: Any) -> str:
     if not isinstance(kind, str) or kind.lower() not in SELECTIONS:
         raise ValueError(f"invalid argument for select, {reprlib.repr(select)}: choose 'a', 'v' or 'i'")
     return kind.lower()[0]
+
+
+def limits_of(kind: str, select_range: Any) -> Any:
+    """Return SciPy's `select_range` of a kind of part, ends of an interval as float64; raise where it is no numbers."""
+    if kind == "a":
+        return None
+    ends = numbers("select_range", select_range)
+    return ends if kind == "v" else select_range
 
 
 def selected(kind: str, select_range: Any, n: int) -> Subset | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 import reprlib
 from typing import Any
 
 from spectile.core.device import Backend
-from spectile.core.options import flag
+from spectile.core.options import flag, number
 from spectile.evd import costs
-from spectile.evd.arguments import kind_of_part, refuse_other
+from spectile.evd.arguments import kind_of_part, limits_of, refuse_other
 from spectile.evd.dispatch import backend_module, chosen_backend
 
 
@@ -79,6 +80,8 @@ def eigh_tridiagonal(
     """
     if not isinstance(lapack_driver, str):
         raise TypeError(f"lapack_driver = {reprlib.repr(lapack_driver)} is no word: name one of LAPACK's, or 'auto'")
+    if math.isnan(tol := number("tol", tol)):
+        raise ValueError("tol is NaN: give a tolerance, or 0 for LAPACK's own")
     refuse_other("d", d)
     refuse_other("e", e)
     eigvals_only = flag("eigvals_only", eigvals_only)
@@ -87,8 +90,8 @@ def eigh_tridiagonal(
         d,
         e,
         eigvals_only=eigvals_only,
-        select=kind_of_part(select),
-        select_range=select_range,
+        select=(kind := kind_of_part(select)),
+        select_range=limits_of(kind, select_range),
         check_finite=flag("check_finite", check_finite),
         tol=tol,
         lapack_driver=lapack_driver,
@@ -194,8 +197,8 @@ def eig_banded(
         lower=flag("lower", lower),
         eigvals_only=eigvals_only,
         overwrite_a_band=flag("overwrite_a_band", overwrite_a_band),
-        select=kind_of_part(select),
-        select_range=select_range,
+        select=(kind := kind_of_part(select)),
+        select_range=limits_of(kind, select_range),
         max_ev=max_ev,
         check_finite=flag("check_finite", check_finite),
     )

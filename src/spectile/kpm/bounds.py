@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -133,7 +134,9 @@ def given_or_found(engine: Engine, bounds: tuple[float, float] | None) -> tuple[
         try:
             low, high = (number("bounds", bound) for bound in bounds)
         except (TypeError, ValueError):
-            raise ValueError(f"bounds={bounds!r} are no two energies: give the lowest and the highest") from None
+            raise ValueError(
+                f"bounds={reprlib.repr(bounds)} are no two energies: give the lowest and the highest"
+            ) from None
         scaling((low, high))
     else:
         low, high = lanczos(engine)

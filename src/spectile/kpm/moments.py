@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Callable
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from spectile.core.choice import Candidate, not_taken
 from spectile.core.device import Backend, backends, choose_backend
 from spectile.core.memory import require_host_free
-from spectile.core.options import word
+from spectile.core.options import is_real, number, word
 from spectile.core.placement import Work
 from spectile.core.progress import Progress
 from spectile.kpm import bounds as spectrum
@@ -240,7 +239,7 @@ def check_counts(num_moments: int, num_vectors: int) -> tuple[int, int]:
 def whole_number(value: Any, name: str, least: int) -> int:
     """Return a number that must be whole and at least `least`; `name` is what the error calls it."""
     try:
-        valid = not isinstance(value, bool) and int(value) == value and value >= least
+        valid = is_real(value) and not isinstance(value, bool) and int(value) == value and value >= least
     except (TypeError, ValueError, OverflowError):
         valid = False
     if not valid:
@@ -250,10 +249,7 @@ def whole_number(value: Any, name: str, least: int) -> int:
 
 def positive_number(value: Any, name: str) -> float:
     """Return a number that must be finite and positive; `name` is what the error calls it."""
-    try:
-        number = float(value) if isinstance(value, Real) else math.nan
-    except OverflowError:
-        number = math.nan
-    if not 0 < number < math.inf:
+    found = number(name, value)
+    if not 0 < found < math.inf:
         raise ValueError(f"{name} = {reprlib.repr(value)} is invalid: give a finite positive number")
-    return number
+    return found

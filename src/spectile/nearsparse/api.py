@@ -156,8 +156,8 @@ def spamm(
         result = None if key is None else _repeated().execute(key, a, b, out, value)
         if result is not None:
             return result
-    checks.check_choice(tau, valid_ratio, rtol)
-    checks.check_scalars(block, alpha, beta)
+    wanted: dict[str, Any] = dict([checks.check_choice(tau, valid_ratio, rtol)])
+    block, alpha, beta = checks.check_scalars(block, alpha, beta)
     checks.check_split(split)
     checks.check_method(method)
     c = c if beta != 0 else None
@@ -167,8 +167,9 @@ def spamm(
     else:
         operands, where = checks.spread_operands(a, b, c, out, split, backend), "cuda"
     request = Request(
-        operands.precision(precision, where), tau, valid_ratio, rtol, alpha, beta, block, flag("strict", strict),
+        operands.precision(precision, where), alpha=alpha, beta=beta, block=block, strict=flag("strict", strict),
         check_finite=not operands.on_gpu if check_finite is None else flag("check_finite", check_finite), method=method,
+        **wanted,
     )  # fmt: skip
     operands.check_results(request)
     if devices is not None:
@@ -276,7 +277,7 @@ def spamm_plan(
     >>> plan = spamm_plan(a, b)  # doctest: +SKIP
     >>> c = plan.execute(1.5).c  # doctest: +SKIP
     """
-    checks.check_scalars(block, alpha, 0.0)
+    block, alpha, _ = checks.check_scalars(block, alpha)
     operands = checks.operands(a, b, None, None)
     if not (operands.on_gpu and _on_cupy(a) and _on_cupy(b)):
         raise ValueError("a plan is of CuPy arrays: pass cupy.asarray(a) and cupy.asarray(b)")
@@ -335,8 +336,8 @@ def explain(
     >>> [one.kernel for one in explain(np.eye(64), np.eye(64), tau=1e-3, backend="cpu")]
     ['cpu']
     """
-    checks.check_choice(tau, valid_ratio, rtol)
-    checks.check_scalars(block, 1.0, beta)
+    valid_ratio = dict([checks.check_choice(tau, valid_ratio, rtol)]).get("valid_ratio")
+    block, _, beta = checks.check_scalars(block, 1.0, beta)
     checks.check_method(method)
     operands = checks.operands(a, b, None, None)
     checks.check_two_matrices(operands.a, operands.b)
@@ -395,15 +396,15 @@ def distribute(
         Rows of A in order, shapes (m_p, k), and copies of B; or copies of A and columns of B, shapes (k, n_p); or items
         of the batch.  Each list has one array for each GPU.
     """
-    checks.check_choice(tau, None, None)
-    checks.check_scalars(block, 1.0, 0.0)
+    _, tau = checks.check_choice(tau, None, None)
+    block, _, _ = checks.check_scalars(block)
     a, b = checks.widened(a, b)
     checks.refuse_complex("distribute", checks.check_precision(a, b, None, "cuda"))
     checks.check_split(split)
     checks.check_one_batch(a, b)
     from spectile.nearsparse.multi import run as multi
 
-    return multi.distribute(a, b, float(tau), multi.device_list(devices), block=block, split=split)
+    return multi.distribute(a, b, tau, multi.device_list(devices), block=block, split=split)
 
 
 def norm_map(a: Any, block: int = 32) -> NormMap:
@@ -433,7 +434,7 @@ def norm_map(a: Any, block: int = 32) -> NormMap:
     >>> norm_map(np.eye(4), block=2).norms.round(3).tolist()
     [[1.414, 0.0], [0.0, 1.414]]
     """
-    checks.check_scalars(block, 1.0, 0.0)
+    block, _, _ = checks.check_scalars(block)
     (a,) = checks.widened(a)
     if on_device(a):
         from spectile.nearsparse.cuda.run import norm_map_cuda
@@ -498,11 +499,11 @@ def spamm_threshold(
     >>> product.valid_ratio == before.valid_ratio < 1
     True
     """
-    checks.check_choice(tau, valid_ratio, rtol)
-    checks.check_scalars(block, 1.0, 0.0)
+    wanted: dict[str, Any] = dict([checks.check_choice(tau, valid_ratio, rtol)])
+    block, _, _ = checks.check_scalars(block)
     operands = checks.operands(a, b, None, None)
     where = operands.backend(backend, block, precision, valid_ratio=0.0)
-    request = Request(operands.precision(precision, where), tau, valid_ratio, rtol, block=block, check_finite=True)
+    request = Request(operands.precision(precision, where), block=block, check_finite=True, **wanted)
     checks.check_two_matrices(operands.a, operands.b)
     operands = operands.transposed() if operands.by_columns else operands
     if where == "cuda":
@@ -572,12 +573,12 @@ def tune_tau(
     >>> tune_tau(a, a, 0.3) == tune_tau(norm_map(a), norm_map(a), 0.3)
     True
     """
-    checks.check_choice(None, valid_ratio, None)
+    _, valid_ratio = checks.check_choice(None, valid_ratio, None)
     map_a, map_b = (x if isinstance(x, NormMap) else norm_map(x, block) for x in (a, b))
     if map_a.block != map_b.block:
         raise ValueError(f"norm maps of tiles of {map_a.block} and {map_b.block}: take both with one block")
     norms_a, norms_b, on_gpu = checks.norms(map_a.norms, map_b.norms)
-    checks.check_search(iterations, tolerance)
+    iterations, tolerance = checks.check_search(iterations, tolerance)
     checks.check_norms_are_real(norms_a, norms_b)
     if on_gpu:
         from spectile.nearsparse.cuda.search import tune_tau_cuda
@@ -589,7 +590,7 @@ def tune_tau(
     norms_a, norms_b = np.asarray(norms_a, dtype=np.float64), np.asarray(norms_b, dtype=np.float64)
     checks.check_maps(norms_a, norms_b)
     one, two = (None if isinstance(x, NormMap) else checks.matrix(*checks.widened(x)) for x in (a, b))
-    maps = Maps.of_norms(norms_a, norms_b, one, two, block)
+    maps = Maps.of_norms(norms_a, norms_b, one, two, map_a.block)
     checks.check_finite_norms(maps.a, maps.b)
     return tune(maps, valid_ratio, iterations, tolerance)
 

@@ -7,7 +7,6 @@ import math
 import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -109,7 +108,7 @@ class Operands:
                     raise TypeError(f"c is complex and the product is {request.arithmetic.output}: convert a and b")
             elif request.beta != 0:
                 raise ValueError(
-                    f"beta = {request.beta} needs c: pass the matrix of shape {shape} that beta multiplies"
+                    f"beta = {request.beta:g} needs c: pass the matrix of shape {shape} that beta multiplies"
                 )
             if out is not None:
                 _check_result_array("out", out, shape, request.arithmetic.output)
@@ -211,25 +210,27 @@ def check_choice(tau: float | None, valid_ratio: float | None, rtol: float | Non
             f"give exactly one of tau, valid_ratio and rtol; {what} {'was' if not given else 'were'} given"
         )
     ((name, value),) = given.items()
-    wanted = number(name, value)
-    if tau is not None and not tau >= 0:
-        raise ValueError(f"tau = {tau} is not a threshold: it is compared with products of norms, give a number >= 0")
-    if valid_ratio is not None and not 0 < valid_ratio <= 1:
-        raise ValueError(f"valid_ratio = {valid_ratio} lies outside (0, 1]: give the share of tile products to keep")
-    if rtol is not None and not 0 < rtol < math.inf:
-        raise ValueError(f"rtol = {rtol} is not a tolerance: give a finite number > 0")
+    wanted, shown = number(name, value), reprlib.repr(value)
+    if name == "tau" and not wanted >= 0:
+        raise ValueError(f"tau = {shown} is not a threshold: it is compared with products of norms, give a number >= 0")
+    if name == "valid_ratio" and not 0 < wanted <= 1:
+        raise ValueError(f"valid_ratio = {shown} lies outside (0, 1]: give the share of tile products to keep")
+    if name == "rtol" and not 0 < wanted < math.inf:
+        raise ValueError(f"rtol = {shown} is not a tolerance: give a finite number > 0")
     return name, wanted
 
 
-def check_scalars(block: int, alpha: float, beta: float) -> None:
-    """Raise for a tile size or a factor out of range."""
+def check_scalars(block: Any, alpha: Any = 1.0, beta: Any = 0.0) -> tuple[int, float, float]:
+    """Return a tile size and factors as Python's numbers; raise where one is out of range."""
     if isinstance(block, bool) or not isinstance(block, (int, np.integer)) or block < 1:
-        raise ValueError(f"block = {block!r} is not a tile size: give a positive integer, 32 in the paper")
+        raise ValueError(f"block = {reprlib.repr(block)} is not a tile size: give a positive integer, 32 in the paper")
     if block >= 2**31:
         raise ValueError(f"block = {reprlib.repr(block)} is larger than any matrix: 32 is usual")
-    for name, value in (("alpha", alpha), ("beta", beta)):
-        if not math.isfinite(number(name, value)):
+    factors = number("alpha", alpha), number("beta", beta)
+    for name, value in zip(("alpha", "beta"), factors, strict=True):
+        if not math.isfinite(value):
             raise ValueError(f"{name} = {value} is not finite: give a real number")
+    return int(block), *factors
 
 
 def check_split(split: str) -> None:
@@ -256,16 +257,16 @@ def check_two_matrices(a: Any, b: Any) -> None:
         raise ValueError(f"a threshold is of one product, and a and b have {len(shape)} dimensions: pass one of them")
 
 
-def check_search(iterations: Any, tolerance: Any) -> None:
-    """Raise for a number of bisections or a tolerance that no search has."""
+def check_search(iterations: Any, tolerance: Any) -> tuple[int, float]:
+    """Return a number of bisections and a tolerance as Python's numbers; raise for those that no search has."""
     if not isinstance(iterations, int | np.integer) or not 1 <= iterations < 2**31:
         raise ValueError(
             f"iterations = {reprlib.repr(iterations)} counts no bisections: give a positive integer, as 20"
         )
-    if not isinstance(tolerance, Real):
-        raise TypeError(f"tolerance is a {type(tolerance).__name__}: give one real number")
-    if not number("tolerance", tolerance) >= 0:
-        raise ValueError(f"tolerance = {tolerance} is not a tolerance: give a number >= 0")
+    wanted = number("tolerance", tolerance)
+    if not wanted >= 0:
+        raise ValueError(f"tolerance = {wanted} is not a tolerance: give a number >= 0")
+    return int(iterations), wanted
 
 
 def norms(norms_a: Any, norms_b: Any) -> tuple[Any, Any, bool]:

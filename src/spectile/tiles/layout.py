@@ -46,6 +46,7 @@ def offsets(name: str, length: int, tiles: Any) -> np.ndarray:
         size = int(sizes)
         if size <= 0:
             raise ValueError(f"{name} is {size}: pass a positive number of rows")
+        size = min(size, max(1, length))
         return np.minimum(np.arange(ceil_div(length, size) + 1) * size, length)
     if sizes.ndim != 1 or (sizes <= 0).any():
         raise ValueError(f"{name} has a tile without rows: pass positive sizes")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import reprlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Complex, Integral, Real
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +15,7 @@ from spectile.core.arrays import host_array, require_here
 from spectile.core.choice import Candidate, not_taken
 from spectile.core.device import Backend, backends, choose_backend
 from spectile.core.memory import require_host_free
-from spectile.core.options import flag, word
+from spectile.core.options import flag, number, word
 from spectile.core.places import device_ids, home_of
 from spectile.core.protocols import SparseMatrix
 from spectile.core.threads import num_threads
@@ -168,7 +169,7 @@ def spgemm(
     """
     on_gpu = check_pair(A, B)
     chosen_backend = _backend(A, B, backend, on_gpu, precision, devices is None)
-    _check_limit(memory_limit)
+    memory_limit = _limit(memory_limit)
     check_finite = flag("check_finite", check_finite)
     wanted = _wanted(semiring, mask, complement, alpha, beta, C, prune, top_n)
     form = word("format", format, *FORMATS)
@@ -358,7 +359,7 @@ def row_blocks(
     """
     on_gpu = check_pair(A, B)
     cuda = _backend(A, B, backend, on_gpu, precision) == "cuda"
-    _check_limit(memory_limit)
+    memory_limit = _limit(memory_limit)
     wanted = _wanted(semiring, mask, complement, alpha, beta, C, prune, top_n)
     chosen = _choose(A, B, wanted, precision)
     booleans = _gives_booleans(A, B, wanted, precision)
@@ -530,7 +531,7 @@ def symbolic(
     """
     on_gpu = check_pair(A, B)
     chosen_backend = _backend(A, B, backend, on_gpu, None)
-    _check_limit(memory_limit)
+    memory_limit = _limit(memory_limit)
     if chosen_backend == "cuda":
         from spectile.tsparse.cuda import symbolic as gpu
 
@@ -579,7 +580,7 @@ def galerkin(R: Any, A: Any, P: Any, *, memory_limit: int | None = None) -> Gale
     >>> product.C.toarray().tolist(), product.numeric(2 * A).toarray().tolist()
     ([[2.0, -1.0], [-1.0, 2.0]], [[4.0, -2.0], [-2.0, 4.0]])
     """
-    _check_limit(memory_limit)
+    memory_limit = _limit(memory_limit)
     from spectile.tsparse.cpu.galerkin import GalerkinProduct
 
     return GalerkinProduct(R, A, P, memory_limit)
@@ -702,7 +703,7 @@ def explain(
 
     on_gpu = check_pair(A, B)
     chosen_backend = _backend(A, B, backend, on_gpu, precision)
-    _check_limit(memory_limit)
+    memory_limit = _limit(memory_limit)
     form = word("format", format, *FORMATS)
     wanted = _wanted(semiring, mask, complement, alpha, beta, C, prune, top_n)
     chosen = _choose(A, B, wanted, precision)
@@ -733,9 +734,16 @@ def explain(
     return [*cpu, Candidate("cuda: rows by bins", None, why)]
 
 
-def _check_limit(memory_limit: int | None) -> None:
-    if memory_limit is not None and (not isinstance(memory_limit, Real) or not memory_limit > 0):
-        raise ValueError(f"memory_limit is {memory_limit!r}; give a positive number of bytes, or None for no limit")
+def _limit(memory_limit: Any) -> int | None:
+    """Return a limit in whole bytes, what no memory holds for a larger one, or None for none."""
+    if memory_limit is None:
+        return None
+    limit = memory_limit if isinstance(memory_limit, int | np.integer) else number("memory_limit", memory_limit)
+    if not limit > 0:
+        raise ValueError(
+            f"memory_limit is {reprlib.repr(memory_limit)}; give a positive number of bytes, or None for no limit"
+        )
+    return int(min(limit, sys.maxsize))
 
 
 #: What `spectile.explain` asks, by the name of the function.

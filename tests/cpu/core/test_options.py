@@ -3,6 +3,7 @@
 import inspect
 import operator
 import warnings
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -77,7 +78,7 @@ FLAGS = {
 }
 NUMBERS = {"tau", "valid_ratio", "rtol", "alpha", "beta", "block", "iterations", "tolerance", "type", "memory_limit"}
 NUMBERS |= {"num_moments", "num_vectors", "checkpoint_s", "area", "energy_resolution", "num_states", "prune", "top_n"}
-NUMBERS |= {"electrons", "mu", "error"}
+NUMBERS |= {"electrons", "mu", "error", "tol"}
 WORDS = {
     "backend",
     "precision",
@@ -96,7 +97,7 @@ WORDS = {
 PATHS = {"checkpoint"}
 RESULTS = {"start"}
 # Of arrays and of what is judged with them: their own tests.
-OTHERS = {"b", "out", "c", "devices", "bounds", "subset_by_index", "subset_by_value", "select_range", "tol", "x0"}
+OTHERS = {"b", "out", "c", "devices", "bounds", "subset_by_index", "subset_by_value", "select_range", "x0"}
 OTHERS |= {"mask", "C", "s", "permutation", "df", "comm"}
 OTHERS |= {"weights", "orbitals", "bra", "vectors", "operator", "periods"}
 OTHERS |= {"max_ev"}  # SciPy leaves it to LAPACK, which is not asked
@@ -111,20 +112,32 @@ HOSTILE = {
     "infinite": float("inf"),
     "word": "nonsense",
     "negative": -(10**30),
+    "one": np.array([1.0]),
+    "complex one": np.complex64(1),
+    "text": "1",
+    "bytes": b"1",
+    "huge fraction": Fraction(10**400, 3),
+    "huge decimal": Decimal("1e400"),
+    "no decimal": Decimal("nan"),
+    "signal": Decimal("sNaN"),
+    "date": np.datetime64("2020-01-01"),
 }
 
 
 # What some options take of these: entropy of any size, a limit that limits nothing, a tolerance that is always met.
 TAKEN = {
     "rng": {"several", "list", "huge"},
-    "memory_limit": {"huge", "infinite"},
+    "memory_limit": {"huge", "infinite", "huge decimal"},
     "tolerance": {"infinite"},
-    "checkpoint": {"word"},
-    "checkpoint_s": {"huge", "infinite", "negative"},
-    "alpha": {"negative"},
+    "checkpoint": {"word", "text", "bytes"},
+    "checkpoint_s": {"huge", "infinite", "negative", "huge fraction"},
+    "alpha": {"negative", "complex one"},
+    "beta": {"complex one"},
     "top_n": {"huge"},
     "tau": {"infinite"},
     "mu": {"negative"},
+    "tol": {"infinite", "negative"},  # as LAPACK takes them
+    "type": {"complex one"},
 }
 
 
@@ -172,6 +185,54 @@ def test_what_is_no_choice_is_refused_by_name(name, option, tmp_path):
         message = str(refused.value)
         named = isinstance(refused.value, MemoryError) or option.lower() in message.lower()
         assert len(message) < 400 and named, (kind, message)
+
+
+PAIRS = {
+    "bounds": (-9.0, 9.0),
+    "subset_by_index": (0, 1),
+    "subset_by_value": (0.5, 1.5),
+    "select_range": (0.5, 1.5),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if "." not in name])
+def test_ends_that_are_no_numbers_are_refused_by_name(name):
+    given, words = CALLS[name]
+    for option in PAIRS.keys() & inspect.signature(getattr(spectile, name)).parameters.keys():
+        chosen = words | ({"select": "v"} if option == "select_range" else {})
+        getattr(spectile, name)(*given, **chosen, **{option: PAIRS[option]})
+        for kind in HOSTILE.keys() - {"infinite", "negative"}:
+            for ends in ((PAIRS[option][0], HOSTILE[kind]), (HOSTILE[kind], PAIRS[option][1])):
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")
+                    with pytest.raises((ValueError, TypeError)) as refused:
+                        getattr(spectile, name)(*given, **chosen, **{option: ends})
+                message = str(refused.value)
+                assert len(message) < 400 and option in message, (kind, ends, message)
+
+
+# Whose arithmetic with others wraps, or is refused by Python.
+KINDS = (np.int8(120), np.uint64(2), Decimal(2), Fraction(2))
+
+
+@pytest.mark.parametrize(("name", "option"), [pair for pair in options() if pair[1] in NUMBERS])
+def test_numbers_of_any_kind_are_taken_or_refused_by_name(name, option):
+    if name == "nearsparse.distribute":  # to GPUs
+        return
+    given, words = CALLS[name]
+    if option in ("overwrite_b", "type"):
+        words = words | {"b": np.eye(N)}
+    if option == "rtol":
+        words = {key: value for key, value in words.items() if key != "tau"}
+    for value in KINDS:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)
+            try:
+                operator.attrgetter(name)(spectile)(*given, **words | {option: value})
+            except (ValueError, TypeError, MemoryError, RuntimeError) as refused:
+                message = str(refused)
+                named = isinstance(refused, MemoryError) or option.lower() in message.lower()
+                assert len(message) < 400 and named, (value, message)
 
 
 def test_numbers_of_python_are_read_whatever_their_size():

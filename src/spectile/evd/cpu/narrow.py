@@ -33,7 +33,7 @@ def eigh_tridiagonal(d: Any, e: Any, *, tol: float, **keywords: Any) -> Any:
         divides = keywords["lapack_driver"] == "stevd" or (keywords["lapack_driver"] == "auto" and _is_whole(keywords))
         if divides and not keywords["eigvals_only"] and arrays[0].size > DIVIDED_TRIDIAGONAL_ORDER:
             keywords = keywords | {"lapack_driver": "stemr"}
-        return linalg.eigh_tridiagonal(*arrays, tol=np.ldexp(float(tol), scale), **keywords)
+        return linalg.eigh_tridiagonal(*arrays, tol=np.ldexp(tol, scale), **keywords)
 
     arrays = [host_array(name, one) for name, one in (("d", d), ("e", e))]
     dtype = working_dtype(np.result_type(*(one.dtype for one in arrays)))
