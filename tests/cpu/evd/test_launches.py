@@ -123,7 +123,7 @@ def test_one_kernel_has_several_sizes():
 def test_blocks_that_wait_for_each_other_are_launched_together(name):
     for n in (3001, 16_000):
         for kernel, shape in launches(n, "float64", TABLE[name], vectors=False):
-            assert shape.cooperative == (kernel in ("panel_qr", "tall_panel_qr"))
+            assert shape.cooperative == (kernel in ("panel_qr", "tall_panel_qr", "tridiagonalize"))
             assert not shape.cooperative or shape.grid[0] <= TABLE[name].multiprocessors
 
 

@@ -201,6 +201,43 @@ def stage_parameters(n: int, scalar: Scalar, *, vectors: bool, device: Device) -
     return max(b for b in scalar.bandwidths if b <= (64 if wide else 32)), tuned.block
 
 
+def reduction_parameters(n: int, scalar: Scalar, *, vectors: bool, device: Device) -> tuple[int, int]:
+    """Return bandwidth and block with which `eigh` reduces a matrix: (1, 1) for the direct tridiagonalization."""
+    if n <= direct_order(scalar, device):
+        return 1, 1
+    return stage_parameters(n, scalar, vectors=vectors, device=device)
+
+
+def direct_blocks(n: int, device: Device) -> int:
+    """Return how many blocks hold the columns of a matrix that is tridiagonalized directly."""
+    return min(device.multiprocessors, -(-n // DIRECT_COLUMNS))
+
+
+def direct_size(n: int) -> tuple[int, int]:
+    """Return the threads of each of these blocks, and how many rows each of them has."""
+    return next(size for size in DIRECT_SIZES if n <= math.prod(size))
+
+
+def direct_layout(n: int, scalar: Scalar, device: Device) -> tuple[int, int]:
+    """Return how many columns of each of these blocks stay in global memory, and its bytes of shared memory."""
+    columns, warps, together = -(-n // direct_blocks(n, device)), direct_size(n)[0] // 32, 8 // scalar.parts
+    # Three vectors, the sums of the warps, with the columns in two parts, and of the block.
+    beside = 3 * n + warps * together * (-(-columns // together) + 1) + 2 + 2 * warps
+    near = max(0, min(columns, (device.shared_bytes // scalar.itemsize - beside) // n))
+    return columns - near, scalar.itemsize * (beside + near * n)
+
+
+@functools.cache
+def direct_order(scalar: Scalar, device: Device) -> int:
+    """Return the largest order up to which a matrix is tridiagonalized directly.
+
+    Its columns should fit into the shared memory of all multiprocessors, one block on each, but for a few.
+    """
+    most = math.prod(DIRECT_SIZES[-1])
+    beyond = (n for n in range(1, most + 1) if direct_layout(n, scalar, device)[0] > DIRECT_FAR)
+    return next(beyond, most + 1) - 1
+
+
 def sturm_lanes(count: int, device: Device) -> int:
     """Return how many lanes share one of `count` eigenvalues, while these are too few to fill the device."""
     return next((lanes for most, lanes in tuning(device).sturm_lanes if count <= most), 1)
@@ -209,6 +246,10 @@ def sturm_lanes(count: int, device: Device) -> int:
 # -- what kernels are compiled with -----------------------------------------------------------------------------------
 
 PANEL_THREADS = 512  # most threads, and rows, of a block in the panel kernel
+PANEL_SIZES = (256, PANEL_THREADS)
+DIRECT_COLUMNS = 4  # least columns of a block of reduction/direct.cu, but for the last
+DIRECT_FAR = 0  # most columns of a block there that stay in global memory
+DIRECT_SIZES = ((128, 4), (256, 4), (512, 4), (512, 6))  # threads there, and rows of each
 SWEEP_GROUP = 64  # sweeps applied together: GROUP of back/sweeps.cu
 TILE_SWEEPS = 32  # WIDTH of back/sweeps.cu
 TILES = SWEEP_GROUP // TILE_SWEEPS
@@ -217,6 +258,11 @@ TILES = SWEEP_GROUP // TILE_SWEEPS
 def sturm_threads(lanes: int) -> int:
     """Threads of a block that counts: one warp where an eigenvalue has it for itself."""
     return 32 if lanes == 32 else 64
+
+
+def panel_threads(m: int, device: Device) -> int:
+    """Return the threads, and rows, of a block that factors a panel of m rows: few, as long as there are blocks."""
+    return next((t for t in PANEL_SIZES if m <= t * device.multiprocessors), PANEL_SIZES[-1])
 
 
 def panel_width(scalar: Scalar, bandwidth: int) -> int:

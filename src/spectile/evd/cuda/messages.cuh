@@ -16,6 +16,29 @@ __device__ __forceinline__ bool try_flagged(const uint4* p, unsigned flag, doubl
     return flag1 == flag && flag2 == flag;
 }
 
+// Number `index` of those at a slot, each in lines of its own.
+__device__ __forceinline__ void send(uint4* slot, int index, scalar_t value, unsigned tag) {
+    if (COMPLEX) {
+        store_flagged(slot + 2 * index, real_part(value), tag);
+        store_flagged(slot + 2 * index + 1, imag_part(value), tag);
+    } else {
+        store_flagged(slot + index, real_part(value), tag);
+    }
+}
+
+__device__ __forceinline__ bool try_receive(const uint4* slot, int index, unsigned tag, scalar_t& value) {
+    double x, y = 0;
+    bool arrived;
+    if (COMPLEX) {
+        arrived = try_flagged(slot + 2 * index, tag, x);
+        arrived &= try_flagged(slot + 2 * index + 1, tag, y);
+    } else {
+        arrived = try_flagged(slot + index, tag, x);
+    }
+    value = make_scalar(x, y);
+    return arrived;
+}
+
 // Loads that see what other multiprocessors wrote: from L2, past this one's own cache.
 __device__ __forceinline__ double load(const double* p) { return __ldcg(p); }
 __device__ __forceinline__ float load(const float* p) { return __ldcg(p); }

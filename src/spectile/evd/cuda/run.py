@@ -16,7 +16,7 @@ import numpy as np
 
 from spectile.core import arrays, device, memory, replay
 from spectile.core.choice import Candidate
-from spectile.core.compile import prepare
+from spectile.core.compile import Unit, prepare
 from spectile.core.devices import Device
 from spectile.core.launch import Shape
 from spectile.evd.arguments import refuse_ragged
@@ -28,8 +28,9 @@ from spectile.evd.cuda.chasing import chase
 from spectile.evd.cuda.choose import (
     Solver,
     candidates,
+    direct_size,
+    reduction_parameters,
     solver_of,
-    stage_parameters,
     sturm_lanes,
     widened_order,
 )
@@ -43,7 +44,7 @@ from spectile.evd.cuda.matrix import (
     widened,
     zero_matrix,
 )
-from spectile.evd.cuda.reduction import panel
+from spectile.evd.cuda.reduction import direct, panel
 from spectile.evd.cuda.reduction.band import band_reduction
 from spectile.evd.cuda.small import rotations
 from spectile.evd.cuda.tridiagonal import divide, inverse, sturm
@@ -268,18 +269,18 @@ def _solve_by_vendor(array: Any, options: Options) -> tuple[Any, Any]:
 
 def _parameters(array: Any, options: Options) -> tuple[int, int]:
     scalar = SCALARS[array.dtype.name]
-    return stage_parameters(array.shape[0], scalar, vectors=options.vectors, device=device.describe())
+    return reduction_parameters(array.shape[0], scalar, vectors=options.vectors, device=device.describe())
 
 
 def solve_by_stages(array: Any, options: Options, *, bandwidth: int, block: int) -> tuple[Any, Any]:
-    """Solve one problem by our two stages, whatever its order.
+    """Solve one problem by our stages, whatever its order.
 
     Parameters
     ----------
     array : cupy.ndarray, shape (n, n)
     options : Options
     bandwidth, block : int
-        b and nb.
+        b and nb; b = 1 for the direct tridiagonalization.
 
     Returns
     -------
@@ -297,9 +298,9 @@ def solve_by_stages(array: Any, options: Options, *, bandwidth: int, block: int)
         _work_space("the eigenproblem", array, options) as overwrite,
         _parts(array, options, overwrite, bandwidth, block) as part,
     ):
-        panels, d, e, scale = _two_stages(array, options, overwrite, bandwidth, block, part)
+        panels, d, e, scale = _tridiagonal(array, options, overwrite, bandwidth, block, part)
         if not options.vectors:
-            return own_values(wanted_values(d, e, scale, options.subset, scalar), scale, scalar), None
+            return own_values(wanted_values(d, e, scale, options.subset, scalar, part), scale, scalar), None
         w, z, columns = wanted_vectors(d, e, scalar, scale, options.subset, part)
         if columns:
             z = part(_transform_back, panels, z, columns)
@@ -324,7 +325,7 @@ def tridiagonalize_by_stages(array: Any, options: Options, *, bandwidth: int, bl
     """Bring one matrix to tridiagonal form; parameters as for `solve_by_stages`.  Q comes with ``options.vectors``."""
     n, scalar = array.shape[0], SCALARS[array.dtype.name]
     with _work_space("the tridiagonalization", array, options) as overwrite:
-        panels, d, e, scale = _two_stages(array, options, overwrite, bandwidth, block)
+        panels, d, e, scale = _tridiagonal(array, options, overwrite, bandwidth, block)
         q = None
         if options.vectors:
             z = zero_matrix(n, n, scalar.wide)
@@ -356,32 +357,41 @@ def prepare_stages(
     count = n if subset is None else subset.count() if subset.by_index else 1
     lanes = sturm_lanes(count, on) if few or not vectors else None
     fills = leaf = None
-    if vectors:
+    if vectors and bandwidth > 1:
         fills = back_sweeps.Sweeps(n, bandwidth, SCALARS[dtype], count, on).fills
     if vectors and not few:
         levels, order = padded_order(n)
         leaf = most_leaf(order >> levels)
-    _prepare(on, dtype, bandwidth, (dense, dense and panel.is_tall(n - bandwidth, on)), lanes, fills, leaf)
+    reduction: tuple[Unit, ...] = ()
+    if bandwidth == 1:
+        reduction = (units.DIRECT[(dtype, *direct_size(n))],)
+    elif dense:
+        tall = (False, True)[: 1 + panel.is_tall(n - bandwidth, on)]
+        reduction = units.PRODUCTS[dtype, bandwidth], *(units.PANEL[dtype, bandwidth, one] for one in tall)
+    _prepare(dtype, bandwidth, reduction, lanes, fills, leaf, vectors=vectors)
 
 
 @functools.cache
 def _prepare(
-    on: Device,
     dtype: str,
     bandwidth: int,
-    panels: tuple[bool, bool],
+    reduction: tuple[Unit, ...],
     lanes: int | None,
     fills: bool | None,
     leaf: int | None,
+    *,
+    vectors: bool,
 ) -> None:
     key = dtype, bandwidth
-    wanted = [units.CHASING[key], units.MATRIX[dtype]]
-    if panels[0]:
-        wanted += [units.PRODUCTS[key], *(units.PANEL[(*key, tall)] for tall in (False, True)[: 1 + panels[1]])]
+    wanted = [units.MATRIX[dtype], *reduction]
+    if bandwidth > 1:
+        wanted.append(units.CHASING[key])
+    if vectors:
+        merging = () if leaf is None else (units.DIVIDE, units.ROOTS, units.VECTORS, units.LEAVES[leaf])
+        wanted += merging or (units.INVERSE,)
+        wanted += [units.BACK_PANELS[key]] if reduction else []
     if fills is not None:
-        whole = [] if leaf is None else [units.DIVIDE, units.ROOTS, units.VECTORS, units.LEAVES[leaf]]
-        wanted += [*back_sweeps.units_of(SCALARS[dtype], bandwidth, fills), *(whole or [units.INVERSE])]
-        wanted += [units.BACK_PANELS[key]] if panels[0] else []
+        wanted += back_sweeps.units_of(SCALARS[dtype], bandwidth, fills)
     if lanes is not None:
         wanted.append(units.STURM[lanes])
     prepare(*wanted)
@@ -399,10 +409,10 @@ def _work_space(what: str, array: Any, options: Options) -> Iterator[bool]:
         yield overwrite
 
 
-def _two_stages(
+def _tridiagonal(
     array: Any, options: Options, overwrite: bool, bandwidth: int, block: int, part: replay.Direct = replay.DIRECT
 ) -> tuple[panel.Panels, Any, Any, int]:
-    """Return the panels, whose matrix holds the chasing reflectors where vectors are wanted, d, e, and the scale."""
+    """Return the panels, whose matrix holds the chasing reflectors if any and wanted, d, e, and the scale."""
     n = array.shape[0]
     into = part.space(lambda: empty_matrix(n, n, array.dtype)) if part.keeps else None
     a, scale = load_matrix(
@@ -414,16 +424,20 @@ def _two_stages(
 
 def _reduce(a: Matrix, n: int, bandwidth: int, block: int, vectors: bool) -> tuple[panel.Panels, Any, Any]:
     """Return the panels, d and e of a loaded matrix, which is overwritten."""
+    if bandwidth == 1:
+        return direct.tridiagonalize(a, n, keep=vectors)
     panels = band_reduction(a, n, bandwidth=bandwidth, block=block)
     return panels, *chase.chase_band(chase.extract_band(panels), n, bandwidth, a if vectors else None)
 
 
-def wanted_values(d: Any, e: Any, scale: int, subset: Subset | None, scalar: Scalar) -> Any:
+def wanted_values(
+    d: Any, e: Any, scale: int, subset: Subset | None, scalar: Scalar, part: replay.Direct = replay.DIRECT
+) -> Any:
     """Return the wanted eigenvalues of a tridiagonal matrix times 2**scale, which comes from one of dtype `scalar`."""
     import cupy
 
     if subset is None:
-        return sturm.eigenvalues(d, e)
+        return cupy.sort(part(sturm.by_sections, d, e))
     if subset.by_index:
         return sturm.eigenvalues(d, e, slice(subset.low, subset.high + 1))
     beside = e[: len(d) - 1]
@@ -483,7 +497,8 @@ def _all_vectors(d: Any, e: Any, scalar: Scalar, part: replay.Direct) -> tuple[A
 def _transform_back(panels: panel.Panels, z: Matrix, columns: int) -> Matrix:
     """Return Q1 Q2 Z in the precision of the panels; Z, in double precision, is overwritten."""
     a, n = panels.a, panels.n
-    back_sweeps.apply_chasing(a, n, panels.bandwidth, z.pointer, z.ld, columns)
+    if panels.bandwidth > 1:
+        back_sweeps.apply_chasing(a, n, panels.bandwidth, z.pointer, z.ld, columns)
     if z.owner.dtype != a.owner.dtype:
         narrow = empty_matrix(n, columns, a.owner.dtype)
         as_array(narrow, n, columns).T[...] = as_array(z, n, columns).T
@@ -516,9 +531,12 @@ def launches(
     yield from matrix_kernels.shapes(n, scalar)
     if solver == "vendor":
         return
-    bandwidth, block = stage_parameters(n, scalar, vectors=vectors, device=on)
-    yield from panel.shapes(n, scalar, bandwidth, block, on)
-    yield from chase.shapes(n, scalar, bandwidth, on)
+    bandwidth, block = reduction_parameters(n, scalar, vectors=vectors, device=on)
+    if bandwidth == 1:
+        yield from direct.shapes(n, scalar, on)
+    else:
+        yield from panel.shapes(n, scalar, bandwidth, block, on)
+        yield from chase.shapes(n, scalar, bandwidth, on)
     if not vectors:
         yield from sturm.shapes(n, on)
         return
@@ -527,5 +545,6 @@ def launches(
         yield from inverse.shapes(columns)
     else:
         yield from divide.shapes(n)
-    yield from back_sweeps.shapes(n, scalar, bandwidth, n if columns is None else columns, on)
+    if bandwidth > 1:
+        yield from back_sweeps.shapes(n, scalar, bandwidth, n if columns is None else columns, on)
     yield from back_panels.shapes(n, bandwidth)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from spectile.core.compile import PORTABLE, Unit
 from spectile.evd.cuda.choose import (
+    DIRECT_SIZES,
     PANEL_THREADS,
     ROTATED_ORDER,
     STAGE_KEYS,
@@ -40,6 +41,10 @@ def _panel_unit(scalar: Scalar, bandwidth: int, tall: bool) -> Unit:
     return _unit("reduction/panel.cu", {**_widths(scalar, bandwidth), **own})
 
 
+def _direct_unit(scalar: Scalar, threads: int, rows: int) -> Unit:
+    return _unit("reduction/direct.cu", {**_scalar_defines(scalar), "DIRECT_THREADS": threads, "ROWS": rows})
+
+
 def _rotation_unit(scalar: Scalar) -> Unit:
     most = rotation_threads(ROTATED_ORDER[scalar.name])
     return _unit("small/rotations.cu", {**_scalar_defines(scalar), "MOST_THREADS": most})
@@ -67,6 +72,7 @@ TRIANGULAR = {name: _unit("triangular.cu", _scalar_defines(scalar)) for name, sc
 BATCH = {name: _unit("small/batch.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
 MATRIX = {name: _unit("matrix.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
 PANEL = {(name, b, tall): _panel_unit(SCALARS[name], b, tall) for name, b in STAGE_KEYS for tall in (False, True)}
+DIRECT = {(name, *size): _direct_unit(scalar, *size) for name, scalar in SCALARS.items() for size in DIRECT_SIZES}
 PRODUCTS = {(name, b): _unit("reduction/products.cu", _widths(SCALARS[name], b)) for name, b in STAGE_KEYS}
 CHASING = {(name, b): _chasing_unit(SCALARS[name], b) for name, b in STAGE_KEYS}
 SWEEP_TILES = {(name, b): _tile_unit(SCALARS[name], b) for name, b in STAGE_KEYS}
@@ -76,7 +82,11 @@ SWEEPS = {
     for is_complex, b in dict.fromkeys((SCALARS[name].is_complex, b) for name, b in STAGE_KEYS)
     for together in (False, True)
 }
-BACK_PANELS = {(name, b): _unit("back/panels.cu", {**_scalar_defines(SCALARS[name]), "B": b}) for name, b in STAGE_KEYS}
+#: Reflectors come in panels, or each by itself.
+BACK_PANELS = {
+    (name, b): _unit("back/panels.cu", {**_scalar_defines(SCALARS[name]), "B": b})
+    for name, b in (*STAGE_KEYS, *((name, 1) for name in SCALARS))
+}
 STURM = {
     lanes: _unit("tridiagonal/sturm.cu", {"LANES": lanes, "STURM_THREADS": sturm_threads(lanes)})
     for lanes in (1, 4, 16, 32)
@@ -91,6 +101,7 @@ UNITS = (
     *SWEEPS.values(),
     *SWEEP_TILES.values(),
     *PANEL.values(),
+    *DIRECT.values(),
     *PRODUCTS.values(),
     *CHASING.values(),
     *BACK_PANELS.values(),

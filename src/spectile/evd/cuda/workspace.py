@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from spectile.core.devices import Device
-from spectile.evd.cuda.choose import stage_parameters
+from spectile.evd.cuda.choose import reduction_parameters
 from spectile.evd.types import Scalar
 
 LEAF = 32
@@ -69,14 +69,15 @@ def workspace_bytes(n: int, scalar: Scalar, device: Device, *, vectors: bool, ov
     eigenvectors of float32 and complex64 are formed in double precision, which takes 2 n² more.
     """
     itemsize, wide = scalar.itemsize, scalar.wide_bytes
-    bandwidth, block = stage_parameters(n, scalar, vectors=vectors, device=device)
+    bandwidth, block = reduction_parameters(n, scalar, vectors=vectors, device=device)
     matrix = (0 if overwrite else itemsize * n * n) + n * (itemsize * bandwidth + 64 * 8)
     reduction = itemsize * 4 * block * n
     if not vectors:
         return matrix + reduction
     order = padded_order(n)[1]
     columns, rows = merge_sizes(n)
-    merging = 8 * (order * (columns + rows) + 2 * rows * columns)
+    # The last merge of a small matrix has another place for what it makes.
+    merging = 8 * (order * (columns + order) if n < SMALL_ORDER else order * (columns + rows) + 2 * rows * columns)
     reflectors, width = back_columns(n)
     back = max(tile_bytes(n), itemsize * reflectors * (n + 2 * min(n, width)))
     narrow = 0 if itemsize == wide else itemsize * n * n

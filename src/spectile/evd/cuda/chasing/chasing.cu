@@ -21,28 +21,6 @@
 #define MESSAGES (2 * B * (COMPLEX ? 2 : 1))  // of a task: the first row of O, the first column of D
 #define AHEAD 4                               // tasks whose messages are brought to the L2 cache before it is written
 
-__device__ __forceinline__ void send(uint4* slot, int index, scalar_t value, unsigned tag) {
-    if (COMPLEX) {
-        store_flagged(slot + 2 * index, real_part(value), tag);
-        store_flagged(slot + 2 * index + 1, imag_part(value), tag);
-    } else {
-        store_flagged(slot + index, real_part(value), tag);
-    }
-}
-
-__device__ __forceinline__ bool try_receive(const uint4* slot, int index, unsigned tag, scalar_t& value) {
-    double x, y = 0;
-    bool arrived;
-    if (COMPLEX) {
-        arrived = try_flagged(slot + 2 * index, tag, x);
-        arrived &= try_flagged(slot + 2 * index + 1, tag, y);
-    } else {
-        arrived = try_flagged(slot + index, tag, x);
-    }
-    value = make_scalar(x, y);
-    return arrived;
-}
-
 __device__ __forceinline__ void prefetch(const uint4* slot, int lane) {
     for (int i = lane; i < MESSAGES / 8; i += 32) prefetch_l2(slot + 8 * i);
 }

@@ -9,14 +9,14 @@ import numpy as np
 
 from spectile.core.pointers import address
 from spectile.evd.cuda.blas import Blas
-from spectile.evd.cuda.matrix import Matrix, as_array, empty_matrix, scaled_values
+from spectile.evd.cuda.matrix import Matrix, as_array, empty_matrix
 from spectile.evd.cuda.multi.partition import pieces
 from spectile.evd.cuda.multi.team import Member, Team
 from spectile.evd.cuda.multi.workspace import CHUNK
-from spectile.evd.cuda.tridiagonal.divide import _tear, merge_below
+from spectile.evd.cuda.tridiagonal.divide import merge_below
 from spectile.evd.cuda.tridiagonal.merge import Merges
 from spectile.evd.cuda.workspace import padded_order
-from spectile.evd.types import SCALARS, Scalar, Subset
+from spectile.evd.types import Scalar, Subset
 
 
 def eigenvectors(
@@ -43,12 +43,11 @@ def eigenvectors(
 
     n = len(d)
     levels, order = padded_order(n)
-    torn, bound = _tear(cupy.asnumpy(d), cupy.asnumpy(e), order >> levels, order)
     q = empty_matrix(order, order, np.float64)
-    w, merges, (shift, other), _ = merge_below(cupy.asarray(torn), q, n, levels - 1)
+    w, bound, merges, (shift, other), _ = merge_below(d, e, q, n, levels - 1)
     halves = _merge_halves(merges, q, shift, team)
     merges.solve(q, order, other)
-    values = scaled_values(w[:n], 0, SCALARS["float64"], bound)
+    values = w[:n] * bound
     wanted = slice(0, n) if subset is None else subset.of(cupy.asnumpy(values), scalar.real, scale)
     solved, parts = team.home.mark(), []
     dealt = pieces(wanted.stop - wanted.start, len(team.members))

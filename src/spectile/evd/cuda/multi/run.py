@@ -136,9 +136,9 @@ def solve(array: Any, options: Options, team: Team) -> tuple[Any, Any]:
     v : cupy.ndarray, shape (n, m), or None
     """
     n = array.shape[0]
-    if run._solver(n, 1, SCALARS[array.dtype.name], options) != "stages":
-        return run.solve(array, options)
     bandwidth, block = run._parameters(array, options)
+    if bandwidth == 1 or run._solver(n, 1, SCALARS[array.dtype.name], options) != "stages":
+        return run.solve(array, options)
     scalar = SCALARS[array.dtype.name]
     shared = team.connected and reduction.pays(n, scalar, bandwidth, len(team.members), device.describe())
     return solve_by_stages(array, options, team, bandwidth=bandwidth, block=block, share_reduction=shared)

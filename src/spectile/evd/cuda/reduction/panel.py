@@ -12,7 +12,7 @@ from spectile.core import device
 from spectile.core.devices import Device
 from spectile.core.launch import Shape, kernel
 from spectile.evd.cuda.blas import Blas
-from spectile.evd.cuda.choose import PANEL_THREADS, panel_width
+from spectile.evd.cuda.choose import PANEL_THREADS, panel_threads, panel_width
 from spectile.evd.cuda.matrix import Matrix, empty_matrix
 from spectile.evd.cuda.units import PANEL, PRODUCTS
 from spectile.evd.types import Scalar
@@ -36,7 +36,7 @@ def is_tall(m: int, on: Device) -> bool:
 def panel_shape(m: int, scalar: Scalar, bandwidth: int, on: Device) -> tuple[str, Shape]:
     """Return the kernel that factors m rows, and its launch: its blocks wait for each other, so all run at once."""
     tall = is_tall(m, on)
-    threads = PANEL_THREADS if tall else PANEL_THREADS // 2
+    threads = panel_threads(m, on)
     width, warps = panel_width(scalar, bandwidth), PANEL_THREADS // 32
     shared = 8 * (warps + 1) * width * scalar.parts + scalar.itemsize * width * (3 * warps + 2 + width)
     return "tall_panel_qr" if tall else "panel_qr", Shape((-(-m // threads),), threads, shared, cooperative=True)

@@ -6,7 +6,25 @@
 // that the eigenvectors `vectors` writes are orthogonal however close the roots are; two products per merge follow.
 // Arrays of length N hold all merges of the level one after the other; Q is N x N, column-major, block-diagonal.
 
+#include "tridiagonal/bound.cuh"
 #include "tridiagonal/merge.cuh"
+
+// Diagonal and couplings of the matrix over its norm, padded to `order` rows with entries above the spectrum and torn between
+// leaves; and the norm, 1 of zeros and NaN, beside zeros, of a matrix that is not finite.
+extern "C" __global__ void __launch_bounds__(256) tear(const double* d, const double* e, int n, int leaf, int order, double* torn,
+                                                       double* coupling, double* bound) {
+    extern __shared__ unsigned char shared[];
+    const double found = norm_bound(d, e, n, (double*)shared), scale = found > 0 ? found : 1;
+    const auto beside = [&](int i) { return i + 1 < n && found == found ? e[i] / scale : 0; };
+    for (int i = threadIdx.x; i < order; i += 256) {
+        double value = i < n ? (found == found ? d[i] / scale : 0) : 2;
+        if (i % leaf == leaf - 1 && i + 1 < order) value -= fabs(beside(i));
+        if (i % leaf == 0 && i > 0) value -= fabs(beside(i - 1));
+        torn[i] = value;
+        coupling[i] = beside(i);
+    }
+    if (threadIdx.x == 0) *bound = found == found ? scale : found;
+}
 
 // Sort the two ascending halves of each merge; z from the rows of Q on both sides of the cut.  With a shift, half the
 // order, the blocks of the first half of Q lie that many columns further right, those of the second further left.

@@ -12,12 +12,12 @@ from spectile.core.launch import Shape, kernel
 from spectile.core.pointers import address
 from spectile.core.replay import DIRECT, Direct
 from spectile.evd.cuda.blas import Blas
-from spectile.evd.cuda.matrix import Matrix, empty_matrix, scaled_values
+from spectile.evd.cuda.matrix import Matrix, empty_matrix
 from spectile.evd.cuda.tridiagonal import merge
-from spectile.evd.cuda.tridiagonal.sturm import norm_bound
-from spectile.evd.cuda.units import LEAVES
-from spectile.evd.cuda.workspace import merge_sizes, most_leaf, padded_order
-from spectile.evd.types import SCALARS
+from spectile.evd.cuda.units import DIVIDE, LEAVES
+from spectile.evd.cuda.workspace import SMALL_ORDER, merge_sizes, most_leaf, padded_order
+
+TEAR_SHAPE = Shape((1,), 256, 256 * 8)
 
 
 def leaf_shape(levels: int, leaf: int) -> tuple[Unit, Shape]:
@@ -31,7 +31,8 @@ def divide_and_conquer(d: Any, e: Any, space: Matrix | None = None, part: Direct
 
     The order is padded to leaf 2^levels with decoupled entries above the spectrum, so that all merges of a level have
     one size and run as one batch.  Both halves of Q merge between two places each, in the diagonal blocks and beside
-    them; the last merge writes over its own input, a group of rows at a time.
+    them.  The last merge of a large matrix multiplies only what is not deflated, for which the host reads the counts,
+    and writes over its own input, a group of rows at a time; that of a small one writes all columns to another place.
 
     Parameters
     ----------
@@ -39,40 +40,34 @@ def divide_and_conquer(d: Any, e: Any, space: Matrix | None = None, part: Direct
     space : Matrix, optional
         Memory for Q: `padded_order` columns, and its leading dimension.
     part : core.replay.Direct, optional
-        Which runs all up to the last merge, and has the memory.
+        Which runs all up to the last merge of a large matrix, and has the memory.
 
     Returns
     -------
     w : cupy.ndarray, shape (n,)
+        NaN where the matrix holds NaN or infinity.
     q : Matrix
         float64; columns 0 ... n − 1 are the eigenvectors.
-
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        If the matrix holds NaN or infinity.
     """
-    import cupy
-
     n = len(d)
     levels, order = padded_order(n)
-    torn, bound = _tear(cupy.asnumpy(d), cupy.asnumpy(e), order >> levels, order)
-    pair = part.space(lambda: cupy.empty((2, order), np.float64))
-    pair.set(torn)
     q = space or part.space(lambda: empty_matrix(order, order, np.float64))
-    w, merges, starts, s = part(merge_below, pair, q, n, levels)
-    if levels:
+    apart = levels > 0 and n < SMALL_ORDER
+    z = part.space(lambda: empty_matrix(order, order, np.float64)) if apart else None
+    w, bound, merges, starts, s = part(
+        _merge_all if apart else merge_below, d, e, q, n, levels, *([z] if apart else [])
+    )
+    if levels and z is None:
         merge.LastMerge(Blas(np.float64), q, merges, starts, merge_sizes(n), s).run()
-    return scaled_values(w[:n], 0, SCALARS["float64"], bound), q
+    return w[:n] * bound, q
 
 
-def merge_below(pair: Any, q: Matrix, n: int, last: int) -> tuple[Any, merge.Merges, tuple[int, int], Any]:
-    """Solve the leaves of a torn matrix and merge, up to a level's rank-one problems, without their vectors.
+def merge_below(d: Any, e: Any, q: Matrix, n: int, last: int) -> tuple[Any, Any, merge.Merges, tuple[int, int], Any]:
+    """Tear a matrix, solve the leaves and merge, up to a level's rank-one problems, without their vectors.
 
     Parameters
     ----------
-    pair : cupy.ndarray, shape (2, order)
-        Diagonal and couplings.
+    d, e : cupy.ndarray of float64, shape (n,)
     q : Matrix
     n : int
         Order before padding.
@@ -82,7 +77,9 @@ def merge_below(pair: Any, q: Matrix, n: int, last: int) -> tuple[Any, merge.Mer
     Returns
     -------
     w : cupy.ndarray, shape (order,)
-        Eigenvalues.
+        Eigenvalues over the norm.
+    bound : cupy.ndarray, shape (1,)
+        The norm.
     merges : Merges
     starts : (int, int)
         First columns of the halves' blocks in Q.
@@ -91,13 +88,13 @@ def merge_below(pair: Any, q: Matrix, n: int, last: int) -> tuple[Any, merge.Mer
     """
     import cupy
 
-    d, e = pair
     levels, order = padded_order(n)
     leaf = order >> levels
-    w = cupy.empty(order, np.float64)
+    w, torn, coupling, bound = (cupy.empty(size, np.float64) for size in (order, order, order, 1))
+    kernel(DIVIDE, "tear")(TEAR_SHAPE, d, e, np.int32(n), np.int32(leaf), np.int32(order), torn, coupling, bound)
     unit, shape = leaf_shape(levels, leaf)
-    kernel(unit, "leaves")(shape, d, e, np.int32(leaf), w, np.uintp(q.pointer), np.int64(q.ld))
-    merges = merge.Merges(w, e, order, 2**levels)
+    kernel(unit, "leaves")(shape, torn, coupling, np.int32(leaf), w, np.uintp(q.pointer), np.int64(q.ld))
+    merges = merge.Merges(w, coupling, order, 2**levels)
     chunk, _ = merge_sizes(n)
     s = cupy.empty(order * chunk, np.float64)
     blas = Blas(np.float64)
@@ -108,22 +105,23 @@ def merge_below(pair: Any, q: Matrix, n: int, last: int) -> tuple[Any, merge.Mer
         if level < last:
             _merge_level(blas, q, merges, m, starts, chunk, s)
             starts = starts[1], starts[0]
-    return w, merges, starts, s
+    return w, bound, merges, starts, s
 
 
-def _tear(d: Any, e: Any, leaf: int, order: int) -> tuple[Any, float]:
-    """Return the matrix over its norm, padded and torn between the leaves, as diagonal and couplings; and its norm."""
-    n = len(d)
-    bound = norm_bound(d, e, "eigenvectors") or 1.0
-    both = np.zeros((2, order))
-    torn, coupling = both
-    torn[:] = 2.0
-    torn[:n] = d / bound
-    coupling[: n - 1] = e[: n - 1] / bound
-    cuts = np.arange(leaf, order, leaf)
-    torn[cuts - 1] -= np.abs(coupling[cuts - 1])
-    torn[cuts] -= np.abs(coupling[cuts - 1])
-    return both, bound
+def _merge_all(d: Any, e: Any, q: Matrix, n: int, last: int, z: Matrix) -> tuple[Any, ...]:
+    """`merge_below` and the last merge, of which all is multiplied, to Z."""
+    found = merge_below(d, e, q, n, last)
+    _, _, merges, starts, s = found
+    m, half, chunk, blas = merges.m, merges.m // 2, merge_sizes(n)[0], Blas(np.float64)
+    for first in range(0, m, chunk):
+        columns = min(chunk, m - first)
+        merges.write_vectors(s, columns, m, first=first)
+        for top, start in zip((0, half), starts, strict=True):
+            blas.gemm(
+                *(half, columns, half, 1.0, q.at(top, start), q.ld, address(s) + 8 * top, m),
+                *(0.0, z.at(top, first), z.ld),
+            )
+    return found
 
 
 def _merge_level(
@@ -148,5 +146,6 @@ def _merge_level(
 def shapes(n: int) -> Iterator[tuple[str, Shape]]:
     """Yield every launch for a tridiagonal matrix of order n, with the kernel's name."""
     levels, order = padded_order(n)
+    yield "tear", TEAR_SHAPE
     yield "leaves", leaf_shape(levels, order >> levels)[1]
     yield from merge.shapes(order >> levels, levels, merge_sizes(n))

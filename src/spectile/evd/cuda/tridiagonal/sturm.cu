@@ -7,7 +7,23 @@
 //
 // w: `count` eigenvalues from number `first` on, in ascending order, of n.
 
+#include "tridiagonal/bound.cuh"
+
 #define CHUNK 512
+
+// The matrix over its norm for the kernels below, and the norm: NaN, beside zeros, of one that is not finite.
+extern "C" __global__ void __launch_bounds__(256) scale_tridiagonal(const double* d, const double* e, int n, double* diagonal,
+                                                                    double* squares, double* bound) {
+    extern __shared__ unsigned char shared[];
+    const double found = norm_bound(d, e, n, (double*)shared), scale = found > 0 ? found : 1;
+    for (int i = threadIdx.x; i < n; i += 256) {
+        diagonal[i] = found == found ? d[i] / scale : 0;
+        // Not 0: after a zero of the recurrence all would be 0.
+        const double beside = i + 1 < n && found == found ? e[i] / scale : 0;
+        squares[i] = fmax(beside * beside, 1e-60);
+    }
+    if (threadIdx.x == 0) *bound = found;
+}
 
 // Counts the eigenvalues below x: a step for each row.
 struct Count {

@@ -12,14 +12,13 @@ from spectile.core import device
 from spectile.core.devices import Device
 from spectile.core.launch import Shape, kernel
 from spectile.evd.cuda.choose import sturm_lanes, sturm_threads
-from spectile.evd.cuda.matrix import scaled_values
 from spectile.evd.cuda.units import STURM
-from spectile.evd.types import SCALARS
 
 #: All eigenvalues over the bound are below; Sturm counts are right up to far less than the margin.
 EDGE, MARGIN = 1 + 2.0**-40, 2.0**-40
 #: The lanes of the fewest eigenvalues, whose unit counts, too.
 FEWEST = 32
+SCALE_SHAPE = Shape((1,), 256, 256 * 8)
 COUNT_SHAPE = Shape((1,), 32)
 
 
@@ -67,15 +66,20 @@ def eigenvalues(d: Any, e: Any, wanted: slice = slice(None)) -> Any:
     numpy.linalg.LinAlgError
         If the matrix holds NaN or infinity.
     """
+    w = by_sections(d, e, wanted)
+    w.sort()
+    return w
+
+
+def by_sections(d: Any, e: Any, wanted: slice = slice(None)) -> Any:
+    """Return the same in an order that roundoff may have changed, without a word to the host."""
     import cupy
 
     n = len(d)
     first, stop, _ = wanted.indices(n)
     count = stop - first
-    bound, matrix = _scaled(d, e)
-    if bound == 0:
-        return cupy.zeros(count, np.float64)
     lanes = sturm_lanes(count, device.describe())
+    bound, matrix = _scaled(d, e, lanes)
     # 2 (1 + 2⁻⁵⁰) (lanes + 1)^-passes < 2⁻⁵⁷
     passes = math.ceil(58 / math.log2(lanes + 1))
     w = cupy.empty(count, np.float64)
@@ -84,8 +88,7 @@ def eigenvalues(d: Any, e: Any, wanted: slice = slice(None)) -> Any:
         *(*matrix, np.int32(n), np.int32(first), np.int32(count)),
         *(np.float64(-EDGE), np.float64(EDGE), np.int32(passes), w),
     )
-    w = scaled_values(w, 0, SCALARS["float64"], bound)
-    w.sort()
+    w *= bound
     return w
 
 
@@ -101,7 +104,8 @@ def near(d: Any, e: Any, low: float, high: float) -> slice:
     import cupy
 
     n = len(d)
-    bound, matrix = _scaled(d, e)
+    found, matrix = _scaled(d, e, FEWEST)
+    bound = float(found[0])
     if bound == 0:
         return slice(0, n)
     counts = cupy.empty(2, np.int32)
@@ -111,20 +115,18 @@ def near(d: Any, e: Any, low: float, high: float) -> slice:
     return slice(first, max(first, stop))
 
 
-def _scaled(d: Any, e: Any) -> tuple[float, tuple[Any, Any]]:
+def _scaled(d: Any, e: Any, lanes: int) -> tuple[Any, tuple[Any, Any]]:
     """Return a bound of the spectrum, and the diagonal over it and the squares beside it for the kernels."""
     import cupy
 
-    # On the host: a few numbers there and back take less time than as many launches.
-    d, e = cupy.asnumpy(d), cupy.asnumpy(e)[: len(d) - 1]
-    bound = norm_bound(d, e, "eigenvalues")
-    if bound == 0:
-        return bound, (None, None)
-    squares = np.maximum((e / bound) ** 2, 1e-60)  # not 0: after a zero of the recurrence all would be 0
-    return bound, (cupy.asarray(d / bound), cupy.asarray(squares))
+    n = len(d)
+    diagonal, squares, bound = (cupy.empty(size, np.float64) for size in (n, n, 1))
+    kernel(STURM[lanes], "scale_tridiagonal")(SCALE_SHAPE, d, e, np.int32(n), diagonal, squares, bound)
+    return bound, (diagonal, squares)
 
 
 def shapes(count: int, on: Device) -> Iterator[tuple[str, Shape]]:
     """Yield every launch of this module for `count` eigenvalues of an interval, with the kernel's name."""
+    yield "scale_tridiagonal", SCALE_SHAPE
     yield "count_below", COUNT_SHAPE
     yield "multisect", multisect_shape(count, sturm_lanes(count, on))
