@@ -547,4 +547,4 @@ def launches(
         yield from divide.shapes(n)
     if bandwidth > 1:
         yield from back_sweeps.shapes(n, scalar, bandwidth, n if columns is None else columns, on)
-    yield from back_panels.shapes(n, bandwidth)
+    yield from back_panels.shapes(n, scalar, bandwidth)

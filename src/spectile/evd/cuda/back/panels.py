@@ -13,6 +13,7 @@ from spectile.evd.cuda.matrix import empty_matrix
 from spectile.evd.cuda.reduction.panel import Panels
 from spectile.evd.cuda.units import BACK_PANELS
 from spectile.evd.cuda.workspace import back_columns
+from spectile.evd.types import Scalar
 
 
 def gather_shape(rows: int, reflectors: int) -> Shape:
@@ -23,6 +24,15 @@ def gather_shape(rows: int, reflectors: int) -> Shape:
 def place_shape(reflectors: int) -> Shape:
     """Launch of `place_factors`."""
     return Shape((-(-reflectors * reflectors // 256),), 256)
+
+
+#: Single reflectors whose factor T is made at once: GROUP of back/panels.cu.
+GROUP = 32
+
+
+def form_shape(reflectors: int, scalar: Scalar) -> Shape:
+    """Launch of `form_factors`."""
+    return Shape((-(-reflectors // GROUP),), 256, scalar.itemsize * GROUP * (2 * GROUP + 1))
 
 
 def _sizes(n: int, bandwidth: int) -> tuple[int, int]:
@@ -83,11 +93,15 @@ class _Block:
         )
         factors = np.uintp(address(self._panels.t) + first // b * b * b * size)
         number = np.int32(min(k, self._count - first) // b)
-        kernel(self._unit, "place_factors")(place_shape(k), factors, number, np.int32(k), self._t)
         self._blas.gemm(
             *(k, k, self._rows, 1.0, y.pointer, y.ld, y.pointer, y.ld, 0.0, address(self._gram), k), ops="CN"
         )
-        span = b
+        if b > 1:
+            kernel(self._unit, "place_factors")(place_shape(k), factors, number, np.int32(k), self._t)
+        else:
+            shape = form_shape(k, self._panels.a.scalar)
+            kernel(self._unit, "form_factors")(shape, self._gram, factors, number, np.int32(k), self._t)
+        span = b if b > 1 else GROUP
         while span < k:
             self._join(span)
             span *= 2
@@ -119,9 +133,13 @@ class _Block:
             blas.gemm(rows, part, k, -1.0, y.pointer, y.ld, scaled, s.ld, 1.0, target, ldz)
 
 
-def shapes(n: int, bandwidth: int) -> Iterator[tuple[str, Shape]]:
+def shapes(n: int, scalar: Scalar, bandwidth: int) -> Iterator[tuple[str, Shape]]:
     """Yield every launch of `apply_panels`, with the kernel's name."""
     count, together = _sizes(n, bandwidth)
     if count:
         yield "gather_panels", gather_shape(n - bandwidth, together)
-        yield "place_factors", place_shape(together)
+        yield (
+            ("place_factors", place_shape(together))
+            if bandwidth > 1
+            else ("form_factors", form_shape(together, scalar))
+        )
