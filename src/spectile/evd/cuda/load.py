@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from spectile.core.pointers import address
-from spectile.evd.cuda.matrix import Matrix, as_array, empty_matrix, largest_entry, symmetrize
+from spectile.evd.cuda.matrix import (
+    Matrix,
+    empty_matrix,
+    is_finite,
+    largest_entry,
+    load_triangle,
+    shift_of,
+    symmetrize,
+)
 from spectile.evd.types import exponent_near_one, require_finite
 
 
@@ -30,22 +39,23 @@ def load_matrix(
     ValueError, numpy.linalg.LinAlgError
         If the triangle holds NaN or infinity, with and without `check_finite`.
     """
-    n, dtype = array.shape[0], array.dtype
+    import cupy
+
+    n = array.shape[0]
     if overwrite and into is None and fits_in_place(array):
         matrix, triangle = _as_columns(array, lower)
-    else:
-        # A real symmetric matrix in rows is copied as it lies, which is several times faster than transposed.
-        rows = dtype.kind != "c" and array.strides[0] != array.itemsize
-        matrix, triangle = into or empty_matrix(n, n, dtype), lower != rows
-        columns = array.T if rows else array
-        # As integers, because CuPy takes small numbers of single precision for 0; transposed on both sides, because it
-        # takes the last index as the fastest.
-        words = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}.get(dtype.itemsize, dtype)
-        as_array(matrix, n, n).T.view(words)[...] = columns.T.view(words)
-    largest = largest_entry(matrix, n, lower=triangle)
-    require_finite(largest, lower, check_finite)
-    scale = exponent_near_one(largest)
-    symmetrize(matrix, 0, n, from_upper=not triangle, exponent=scale)
+        largest = largest_entry(matrix, n, lower=triangle)
+        require_finite(largest, lower, check_finite)
+        scale = exponent_near_one(largest)
+        symmetrize(matrix, 0, n, from_upper=not triangle, exponent=scale)
+        return matrix, scale
+    matrix, word = into or empty_matrix(n, n, array.dtype), cupy.zeros(1, np.int32)
+    load_triangle(array, lower, matrix.pointer, matrix.ld, address(word))
+    found = int(word[0])
+    if not is_finite(found):
+        require_finite(math.nan, lower, check_finite)
+    scale = shift_of(found)
+    symmetrize(matrix, 0, n, from_upper=False, exponent=scale)
     return matrix, scale
 
 
@@ -59,15 +69,9 @@ def fits_in_place(array: Any) -> bool:
 
 
 def _as_columns(array: Any, lower: bool) -> tuple[Matrix, bool]:
-    """Return `array` or its transpose, whichever is column-major, else a copy; and whether `lower` is lower there.
+    """Return `array` or its transpose, whichever has columns in memory; and whether `lower` is lower there.
 
     The transpose of a Hermitian matrix is its conjugate.
     """
-    import cupy
-
-    n, size = array.shape[0], array.itemsize
-    for view, triangle in ((array, lower), (array.T, not lower)):
-        if view.strides[0] == size and view.strides[1] >= n * size:
-            return Matrix(address(view), view.strides[1] // size, size, view), triangle
-    copy = cupy.array(array, order="F")
-    return Matrix(address(copy), n, size, copy), lower
+    view, triangle = (array, lower) if array.strides[0] == array.itemsize else (array.T, not lower)
+    return Matrix(address(view), view.strides[1] // array.itemsize, array.itemsize, view), triangle
