@@ -24,7 +24,7 @@ using std::fma;
 struct index_t { int x, y, z; };
 struct Block {
     std::vector<double> shared;
-    int arrived = 0, turn = 0, threads = 0;
+    int arrived = 0, turn = 0, threads = 0, any[2] = {0, 0};
 };
 struct Warp {
     double value[2][32];
@@ -50,6 +50,16 @@ template <class Group> void meet(Group* group, int count) {
     while (group->turn == turn) give_way();
 }
 inline void __syncthreads() { meet(fiber->block, fiber->block->threads); }
+inline int __syncthreads_or(int value) {
+    Block* block = fiber->block;
+    const int turn = block->turn & 1;
+    block->any[turn] |= value;
+    __syncthreads();
+    const int found = block->any[turn];
+    __syncthreads();
+    block->any[turn] = 0;
+    return found;
+}
 template <class T> T exchanged(T value, int from) {
     Warp* warp = fiber->warp;
     const int turn = warp->turn & 1;

@@ -1,14 +1,37 @@
 // The leaves of divide.cu.
 
+#include "ptx.cuh"
+
 #define EPS 1.1102230246251565e-16
 
 constexpr int N = MOST_LEAF;
 
+#define AHEAD 16 // pairs that are loaded before the first of them is stored
+
+// Turn pairs of elements, `step` apart, of a row or a column.  No element is in two pairs.
+__device__ __forceinline__ void turn(double* line, int step, int half, const int* pairs, const double* cs) {
+    for (int first = 0; first < half; first += AHEAD) {
+        double x[AHEAD], y[AHEAD];
+#pragma unroll
+        for (int u = 0; u < AHEAD; ++u) {
+            const int k = min(first + u, half - 1);
+            x[u] = line[pairs[2 * k] * step];
+            y[u] = line[pairs[2 * k + 1] * step];
+        }
+#pragma unroll
+        for (int u = 0; u < AHEAD; ++u) {
+            const int k = min(first + u, half - 1);
+            const double c = cs[k], s = cs[N / 2 + k];
+            line[pairs[2 * k] * step] = c * x[u] - s * y[u];
+            line[pairs[2 * k + 1] * step] = s * x[u] + c * y[u];
+        }
+    }
+}
+
 // Eigenvalues (ascending) and vectors of each leaf x leaf diagonal block by Jacobi rotations; one block of N threads a
 // leaf of at most N.  d, e: the torn matrix; e at the end of a leaf is not read.
 extern "C" __global__ void __launch_bounds__(N) leaves(const double* d, const double* e, int leaf, double* w, double* q, long long ldq) {
-    extern __shared__ unsigned char shared[];
-    double* a = (double*)shared;   // N x (N + 1)
+    DYNAMIC_SHARED(double, a);     // N x (N + 1)
     double* v = a + N * (N + 1);   // N x (N + 1)
     double* cs = v + N * (N + 1);  // N / 2 cosines, N / 2 sines
     int* pairs = (int*)(cs + N);   // N / 2 x 2
@@ -55,24 +78,10 @@ extern "C" __global__ void __launch_bounds__(N) leaves(const double* d, const do
                 pairs[2 * lane + 1] = j;
             }
             __syncthreads();
-            for (int k = 0; k < half; ++k) {  // columns, and V: row `lane`
-                const int i = pairs[2 * k], j = pairs[2 * k + 1];
-                const double c = cs[k], s = cs[N / 2 + k];
-                double x = a[lane + i * (N + 1)], y = a[lane + j * (N + 1)];
-                a[lane + i * (N + 1)] = c * x - s * y;
-                a[lane + j * (N + 1)] = s * x + c * y;
-                x = v[lane + i * (N + 1)], y = v[lane + j * (N + 1)];
-                v[lane + i * (N + 1)] = c * x - s * y;
-                v[lane + j * (N + 1)] = s * x + c * y;
-            }
+            turn(a + lane, N + 1, half, pairs, cs);  // columns, and V: row `lane`
+            turn(v + lane, N + 1, half, pairs, cs);
             __syncthreads();
-            for (int k = 0; k < half; ++k) {  // rows: column `lane`
-                const int i = pairs[2 * k], j = pairs[2 * k + 1];
-                const double c = cs[k], s = cs[N / 2 + k];
-                const double x = a[i + lane * (N + 1)], y = a[j + lane * (N + 1)];
-                a[i + lane * (N + 1)] = c * x - s * y;
-                a[j + lane * (N + 1)] = s * x + c * y;
-            }
+            turn(a + lane * (N + 1), 1, half, pairs, cs);  // rows: column `lane`
             __syncthreads();
         }
         if (!__syncthreads_or(rotated)) break;
