@@ -59,21 +59,33 @@ def passes(found):
     return all(error < 10 for error in found.values())
 
 
+@pytest.mark.parametrize("bandwidth", [1, B])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_families(family, dtype, rng):
+def test_families(family, dtype, bandwidth, rng):
     a = FAMILIES[family](300, rng, dtype)
-    w, v = solve(a, vectors=True)
+    w, v = solve(a, vectors=True, bandwidth=bandwidth)
     assert passes(errors(a, w, v))
-    assert passes(errors(a, solve(a, vectors=False)[0]))
+    assert passes(errors(a, solve(a, vectors=False, bandwidth=bandwidth)[0]))
+
+
+@pytest.mark.parametrize("bandwidth", [1, B])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", SIZES)
+def test_sizes_around_the_blocks(n, dtype, bandwidth, rng):
+    a = random_hermitian(n, rng, dtype)
+    assert passes(errors(a, *solve(a, vectors=True, bandwidth=bandwidth)))
+    assert passes(errors(a, solve(a, vectors=False, bandwidth=bandwidth)[0]))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("n", SIZES)
-def test_sizes_around_the_blocks(n, dtype, rng):
-    a = random_hermitian(n, rng, dtype)
-    assert passes(errors(a, *solve(a, vectors=True)))
-    assert passes(errors(a, solve(a, vectors=False)[0]))
+def test_every_size_of_the_direct_tridiagonalization(dtype, rng):
+    """Orders where the threads of a block change, and where columns do not fit into shared memory."""
+    most = choose.direct_order(SCALARS[dtype], device.describe())
+    sizes = {order for threads, rows in choose.DIRECT_SIZES for order in (threads * rows, threads * rows + 1)}
+    for n in sorted({n for n in sizes if n < most} | {most, most + 100}):
+        a = random_hermitian(n, rng, dtype)
+        assert passes(errors(a, *solve(a, vectors=True, bandwidth=1))), n
 
 
 @pytest.mark.parametrize("bandwidth", [16, 32, 64])
@@ -296,9 +308,12 @@ def test_reflectors_of_the_chasing(n, dtype, bandwidth, rng):
     assert np.linalg.norm(q.conj().T @ q - np.eye(n)) < 10 * n * eps
 
 
+@pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("chunks", [(1024, 2048), (50, 30)])
 @pytest.mark.parametrize("n", [1, 2, 32, 33, 64, 65, 257, 1030])
-def test_divide_and_conquer(n, chunks, rng, monkeypatch):
+def test_divide_and_conquer(n, chunks, in_place, rng, monkeypatch):
+    if in_place:
+        monkeypatch.setattr(gpu_divide, "SMALL_ORDER", 0)
     order = padded_order(n)[1]
     monkeypatch.setattr(gpu_divide, "merge_sizes", lambda n: (min(chunks[0], order), min(chunks[1], order // 2)))
     d, e = rng.standard_normal(n), rng.standard_normal(n)

@@ -58,8 +58,15 @@ def tile_bytes(n: int) -> int:
 
 
 def back_columns(n: int) -> tuple[int, int]:
-    """Return how many reflectors of the band reduction `apply_panels` takes at a time, to how many columns of Z."""
-    return 512 if n >= 8192 else 256, max(512, min(8192, n // 4))
+    """Return how many reflectors of the band reduction `apply_panels` takes at a time, to how many columns of Z.
+
+    To many, so that their products fill the device, as far as the work space of the merges has room.
+    """
+    reflectors = 512 if n >= 8192 else 256
+    if n < SMALL_ORDER:
+        return reflectors, n
+    fitting = (_spare_elements(n) // reflectors - n) // 2
+    return reflectors, min(8192, max(n // 4, min(n // 2, fitting)))
 
 
 def workspace_bytes(n: int, scalar: Scalar, device: Device, *, vectors: bool, overwrite: bool = False) -> int:
