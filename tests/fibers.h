@@ -90,13 +90,14 @@ static void run_fiber() {
 }
 
 // Runs all blocks at the same time; false if they do not come to an end, or write behind their shared memory.
-inline bool launch(int blocks, int threads, long long shared_bytes, unsigned seed, std::function<void()> body) {
+inline bool launch(index_t grid, int threads, long long shared_bytes, unsigned seed, std::function<void()> body) {
     const double guard = 12345;
     const size_t words = (shared_bytes + 7) / 8;
+    const int blocks = grid.x * grid.y * grid.z;
     std::vector<Block> all(blocks);
     std::vector<Warp> warps(blocks * threads / 32);
     std::vector<std::unique_ptr<Fiber>> fibers;
-    fiber_grid = {blocks, 1, 1}, fiber_body = body;
+    fiber_grid = grid, fiber_body = body;
     for (int b = 0; b < blocks; ++b) {
         all[b].threads = threads;
         all[b].shared.assign(words + 16, NAN);
@@ -104,7 +105,7 @@ inline bool launch(int blocks, int threads, long long shared_bytes, unsigned see
         for (int t = 0; t < threads; ++t) {
             fibers.emplace_back(new Fiber);
             Fiber& own = *fibers.back();
-            own.stack.resize(1 << 16), own.thread = {t, 0, 0}, own.place = {b, 0, 0};
+            own.stack.resize(1 << 16), own.thread = {t, 0, 0}, own.place = {b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y};
             own.block = &all[b], own.warp = &warps[(b * threads + t) / 32];
             getcontext(&own.context);
             own.context.uc_stack.ss_sp = own.stack.data(), own.context.uc_stack.ss_size = own.stack.size();

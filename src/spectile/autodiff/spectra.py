@@ -67,10 +67,15 @@ def largest(xp: Any, w: Any) -> Any:
     return xp.maximum(xp.abs(w[..., :1]), xp.abs(w[..., -1:]))
 
 
+def numbered(xp: Any, w: Any, resolution: float | None = None) -> Any:
+    """Return the number of the cluster of each eigenvalue: none of the gaps within is resolved."""
+    resolution = RESOLUTION[str(w.dtype).rpartition(".")[2]] if resolution is None else resolution
+    return xp.cumsum(xp.diff(w, prepend=w[..., :1]) > resolution * largest(xp, w), -1)
+
+
 def coincident(xp: Any, w: Any, resolution: float | None = None) -> Any:
     """Return, in place (i, j), whether no gap of the ascending spectrum between i and j is resolved."""
-    resolution = RESOLUTION[str(w.dtype).rpartition(".")[2]] if resolution is None else resolution
-    cluster = xp.cumsum(xp.diff(w, prepend=w[..., :1]) > resolution * largest(xp, w), -1)
+    cluster = numbered(xp, w, resolution)
     return cluster[..., :, None] == cluster[..., None, :]
 
 
@@ -153,6 +158,21 @@ def faults(xp: Any, w: Any, w_bar: Any, s: Any, block_bar: Any) -> Any:
             size = size + xp.abs(change)
         found = found | (xp.abs(anti) > SLACK * n**0.5 * unit * size)
     return found & together
+
+
+def clusters(xp: Any, w: Any) -> tuple[Any, Any, tuple[float, float, float]]:
+    """Return what a kernel needs to judge as :func:`faults` does, without cotangents of the blocks.
+
+    Returns
+    -------
+    cluster : array, shape (..., n)
+    rounding : array, shape (...)
+    limits : tuple of float
+        Of S, of differences of w's cotangents, and of these times how far rounding turns.
+    """
+    n, unit = w.shape[-1], epsilon(w)
+    rounding = n * unit * largest(xp, w)[..., 0]
+    return numbered(xp, w), rounding, (SLACK * n**0.5 * unit, SLACK * unit**0.5, unit**0.5)
 
 
 #: What a GaugeWarning says.

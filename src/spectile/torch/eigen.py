@@ -61,6 +61,27 @@ def require_resolved(w: torch.Tensor, k: torch.Tensor, k_bar: torch.Tensor) -> t
     return w.new_zeros(())
 
 
+@torch.library.custom_op("spectile::divide_by_gaps", mutates_args=())
+def divide_by_gaps(s: torch.Tensor, w: torch.Tensor, w_bar: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what is between the products of the backward pass, and whether `require_gauge` is to look at it."""
+    from spectile.evd.cuda import gradient
+
+    n = w.shape[-1]
+    flat = s.reshape(-1, n, n).contiguous(), w.reshape(-1, n).contiguous()
+    cotangents = None if w_bar is None else w_bar.reshape(-1, n).contiguous()
+    cluster, rounding, limits = spectra.clusters(torch, flat[1])
+    sizes = (
+        torch.linalg.vector_norm(flat[0], dim=(-2, -1)),
+        torch.linalg.vector_norm(flat[1] if cotangents is None else cotangents, dim=-1),
+    )
+    given = (*flat, cluster.to(torch.int32), *sizes, rounding, *([] if cotangents is None else [cotangents]))
+    with arrays(*given) as (product, values, numbers, *norms):
+        inner, fault = gradient.divide_by_gaps(
+            product, values, numbers, norms[3] if len(norms) > 3 else None, tuple(norms[:3]), limits
+        )
+        return tensor(inner).reshape(s.shape), tensor(fault)
+
+
 def _zero(w: torch.Tensor, *_: Any) -> torch.Tensor:
     return w.new_empty(())
 
@@ -100,6 +121,11 @@ class Decompose(torch.autograd.Function):
         if w_bar is None and v_bar is None and block_bar is None:
             return None, None
         s = None if v_bar is None else adjoint(v) @ v_bar
+        if s is not None and block_bar is None and _once(s):
+            inner, fault = divide_by_gaps(s, w, w_bar)
+            a_bar = v @ (inner @ adjoint(v))
+            if not fault.any():
+                return a_bar, None
         with torch.no_grad():
             zero = require_gauge(w, w_bar, s, block_bar)
         if s is None and block_bar is None:
@@ -112,6 +138,13 @@ class Decompose(torch.autograd.Function):
         if block_bar is not None:
             inner = inner + coincident(torch, w) * (block_bar + adjoint(block_bar)) / 2
         return v @ inner.to(v.dtype) @ adjoint(v), None
+
+
+def _once(s: torch.Tensor) -> bool:
+    """Return whether nobody differentiates a cotangent on a GPU again, nor maps over it."""
+    if torch.compiler.is_compiling() or torch.is_grad_enabled() or not s.is_cuda:
+        return False
+    return not torch._C._functorch.is_functorch_wrapped_tensor(s)
 
 
 class DecomposeForward(Decompose):

@@ -29,7 +29,7 @@ RUN = """
 extern "C" int run(int blocks, long long shared_bytes, unsigned seed, scalar_t* a, long long lda, int n, int far,
                    int keep, double* d, double* e, scalar_t* taus, uint4* messages) {
     const auto body = [=] { tridiagonalize(a, lda, n, far, keep, d, e, taus, messages); };
-    return launch(blocks, DIRECT_THREADS, shared_bytes, seed, body);
+    return launch({blocks, 1, 1}, DIRECT_THREADS, shared_bytes, seed, body);
 }
 """
 

@@ -16,7 +16,7 @@ FIBERS = Path(__file__).parents[2] / "fibers.h"
 RUN = """
 extern "C" int run(int blocks, long long shared_bytes, const scalar_t* gram, const scalar_t* taus, int reflectors,
                    int columns, scalar_t* out) {
-    return launch(blocks, 256, shared_bytes, 1, [=] { form_factors(gram, taus, reflectors, columns, out); });
+    return launch({blocks, 1, 1}, 256, shared_bytes, 1, [=] { form_factors(gram, taus, reflectors, columns, out); });
 }
 """
 

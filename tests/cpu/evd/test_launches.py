@@ -10,7 +10,7 @@ import pytest
 
 import spectile.evd.cuda
 from spectile.core.devices import TABLE
-from spectile.evd.cuda import triangular
+from spectile.evd.cuda import gradient, triangular
 from spectile.evd.cuda.back import sweeps
 from spectile.evd.cuda.choose import (
     ROTATED_ORDER,
@@ -93,6 +93,7 @@ def test_every_kernel_is_counted():
     counted |= {kernel for kernel, _ in batched.shapes(100, 10)}
     counted |= {kernel for kernel, _ in triangular.shapes(SCALARS["float64"])}
     counted |= {kernel for kernel, _ in reduction.shapes(1000, SCALARS["float64"], 32, 128, 2)}
+    counted |= {kernel for kernel, _ in gradient.shapes(1000, SCALARS["float64"])}
     assert written == counted
 
 

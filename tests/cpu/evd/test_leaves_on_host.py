@@ -13,7 +13,7 @@ FIBERS = Path(__file__).parents[2] / "fibers.h"
 RUN = """
 extern "C" int run(int blocks, long long shared_bytes, const double* d, const double* e, int leaf, double* w, double* q,
                    long long ldq) {
-    return launch(blocks, N, shared_bytes, 2, [=] { leaves(d, e, leaf, w, q, ldq); });
+    return launch({blocks, 1, 1}, N, shared_bytes, 2, [=] { leaves(d, e, leaf, w, q, ldq); });
 }
 """
 

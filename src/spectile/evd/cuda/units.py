@@ -69,6 +69,7 @@ def _sweep_unit(is_complex: bool, bandwidth: int, together: bool) -> Unit:
 
 ROTATIONS = {name: _rotation_unit(scalar) for name, scalar in SCALARS.items()}
 TRIANGULAR = {name: _unit("triangular.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
+GRADIENT = {name: _unit("gradient.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
 BATCH = {name: _unit("small/batch.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
 MATRIX = {name: _unit("matrix.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
 PANEL = {(name, b, tall): _panel_unit(SCALARS[name], b, tall) for name, b in STAGE_KEYS for tall in (False, True)}
@@ -108,6 +109,7 @@ UNITS = (
     *MATRIX.values(),
     *ROTATIONS.values(),
     *BATCH.values(),
+    *GRADIENT.values(),
     *TRIANGULAR.values(),
     *STURM.values(),
     DIVIDE,
