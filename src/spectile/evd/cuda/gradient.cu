@@ -12,8 +12,8 @@ __device__ __forceinline__ real_t size_of(scalar_t a) {
 // one vector to the other: fully for gaps up to `rounding`.  w_bar may be null.
 extern "C" __global__ void __launch_bounds__(256) divide_by_gaps(const scalar_t* s, const real_t* w, const int* cluster,
                                                                  const real_t* w_bar, const real_t* s_norm, const real_t* w_norm,
-                                                                 const real_t* rounding, int n, real_t most, real_t told,
-                                                                 real_t turned, scalar_t* out, int* fault) {
+                                                                 const real_t* rounding, int n, real_t most, real_t told, real_t turned,
+                                                                 scalar_t* out, int* fault) {
     DYNAMIC_SHARED(scalar_t, own);  // 32 x 33: the tile, and the one across the diagonal
     scalar_t* across = own + 32 * 33;
     if (blockIdx.y > blockIdx.x) return;

@@ -29,8 +29,8 @@ extern "C" __global__ void __launch_bounds__(256) place_factors(const scalar_t* 
 // T(:, j) = -T Y^H y_j tau_j.  gram: Y^H Y; reflectors past the last are none.  One block a group.
 extern "C" __global__ void __launch_bounds__(256) form_factors(const scalar_t* gram, const scalar_t* taus, int reflectors, int columns,
                                                                scalar_t* out) {
-    DYNAMIC_SHARED(scalar_t, products);        // GROUP x GROUP: of the group's reflectors
-    scalar_t* t = products + GROUP * GROUP;    // GROUP x (GROUP + 1)
+    DYNAMIC_SHARED(scalar_t, products);      // GROUP x GROUP: of the group's reflectors
+    scalar_t* t = products + GROUP * GROUP;  // GROUP x (GROUP + 1)
     const int thread = threadIdx.x, first = blockIdx.x * GROUP, width = min(GROUP, columns - first);
     for (int i = thread; i < GROUP * GROUP; i += 256) {
         const int r = i % GROUP, c = i / GROUP;

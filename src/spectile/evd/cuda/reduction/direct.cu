@@ -83,11 +83,11 @@ extern "C" __global__ void __launch_bounds__(DIRECT_THREADS, 1) tridiagonalize(s
     const int thread = threadIdx.x, blocks = gridDim.x, block = blockIdx.x;
     const int own = (n - block + blocks - 1) / blocks, most = (n + blocks - 1) / blocks;
     const bool writes = block == (n - 1) % blocks;
-    scalar_t* w = vectors + 2 * n;                                                     // n: of the step before
-    scalar_t* sums = w + n;                                                            // of each TOGETHER columns: warps x TOGETHER
+    scalar_t* w = vectors + 2 * n;                                                       // n: of the step before
+    scalar_t* sums = w + n;                                                              // of each TOGETHER columns: warps x TOGETHER
     scalar_t* heads = sums + ((most + TOGETHER - 1) / TOGETHER + 1) * WARPS * TOGETHER;  // 2
-    real_t* parts = (real_t*)(heads + 2);                                              // 2 x warps
-    scalar_t* near = (scalar_t*)(parts + 2 * WARPS);                                   // columns from the far ones on
+    real_t* parts = (real_t*)(heads + 2);                                                // 2 x warps
+    scalar_t* near = (scalar_t*)(parts + 2 * WARPS);                                     // columns from the far ones on
 
     for (int c = far; c < own; ++c)
         for (int i = thread; i < n; i += DIRECT_THREADS) near[(c - far) * n + i] = a[i + (block + c * blocks) * lda];
