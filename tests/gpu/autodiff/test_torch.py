@@ -41,6 +41,22 @@ def test_large_matrices(n):
     assert (found - wanted).norm() < 1e-8 * wanted.norm()
 
 
+@pytest.mark.parametrize("shape", [(70,), (3, 41), (2, 2, 33)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128])
+def test_one_pass_between_the_products_is_what_arrays_give(dtype, shape, monkeypatch):
+    generator = torch.Generator("cuda").manual_seed(1)
+    a = torch.randn(*shape, shape[-1], dtype=dtype, device="cuda", generator=generator)
+    a = (a + a.mH).requires_grad_()
+    weight = torch.randn(a.shape, dtype=dtype.to_real(), device="cuda", generator=generator)
+    w, v = ours.eigh(a)
+    for costs in (((v.abs() ** 2 * weight).sum() + (w * weight[..., 0]).sum()), (v.abs() ** 2 * weight).sum()):
+        (one,) = torch.autograd.grad(costs, a, retain_graph=True)
+        with monkeypatch.context() as patch:
+            patch.setattr("spectile.torch.eigen._once", lambda _: False)
+            (other,) = torch.autograd.grad(costs, a, retain_graph=True)
+        assert (one - other).norm() <= 100 * torch.finfo(dtype).eps * other.norm()
+
+
 def test_a_stream_of_ones_own():
     a = torch.tensor(with_spectrum(SPECTRA["random"], False), device="cuda")
     stream = torch.cuda.Stream()

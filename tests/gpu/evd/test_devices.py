@@ -47,6 +47,7 @@ def by_stages(monkeypatch):
     """Let small matrices take the way of large ones."""
     monkeypatch.setattr(choose, "ROTATED_ORDER", dict.fromkeys(DTYPES, 0))
     monkeypatch.setattr(choose, "calls_vendor", lambda *_, **__: False)
+    monkeypatch.setattr(choose, "direct_order", lambda *_: 0)
     monkeypatch.setattr(reduction, "pays", lambda *_: True)
 
 
