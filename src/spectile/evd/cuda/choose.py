@@ -26,6 +26,8 @@ class Tuning:
     ----------
     vendor_values, vendor_vectors : mapping of str to int
         Orders below which cuSOLVER solves faster, by dtype: eigenvalues alone, and with vectors.
+    direct_values, direct_vectors : int
+        Orders up to which the direct tridiagonalization is faster than two stages, where it fits.
     wide_band_values, wide_band_vectors : int
         Orders from which a band of 64 is better than one of 32.
     block : int
@@ -41,6 +43,8 @@ class Tuning:
 
     vendor_values: Mapping[str, int]
     vendor_vectors: Mapping[str, int]
+    direct_values: int
+    direct_vectors: int
     wide_band_values: int
     wide_band_vectors: int
     block: int
@@ -51,8 +55,10 @@ class Tuning:
 
 
 _H200 = Tuning(
-    vendor_values={"float64": 640, "float32": 640, "complex128": 896, "complex64": 1024},
-    vendor_vectors={"float64": 1024, "float32": 1024, "complex128": 1100, "complex64": 1536},
+    vendor_values=dict.fromkeys(SCALARS, 0),
+    vendor_vectors=dict.fromkeys(SCALARS, 0),
+    direct_values=1400,
+    direct_vectors=1600,
     wide_band_values=13_000,
     wide_band_vectors=12_000,
     block=512,
@@ -128,14 +134,18 @@ def candidates(
     """Return all solvers by their names, the one that :func:`solver_of` takes without a prediction (NaN)."""
     taken = solver_of(n, count, scalar, vectors=vectors, device=device, batched=batched)
     tuned, most = tuning(device), largest_order(device)
+    bandwidth, _ = reduction_parameters(n, scalar, vectors=vectors, device=device)
     crossover = (tuned.vendor_vectors if vectors else tuned.vendor_values)[scalar.name]
     what = f"{scalar.name} {'eigenpairs' if vectors else 'eigenvalues'}"
-    from_order = f"from order {crossover:,} on" if crossover < NEVER else "never on this device"
+    from_order = f"from order {crossover or 1:,} on" if crossover < NEVER else "never on this device"
     reasons: dict[Solver, tuple[str, str]] = {
         "rotations": ("Jacobi rotations in one launch", f"up to order {ROTATED_ORDER[scalar.name]}"),
-        "batched": ("cuSOLVER's batched solver", "two matrices or more up to order 512, eight up to 1,024; CUDA 12.6"),
+        "batched": ("cuSOLVER's batched solver", "two matrices or more up to order 512; CUDA 12.6"),
         "vendor": ("cuSOLVER, one by one", f"for orders between, and above {most:,}"),
-        "stages": ("two stages", f"{from_order}, up to {most:,}"),
+        "stages": (
+            "direct tridiagonalization" if bandwidth == 1 else "two stages",
+            f"{from_order}, up to {most:,}; in two stages where shared memory does not hold the columns with ease",
+        ),
     }
     return [
         Candidate(name, math.nan if solver == taken else None, f"{what}: {why}")
@@ -179,10 +189,10 @@ def rotation_threads(n: int) -> int:
 def pays_in_batches(n: int, count: int) -> bool:
     """Return whether cuSOLVER's batched solver is faster than one by one for `count` matrices above `ROTATED_ORDER`.
 
-    Measured on an H200: 2 to 30 times faster up to order 500, 1.4 times at 1000 with eight matrices, and three times
-    slower at 2000.
+    Measured on an H200: 2 to 30 times faster than its solver of one matrix up to order 500, and 1.4 times at 1000 with
+    eight matrices, which is less than the direct tridiagonalization gains there.
     """
-    return count >= 2 and (n <= 512 or (n <= 1024 and count >= 8))
+    return count >= 2 and n <= 512
 
 
 def largest_order(device: Device) -> int:
@@ -203,7 +213,8 @@ def stage_parameters(n: int, scalar: Scalar, *, vectors: bool, device: Device) -
 
 def reduction_parameters(n: int, scalar: Scalar, *, vectors: bool, device: Device) -> tuple[int, int]:
     """Return bandwidth and block with which `eigh` reduces a matrix: (1, 1) for the direct tridiagonalization."""
-    if n <= direct_order(scalar, device):
+    tuned = tuning(device)
+    if n <= min(tuned.direct_vectors if vectors else tuned.direct_values, direct_order(scalar, device)):
         return 1, 1
     return stage_parameters(n, scalar, vectors=vectors, device=device)
 
@@ -229,12 +240,9 @@ def direct_layout(n: int, scalar: Scalar, device: Device) -> tuple[int, int]:
 
 @functools.cache
 def direct_order(scalar: Scalar, device: Device) -> int:
-    """Return the largest order up to which a matrix is tridiagonalized directly.
-
-    Its columns should fit into the shared memory of all multiprocessors, one block on each, but for a few.
-    """
+    """Return the largest order of a matrix whose columns fit in shared memory, a block on each multiprocessor."""
     most = math.prod(DIRECT_SIZES[-1])
-    beyond = (n for n in range(1, most + 1) if direct_layout(n, scalar, device)[0] > DIRECT_FAR)
+    beyond = (n for n in range(1, most + 1) if direct_layout(n, scalar, device)[0] > 0)
     return next(beyond, most + 1) - 1
 
 
@@ -246,9 +254,8 @@ def sturm_lanes(count: int, device: Device) -> int:
 # -- what kernels are compiled with -----------------------------------------------------------------------------------
 
 PANEL_THREADS = 512  # most threads, and rows, of a block in the panel kernel
-PANEL_SIZES = (256, PANEL_THREADS)
+PANEL_FEW = (64, 128)
 DIRECT_COLUMNS = 4  # least columns of a block of reduction/direct.cu, but for the last
-DIRECT_FAR = 0  # most columns of a block there that stay in global memory
 DIRECT_SIZES = ((128, 4), (256, 4), (512, 4), (512, 6))  # threads there, and rows of each
 SWEEP_GROUP = 64  # sweeps applied together: GROUP of back/sweeps.cu
 TILE_SWEEPS = 32  # WIDTH of back/sweeps.cu
@@ -261,8 +268,12 @@ def sturm_threads(lanes: int) -> int:
 
 
 def panel_threads(m: int, device: Device) -> int:
-    """Return the threads, and rows, of a block that factors a panel of m rows: few, as long as there are blocks."""
-    return next((t for t in PANEL_SIZES if m <= t * device.multiprocessors), PANEL_SIZES[-1])
+    """Return the threads, and rows, of a block that factors a panel of m rows.
+
+    Few have less to add up; but blocks on more than half of the multiprocessors take longer to hear of each other.
+    """
+    few = next((t for t in PANEL_FEW if m <= t * device.multiprocessors // 2), PANEL_THREADS // 2)
+    return PANEL_THREADS if m > PANEL_THREADS // 2 * device.multiprocessors else few
 
 
 def panel_width(scalar: Scalar, bandwidth: int) -> int:

@@ -23,7 +23,7 @@ TEAR_SHAPE = Shape((1,), 256, 256 * 8)
 def leaf_shape(levels: int, leaf: int) -> tuple[Unit, Shape]:
     """Return the unit of the kernel that solves the 2^levels leaves, and its launch."""
     threads = most_leaf(leaf)
-    return LEAVES[threads], Shape((2**levels,), threads, (2 * threads * (threads + 1) + threads) * 8 + threads * 4)
+    return LEAVES[threads], Shape((2**levels,), threads, (2 * threads * (threads + 1) + threads) * 8 + 2 * threads * 4)
 
 
 def divide_and_conquer(d: Any, e: Any, space: Matrix | None = None, part: Direct = DIRECT) -> tuple[Any, Matrix]:
@@ -52,12 +52,12 @@ def divide_and_conquer(d: Any, e: Any, space: Matrix | None = None, part: Direct
     n = len(d)
     levels, order = padded_order(n)
     q = space or part.space(lambda: empty_matrix(order, order, np.float64))
-    apart = levels > 0 and n < SMALL_ORDER
-    z = part.space(lambda: empty_matrix(order, order, np.float64)) if apart else None
-    w, bound, merges, starts, s = part(
-        _merge_all if apart else merge_below, d, e, q, n, levels, *([z] if apart else [])
-    )
-    if levels and z is None:
+    if levels and n < SMALL_ORDER:
+        z = part.space(lambda: empty_matrix(order, order, np.float64))
+        w, bound, *_ = part(_merge_all, d, e, q, n, levels, z)
+        return w[:n] * bound, z
+    w, bound, merges, starts, s = part(merge_below, d, e, q, n, levels)
+    if levels:
         merge.LastMerge(Blas(np.float64), q, merges, starts, merge_sizes(n), s).run()
     return w[:n] * bound, q
 

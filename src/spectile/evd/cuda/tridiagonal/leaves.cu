@@ -35,6 +35,7 @@ extern "C" __global__ void __launch_bounds__(N) leaves(const double* d, const do
     double* v = a + N * (N + 1);   // N x (N + 1)
     double* cs = v + N * (N + 1);  // N / 2 cosines, N / 2 sines
     int* pairs = (int*)(cs + N);   // N / 2 x 2
+    int* partner = pairs + N;      // N: with whom an index was turned, or -1
     const int lane = threadIdx.x;
     const long long base = (long long)blockIdx.x * leaf;
     for (int j = 0; j < N; ++j) {
@@ -47,6 +48,7 @@ extern "C" __global__ void __launch_bounds__(N) leaves(const double* d, const do
         a[lane + j * (N + 1)] = value;
         v[lane + j * (N + 1)] = lane == j ? 1 : 0;
     }
+    partner[lane] = -1;
     __syncthreads();
     const int half = (leaf + 1) / 2, players = 2 * half;
     for (int sweep = 0; sweep < 30; ++sweep) {
@@ -76,12 +78,16 @@ extern "C" __global__ void __launch_bounds__(N) leaves(const double* d, const do
                 cs[N / 2 + lane] = s;
                 pairs[2 * lane] = i;
                 pairs[2 * lane + 1] = j;
+                partner[i] = s != 0 ? j : -1;
+                partner[j] = s != 0 ? i : -1;
             }
             __syncthreads();
             turn(a + lane, N + 1, half, pairs, cs);  // columns, and V: row `lane`
             turn(v + lane, N + 1, half, pairs, cs);
             __syncthreads();
             turn(a + lane * (N + 1), 1, half, pairs, cs);  // rows: column `lane`
+            // What is left of it by rounding would be turned away again in each sweep.
+            if (partner[lane] >= 0) a[partner[lane] + lane * (N + 1)] = 0;
             __syncthreads();
         }
         if (!__syncthreads_or(rotated)) break;

@@ -12,7 +12,7 @@ import numpy as np
 from spectile.core import device
 from spectile.evd.api import eigh, eigvalsh, tridiagonalize
 from spectile.evd.cuda import run as gpu
-from spectile.evd.cuda.choose import calls_vendor, stage_parameters
+from spectile.evd.cuda.choose import calls_vendor, reduction_parameters, stage_parameters
 from spectile.evd.cuda.workspace import workspace_bytes
 from spectile.evd.types import SCALARS, Options
 from spectile_study.bench.case import Context, Method, Problem, Skipped
@@ -47,9 +47,8 @@ def evd(row: Mapping[str, Any], context: Context) -> Problem:
     limits = LIMITS if vectors else VALUES
     work = flops(n, vectors=vectors) * (4 if a.dtype.kind == "c" else 1)
 
-    bandwidth, block = stage_parameters(n, SCALARS[precision], vectors=vectors, device=device.describe())
-
-    def two_stages() -> Any:
+    def by_stages(parameters: Callable[..., tuple[int, int]]) -> Any:
+        bandwidth, block = parameters(n, SCALARS[precision], vectors=vectors, device=device.describe())
         w, v = gpu.solve_by_stages(a, Options(vectors=vectors), bandwidth=bandwidth, block=block)
         return (w, v) if vectors else w
 
@@ -60,11 +59,18 @@ def evd(row: Mapping[str, Any], context: Context) -> Problem:
     ]
     vendor_called = calls_vendor(n, SCALARS[precision], vectors=vectors, device=device.describe())
     # On the device's clock, without the checks and copies of a call: what it adds is the difference to the row above.
-    on_device = (lambda: solve(a, backend="cuda")) if vendor_called else two_stages
+    on_device = (lambda: solve(a, backend="cuda")) if vendor_called else lambda: by_stages(reduction_parameters)
     methods.append(Method("spectile_device", on_device, check, limits, flops=work, memory_bytes=memory, clock="events"))
     if n <= CROSSOVER_STUDY:
         methods.append(
-            Method("spectile_two_stage", lambda: wait(two_stages()), check, limits, flops=work, memory_bytes=memory)
+            Method(
+                "spectile_two_stage",
+                lambda: wait(by_stages(stage_parameters)),
+                check,
+                limits,
+                flops=work,
+                memory_bytes=memory,
+            )
         )
     if n <= CUPY_STUDY and row["one_stage"]:
         library = cupy.linalg.eigh if vectors else cupy.linalg.eigvalsh
