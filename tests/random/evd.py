@@ -453,7 +453,9 @@ def _narrow(
     unchanged.check()
     top = float(np.ldexp(np.longdouble(info.max), -exponent))
     if isinstance(result, Refused):
-        holds(size * 8 * n > top, f"a valid call is refused: {result}")
+        # LAPACK's representations do not always converge for graded matrices.
+        failed = part.get("lapack_driver") == "stemr" and isinstance(result.error, np.linalg.LinAlgError)
+        holds(failed or size * 8 * n > top, f"a valid call is refused: {result}")
         return
     if size * 4 * max(1, n) > top:
         return
