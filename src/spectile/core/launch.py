@@ -159,7 +159,7 @@ class BoundLaunch:
         x, y, z = (*shape.grid, 1, 1)[:3]
         address = ctypes.addressof(attributes)
         self._config = _LaunchConfig(x, y, z, shape.threads, 1, 1, shape.shared_bytes, None, address, len(kinds))
-        packed = [_addressable(argument) for argument in arguments]
+        packed = [pointers.passed(argument) for argument in arguments]
         self._pointers = (ctypes.c_void_p * len(packed))(*(ctypes.addressof(one) for one in packed))
         self._kernel, self._shape, self._function = kernel, shape, kernel._function.ptr
         self._held = attributes, packed, arguments
@@ -219,14 +219,6 @@ def _by_value(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the arguments as CuPy's launch takes them: structs by value."""
     by_value = part("CNumpyArray")
     return tuple([by_value(one) if type(one) is np.ndarray else one for one in arguments])
-
-
-def _addressable(argument: Any) -> Any:
-    """Return a ctypes object that holds one argument."""
-    if hasattr(argument, "data") and hasattr(argument.data, "ptr"):
-        return ctypes.c_void_p(pointers.address(argument))
-    held = np.ascontiguousarray(argument)
-    return (ctypes.c_char * held.nbytes).from_buffer(held.data)
 
 
 class _LaunchAttribute(ctypes.Structure):

@@ -8,6 +8,7 @@ sources' syntax trees sees to.
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,19 @@ from spectile.core.arrays import require_here
 def address(array: Any) -> int:
     """Return where an array of NumPy or CuPy begins."""
     return int(array.ctypes.data) if isinstance(array, np.ndarray) else array.data.ptr
+
+
+def beyond_vectors(*arrays: Any) -> tuple[int, ...]:
+    """Return how many bytes beyond a multiple of 16, a vector of kernels, CuPy's arrays begin; None has no place."""
+    return tuple([array.data.ptr & 15 for array in arrays if array is not None])
+
+
+def passed(argument: Any) -> Any:
+    """Return a ctypes object that holds an argument of a launch: an array's address, or a number or struct itself."""
+    if hasattr(argument, "data") and hasattr(argument.data, "ptr"):
+        return ctypes.c_void_p(address(argument))
+    held = np.ascontiguousarray(argument)
+    return (ctypes.c_char * held.nbytes).from_buffer(held.data)
 
 
 def overlap(x: Any, y: Any) -> bool:

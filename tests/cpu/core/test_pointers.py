@@ -18,6 +18,8 @@ SOURCES = Path(__file__).parents[3] / "src/spectile"
 
 INTERFACES = ("__array_interface__", "__cuda_array_interface__", "__array_struct__")
 CHAINS = (("ctypes", "data"), ("ctypes", "data_as"), ("data", "ptr"))
+#: Attributes that lead to an address by themselves.
+DIRECT = ("data_ptr", "as_ctypes", "from_buffer", "_as_parameter_", "__array_struct__")
 
 
 def _item(node: ast.AST | None) -> object:
@@ -25,12 +27,39 @@ def _item(node: ast.AST | None) -> object:
     return node.slice.value if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) else None
 
 
+def _named_memory(tree: ast.AST) -> set[str]:
+    """Return the names that a module gives to ``x.data`` or ``x.ctypes``."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.NamedExpr):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                several = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+                pairs = zip(target.elts, node.value.elts, strict=False) if several else [(target, node.value)]
+                found |= {
+                    name.id
+                    for name, value in pairs
+                    if isinstance(name, ast.Name)
+                    and isinstance(value, ast.Attribute)
+                    and value.attr in {owner for owner, _ in CHAINS}
+                }
+    return found
+
+
 def _reads_address(tree: ast.AST) -> bool:
     """Return whether a module reads where an array begins."""
     above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    memory = _named_memory(tree)
     for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("getattr", "attrgetter"):
+            words = " ".join(str(one.value) for one in node.args if isinstance(one, ast.Constant))
+            if any(word in words for word in (*INTERFACES, *DIRECT, "ctypes", "data.ptr", "ptr")):
+                return True
         if not isinstance(node, ast.Attribute):
             continue
+        if node.attr in DIRECT:
+            return True
+        if isinstance(node.value, ast.Name) and node.value.id in memory and node.attr in {part for _, part in CHAINS}:
+            return True
         if node.attr in INTERFACES:
             field, part = above.get(node), above.get(above.get(node))
             shape_or_so = isinstance(_item(field), str) and _item(field) != "data"
@@ -52,6 +81,15 @@ def _reads_address(tree: ast.AST) -> bool:
         ('x.__array_interface__["data"][0]', True),
         ('x.__cuda_array_interface__["data"]', True),
         ("g(x.__cuda_array_interface__)", True),
+        ("memory = x.data; f(memory.ptr)", True),
+        ("p, q = a.data, b.data; f(q.ptr)", True),
+        ("f(held := x.ctypes); held.data_as(pointer)", True),
+        ('getattr(x, "ctypes")', True),
+        ('getattr(x, "__array_interface__")', True),
+        ("tensor.data_ptr()", True),
+        ("np.ctypeslib.as_ctypes(x)", True),
+        ("(c_char * 8).from_buffer(x)", True),
+        ('data = matrix.data; data.shape, getattr(matrix, "data", None)', False),
         ('x.__cuda_array_interface__["shape"], x.__cuda_array_interface__["data"][1]', False),
         ('hasattr(x, "__cuda_array_interface__")', False),
         ("ctypes.c_void_p(pointers.address(x)), x.data, stream.ptr", False),

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core import memory
-from spectile.core.pointers import address
+from spectile.core.pointers import beyond_vectors
 from spectile.nearsparse.cuda.after import PER_THREAD
 from spectile.nearsparse.cuda.plan import CallPlan
 from spectile.nearsparse.result import SpammResult
@@ -60,14 +60,13 @@ def key_of(a: Any, b: Any, out: Any, value: Any, *options: Any) -> Any:
     number = stream if stream in _DEFAULT else _number(stream)
     if number is None:
         return None
-    memory_a, memory_b = a.data, b.data
     key: tuple[Any, ...] = (
-        a.shape, a.strides, a.dtype.char, b.shape, b.strides, b.dtype.char, memory_a.ptr & 15, memory_b.ptr & 15,
-        memory_a.device_id, memory_b.device_id, cupy.cuda.runtime.getDevice(), number, options,
+        a.shape, a.strides, a.dtype.char, b.shape, b.strides, b.dtype.char, beyond_vectors(a, b, out),
+        a.data.device_id, b.data.device_id, cupy.cuda.runtime.getDevice(), number, options,
     )  # fmt: skip
     if stream == PER_THREAD:
         key = (*key, threading.get_ident())
-    return key if out is None else (key, out.shape, out.strides, out.dtype.char, address(out) & 15, out.data.device_id)
+    return key if out is None else (key, out.shape, out.strides, out.dtype.char, out.data.device_id)
 
 
 def _number(stream: int) -> int | None:
