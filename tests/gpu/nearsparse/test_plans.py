@@ -124,6 +124,21 @@ def test_threads_and_streams() -> None:
     assert not faults
 
 
+def test_a_stream_at_the_address_of_one_that_is_gone_has_plans_of_its_own() -> None:
+    import cupy
+
+    a = cupy.ones((64, 64), np.float32)
+    keys: dict[int, list[Any]] = {}
+    for turn in range(200):
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            cupy.cuda.Device().synchronize() if turn % 2 else None
+            keys.setdefault(stream.ptr, []).append(repeated.key_of(a, a, None, 0.5, "tau", 32))
+            assert bool((spamm(a, a, tau=0.5).c == 64).all())
+        del stream
+    assert None not in [key for found in keys.values() for key in found]
+    assert all(len(set(found)) == len(found) for found in keys.values())
+
+
 def test_what_a_plan_refuses() -> None:
     import cupy
 
