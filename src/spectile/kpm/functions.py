@@ -22,10 +22,10 @@ from spectile.kpm.moments import make_engine, positive_number, whole_number
 from spectile.kpm.operators.protocol import namespace, on_host
 from spectile.kpm.types import Array, Engine
 
-#: Times or energies whose vectors are summed in one pass.
+#: Energies whose vectors are summed in one pass.
 PASS = 16
-#: Sums on a GPU up to which two terms at a time are the least traffic: 1 + K blocks a term, and 3 + K/4 by copies of 8.
-#: NumPy would make copies of its own.
+#: Sums on a GPU beside the recurrence up to which two terms at a time are the least traffic: 1 + K blocks a term, and
+#: 3 + K/4 by copies of 8.  NumPy would make copies of its own.
 PAIRED = {"numpy": 0, "cupy": 2}
 #: Points up to which a function of energy is looked at before it is called not smooth.
 MOST_POINTS = 1 << 18
@@ -106,14 +106,9 @@ def evolve(
         raise ValueError(f"times have shape {when.shape}: give one finite number or a sequence of them")
     tolerance = positive_number(tolerance, "tolerance")
     flat = when.ravel()
-    # Away from zero on either side, some at a time; each pass begins with the last states of the one before.
-    passes = []
-    for side in (np.flatnonzero(flat >= 0), np.flatnonzero(flat < 0)):
-        order = side[np.argsort(abs(flat[side]), kind="stable")]
-        passes += [(first == 0, order[first : first + PASS]) for first in range(0, len(order), PASS)]
 
-    def coefficients(lasting: Array, scale: float) -> Array:
-        columns = [_bessel(float(scale) * float(time), tolerance / len(passes)) for time in lasting]
+    def coefficients(lasting: Array, scale: float, allowed: float) -> Array:
+        columns = [_bessel(float(scale) * float(time), allowed) for time in lasting]
         joined = np.zeros((max(map(len, columns)), len(columns)), np.complex128)
         for column, values in zip(joined.T, columns, strict=True):
             column[: len(values)] = values
@@ -122,16 +117,16 @@ def evolve(
     def work(tried: tuple[float, float]) -> Any:
         a, centre = spectrum.scaling(tried)
         states = engine.xp.zeros((len(flat), *block.shape), np.result_type(engine.dtype, np.complex64))
-        durations = [flat[chosen] - (0.0 if fresh else flat[before[-1]])
-                     for (fresh, chosen), (_, before) in zip(passes, [passes[0], *passes], strict=False)]  # fmt: skip
-        tables = [coefficients(lasting, 1 / a) for lasting in durations]
+        passes = _passes(flat, 1 / a, *costs(engine))
+        durations = [lasting for _, _, lasting in passes]
+        tables = [coefficients(lasting, 1 / a, tolerance / len(passes)) for lasting in durations]
         widths = np.array(
-            [sums_at_once(engine, block if fresh else states, c) for (fresh, _), c in zip(passes, tables, strict=True)]
+            [sums_at_once(engine, block if first else states, c) for (first, *_), c in zip(passes, tables, strict=True)]
         )
         run.begin(tried, [block, flat, tolerance], widths, states=states)
         run.progress.total = run.progress.done + sum(len(c) - 1 for c in tables) * block.shape[1]
         state = block
-        for (fresh, chosen), lasting, c, width in zip(passes, durations, tables, widths, strict=True):
+        for (fresh, chosen, lasting), c, width in zip(passes, tables, widths, strict=True):
             phases = engine.xp.asarray(np.exp(-1j * centre * lasting).astype(states.dtype))[:, None, None]
             for columns, found in column_sums(engine, block if fresh else state, c, tried, run, width):
                 found *= phases
@@ -141,8 +136,8 @@ def evolve(
         return states
 
     with Run("evolve", H, progress, checkpoint, checkpoint_s) as run:
-        engine, block = engine_for(H, psi, backend)
-        if passes:
+        engine, block = engine_for(H, psi, backend, spread=True)
+        if flat.size:
             states = within_bounds(engine, bounds, work, run)
         else:
             states = engine.xp.empty((0, *block.shape), np.result_type(engine.dtype, np.complex64))
@@ -221,7 +216,7 @@ def apply(
         return found
 
     with Run("apply", H, progress, checkpoint, checkpoint_s) as run:
-        engine, block = engine_for(H, psi, backend)
+        engine, block = engine_for(H, psi, backend, spread=True)
         found = within_bounds(engine, bounds, work, run)
     return found[:, 0] if np.ndim(psi) == 1 else found
 
@@ -415,6 +410,38 @@ def _cosines(values: Array) -> Array:
     return np.asarray(dct(values.astype(np.float64), type=2))
 
 
+def _passes(times: Array, scale: float, term: float, addition: float) -> list[tuple[bool, Array, Array]]:
+    """Return passes over times: whether each begins at time 0, the numbers of its times, and how long each lasts.
+
+    Away from zero on either side, some times in a pass, each of which begins with the last states of the one before: as
+    many as cost least, where a term of a pass costs `term` and another one the addition of a term to a sum.
+    """
+
+    def split(size: int) -> list[tuple[bool, Array, Array]]:
+        passes = []
+        for side in (np.flatnonzero(times >= 0), np.flatnonzero(times < 0)):
+            order = side[np.argsort(abs(times[side]), kind="stable")]
+            for first in range(0, len(order), size):
+                chosen = order[first : first + size]
+                passes.append((first == 0, chosen, times[chosen] - (times[order[first - 1]] if first else 0.0)))
+        return passes
+
+    def cost(passes: list[tuple[bool, Array, Array]]) -> float:
+        total = 0.0
+        for _, _, lasting in passes:
+            z = abs(lasting) * scale
+            terms = z + 10 * np.cbrt(z) + 20  # about what a usual tolerance takes
+            total += term * terms.max() + addition * terms.sum()
+        return total
+
+    return min((split(size) for size in (16, 8, 4, 2, 1)), key=cost)
+
+
+def costs(engine: Engine) -> tuple[float, float]:
+    """Return blocks that a term of sums moves, and that each sum of it does: by steps that add, or by copies."""
+    return (4.0, 2 / 3) if getattr(engine, "adds_terms", False) else (7.0, 2 / TOGETHER)
+
+
 def _bessel(z: float, tolerance: float) -> Array:
     """Return (2 − δ_m0) (−i)^m J_m(z) up to where the sum of all later ones is below `tolerance`."""
     from scipy.special import jv
@@ -456,42 +483,22 @@ def column_sums(
 def summed(terms: Terms, coefficients: Array, run: Run) -> Any:
     """Return Σ_m c_mk T_m|v⟩ for every k, shape (K, N, R), of terms that have not begun; c has the shape (M, K).
 
-    The sums are made in the layout of the recurrence, some terms at a time.  They are the stage at hand of the run, and
-    go on where its file left them.  Few sums take the last two terms, which lie in memory; many are worth copies of
-    more terms, each of which then costs less reading and writing of the sums.
+    The sums are made in the layout of the recurrence: by its own kernels where they can, whose steps have three terms
+    at hand, else some terms at a time from copies, each of which then costs less reading and writing of the sums.
     """
     c = np.asarray(coefficients)
     first = terms.blocks()
     xp = terms.engine.xp
     real = np.empty(0, terms.dtype).real.dtype
-    few = PAIRED[xp.__name__]
-    if few and _are_complex(first, terms):
+    if (xp is not np or PAIRED["numpy"]) and _are_complex(first, terms):
         # Real and imaginary parts are neighbours: one sum takes a coefficient's two parts.
         number, kinds = np.result_type(real, np.complex64), [(c, np.arange(c.shape[1]))]
     else:
         number = real
         kinds = [(part, np.flatnonzero(part.any(axis=0))) for part in (c.real, c.imag)]
     weights = np.concatenate([part[:, columns] for part, columns in kinds], axis=1).astype(number)
-    together = 2 if weights.shape[1] <= few else TOGETHER
     sums = [xp.zeros((weights.shape[1], _flat(block, number).size), number) for block in first]
-    held = [xp.empty((TOGETHER, total.shape[1]), number) for total in sums] if together == TOGETHER else []
-    latest: list[list[Any]] = [[] for _ in sums]
-    for m in range(_order(run, terms, sums), len(c)):
-        if m:
-            terms.step()
-        for n, block in enumerate(terms.blocks()):
-            one = _flat(block, number)
-            if held:
-                held[n][m % TOGETHER] = one
-            else:
-                latest[n].append(one)  # the next step leaves it as it is
-        count = m % together + 1
-        if count == together or m == len(c) - 1:
-            these = np.ascontiguousarray(weights[m + 1 - count : m + 1].T)
-            for n, total in enumerate(sums):
-                _add(total, these, held[n][:count] if held else latest[n])
-            latest = [[] for _ in sums]
-            _pause(run, terms, m, sums)
+    (_added if _in_steps(terms, weights) else _copied)(terms, weights, sums, run)
     terms.finish()
 
     def vectors(place: int) -> Any:
@@ -507,6 +514,81 @@ def summed(terms: Terms, coefficients: Array, run: Run) -> Any:
             result[k] += vectors(place) if factor == 1 else factor * vectors(place)
             place += 1
     return result
+
+
+def additions(weights: Array, terms: int = 3) -> Iterator[Array | None]:
+    """Yield what the steps s = 1, 2, ..., M − 1 add to the sums of T_s−2, T_s−1, ...: weights (K, terms), or None.
+
+    A sum waits until its oldest term leaves those that a step has at hand, and takes all of these then.  With four
+    terms the even steps do the odd ones that follow.  `weights` have the shape (M, K).
+    """
+    count, sums = weights.shape
+    strides = terms - 2
+    beside = np.zeros((2, sums), weights.dtype)
+    padded = np.concatenate([beside, weights, beside])
+    added = np.zeros(sums, int)  # of each sum, the terms that are in it
+    for step in range(1, count):
+        if step % strides:
+            yield None
+            continue
+        window = np.where(np.arange(step - 2, step - 2 + terms)[:, None] < added, 0, padded[step : step + terms])
+        is_last = step + strides >= count
+        due = (window if is_last else window[:strides]).any(axis=0)
+        added[due] = step - 2 + terms
+        yield (window * due).T if due.any() else None
+
+
+def _in_steps(terms: Terms, weights: Array) -> bool:
+    """Return whether steps that add to these sums move less than copies of terms: each addition two blocks.
+
+    A term of copies moves three blocks, and `TOGETHER` of them two for each sum.
+    """
+    count, sums = weights.shape
+    at_hand = getattr(terms.recursion, "terms", 0)
+    # A sweep of two steps has no term before its first.
+    if not 0 < sums <= getattr(terms.recursion, "most_sums", 0) or count < at_hand - 1:
+        return False
+    moved = sum(2 * int(each.any(axis=1).sum()) for each in additions(weights, at_hand) if each is not None)
+    return moved <= (3 + 2 * sums / TOGETHER) * count
+
+
+def _added(terms: Terms, weights: Array, sums: list[Any], run: Run) -> None:
+    """Make sums by the steps themselves."""
+    begun = _order(run, terms, sums)
+    shapes = [(len(total), *block.shape) for total, block in zip(sums, terms.blocks(), strict=True)]
+    types = [block.dtype for block in terms.blocks()]
+    arrays = [total.view(kind).reshape(shape) for total, kind, shape in zip(sums, types, shapes, strict=True)]
+    terms.recursion.sum_into(arrays)  # type: ignore[attr-defined]
+    at_hand: int = terms.recursion.terms  # type: ignore[attr-defined]
+    for m, each in enumerate(additions(weights, at_hand), 1):
+        if m < begun:
+            continue
+        terms.step(each)
+        if each is not None:
+            _pause(run, terms, m, sums)
+
+
+def _copied(terms: Terms, weights: Array, sums: list[Any], run: Run) -> None:
+    """Make sums of some terms at a time: few take the last two, which lie in memory, many are worth copies of more."""
+    together = 2 if weights.shape[1] <= PAIRED[namespace(sums[0]).__name__] else TOGETHER
+    held = [namespace(one).empty((TOGETHER, one.shape[1]), one.dtype) for one in sums] if together == TOGETHER else []
+    latest: list[list[Any]] = [[] for _ in sums]
+    for m in range(_order(run, terms, sums), len(weights)):
+        if m:
+            terms.step()
+        for n, block in enumerate(terms.blocks()):
+            one = _flat(block, weights.dtype)
+            if held:
+                held[n][m % TOGETHER] = one
+            else:
+                latest[n].append(one)  # the next step leaves it as it is
+        count = m % together + 1
+        if count == together or m == len(weights) - 1:
+            these = np.ascontiguousarray(weights[m + 1 - count : m + 1].T)
+            for n, total in enumerate(sums):
+                _add(total, these, held[n][:count] if held else latest[n])
+            latest = [[] for _ in sums]
+            _pause(run, terms, m, sums)
 
 
 def _are_complex(blocks: list[Any], terms: Terms) -> bool:

@@ -13,6 +13,7 @@ from spectile.core.device import Backend
 from spectile.core.options import flag, path, word
 from spectile.core.pointers import operand
 from spectile.core.progress import Progress
+from spectile.core.ranks import on_every_rank
 from spectile.kpm import bounds as spectrum
 from spectile.kpm.checkpoint import PRODUCTS, Run, SavedState, comm_of, fingerprint, ranked, require_alike, write_arrays
 from spectile.kpm.moments import LOOK_STEPS, MAX_BLOCK, MAX_WIDENINGS, NO_BOUNDS, make_engine, whole_number
@@ -147,6 +148,7 @@ class Chebyshev(Iterator[Any]):
             raise state.damaged("it holds no vectors")
         precision, _ = state.like("precision")
         engine = make_engine(H, backend, at_least=np.empty(0, precision).real.dtype)
+        rows = rows_held(engine, H)
         if engine.name != state.text("backend"):
             raise ValueError(f"{file} was written by the {state.text('backend')} backend: load it with that")
         if engine.dtype != precision or not np.array_equal(
@@ -157,10 +159,10 @@ class Chebyshev(Iterator[Any]):
         moments, order = state.number("moments", 1), state.number("order", -1)
         if order >= moments:
             raise state.damaged(f"order is {order} of {moments} moments")
-        other = None if bra is None else given_vectors("bra", bra, engine.xp, (engine.num_rows, width))
+        other = None if bra is None else _here(engine, lambda: given_vectors("bra", bra, engine.xp, (rows, width)))
         run = Run("chebyshev", progress=shown)
         run.progress.total, run.progress.done = (moments - 1) * width, max(0, order) * width
-        terms = Terms(engine, engine.xp.zeros((engine.num_rows, width), dtype), (low, high), run.progress)
+        terms = Terms(engine, engine.xp.zeros((rows, width), dtype), (low, high), run.progress)
         terms.restore(state, max(0, order))
         found = cls(terms, moments, (low, high), other, bool(state.array("single", np.bool_, ())))
         found.order = order
@@ -168,7 +170,7 @@ class Chebyshev(Iterator[Any]):
 
     def _overlaps(self) -> Any:
         wide = np.result_type(self.dtype, self._bra.dtype, np.float64)
-        overlaps = (self._bra.conj() * self._terms.vectors()).sum(axis=0, dtype=wide)
+        overlaps = over_ranks(self._terms.engine, (self._bra.conj() * self._terms.vectors()).sum(axis=0, dtype=wide))
         return overlaps[0] if self._single else overlaps
 
 
@@ -241,9 +243,9 @@ def chebyshev(
     """
     num_moments = whole_number(num_moments, "num_moments", 1)
     counted = Progress("chebyshev", shown=flag("progress", progress), unit=PRODUCTS)
-    engine, block = engine_for(H, vectors, backend)
+    engine, block = engine_for(H, vectors, backend, spread=True)
     counted.total = (num_moments - 1) * block.shape[1]
-    other = None if bra is None else given_vectors("bra", bra, engine.xp, tuple(block.shape))
+    other = None if bra is None else _here(engine, lambda: given_vectors("bra", bra, engine.xp, tuple(block.shape)))
     engine.check_hermitian()
     bounds = spectrum.given_or_found(engine, bounds)
     terms = Terms(engine, block, bounds, counted)
@@ -309,13 +311,19 @@ class Terms:
         self.dtype = np.result_type(engine.dtype, np.complex64) if self.doubled else engine.dtype
         self.recursion = cast(ReadableRecursion, begun(engine, vectors, bounds))
         self._norms: Array | None = None
-        self._waiting: list[Any] = []
+        #: Whether steps return before they are done, and can add to sums of terms.
+        self.enqueues = getattr(self.recursion, "enqueues", False)
+        self._waiting = 0
 
-    def step(self) -> None:
-        """Go from T_m to T_m+1; on one GPU this returns before it is done."""
-        if getattr(self.recursion, "waits_for_collect", False):
-            self._waiting.append(self.recursion.enqueue(1))  # type: ignore[attr-defined]
-            if len(self._waiting) == LOOK_STEPS:
+    def step(self, weights: Array | None = None) -> None:
+        """Go from T_m to T_m+1; on one GPU this returns before it is done.
+
+        `weights` are those of ``recursion.enqueue``, where there are sums.
+        """
+        if self.enqueues:
+            self.recursion.enqueue(1, weights)  # type: ignore[attr-defined]
+            self._waiting += 1
+            if self._waiting == LOOK_STEPS:
                 self._look()
         else:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -343,7 +351,7 @@ class Terms:
             with np.errstate(over="ignore", invalid="ignore"):
                 # By a product with ones: CuPy's sum along columns takes as long as many steps.
                 squares = (last.conj() * last).real.astype(np.float64)
-                norms = xp.ones(len(squares)) @ squares
+                norms = over_ranks(self.engine, xp.ones(len(squares)) @ squares)
             self._check(norms[None] if xp is np else norms.get()[None])
 
     def blocks(self) -> list[Any]:
@@ -358,17 +366,17 @@ class Terms:
         return namespace(found).ascontiguousarray(found).view(self.dtype)
 
     def _look(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for etas in waiting:
-            self._check(self.recursion.collect(etas))  # type: ignore[attr-defined]
+        if self._waiting:
+            self._waiting = 0
+            self._check(self.recursion.collect())  # type: ignore[attr-defined]
 
     def _check(self, etas: Array) -> None:
-        """Raise where the squared norms in the first row exceed those of the start vectors."""
+        """Raise where squared norms, every other row, exceed those of the start vectors."""
         if self._norms is None:
             self._norms = etas[0]
-            if not np.isfinite(etas).all():
+            if not np.isfinite(etas[:2]).all():
                 raise ValueError(OUT_OF_RANGE)
-        if not np.all(etas[0] <= self._norms * (1 + 1e-3)):
+        if not np.all(etas[::2] <= self._norms * (1 + 1e-3)):
             raise OutsideBoundsError(
                 f"the spectrum leaves the bounds {self.bounds}: give wider ones as bounds=, or None to have them found"
             )
@@ -387,8 +395,10 @@ def begun(engine: Engine, vectors: Any, bounds: tuple[float, float]) -> Recursio
     return engine.start(block.view(engine.dtype) if doubled else block, *spectrum.scaling(bounds))
 
 
-def engine_for(H: Any, vectors: Any, backend: Backend) -> tuple[Engine, Any]:
+def engine_for(H: Any, vectors: Any, backend: Backend, *, spread: bool = False) -> tuple[Engine, Any]:
     """Return the engine of H for vectors of this type, and the vectors where it works, shape (N, R).
+
+    With `spread` they are a rank's own rows where H says so.
 
     Raises
     ------
@@ -402,7 +412,39 @@ def engine_for(H: Any, vectors: Any, backend: Backend) -> tuple[Engine, Any]:
     if dtype.kind not in "biufc" or dtype.char in "gG":
         raise TypeError(f"vectors are {dtype}: convert them to float32, float64, complex64 or complex128")
     engine = make_engine(H, backend, at_least=np.empty(0, vector_dtype(dtype)).real.dtype)
-    return engine, given_vectors("vectors", vectors, engine.xp, (engine.num_rows, None))
+    rows = rows_held(engine, H) if spread else engine.num_rows
+    if rows == engine.num_rows:
+        return engine, given_vectors("vectors", vectors, engine.xp, (rows, None))
+    block = _here(engine, lambda: given_vectors("vectors", vectors, engine.xp, (rows, None)))
+    shapes = engine.comm.allgather((block.shape[1], block.dtype.str, np.ndim(vectors)))  # type: ignore[attr-defined]
+    if len(set(shapes)) > 1:
+        raise ValueError(
+            f"the ranks give {', '.join(f'{width} vectors of {kind}' for width, kind, _ in shapes)}: all must give as "
+            "many, of one type"
+        )
+    return engine, block
+
+
+def rows_held(engine: Engine, H: Any) -> int:
+    """Return how many rows vectors have here, as the engine takes and gives them from now on: N, or a rank's own."""
+    if not getattr(H, "own_vectors", False):
+        return engine.num_rows
+    engine.own_vectors = True  # type: ignore[attr-defined]
+    return int(engine.last - engine.first)  # type: ignore[attr-defined]
+
+
+def _here(engine: Engine, vectors: Callable[[], Any]) -> Any:
+    """Return a caller's vectors; where each rank has its own, all raise what one does."""
+    if not getattr(engine, "own_vectors", False):
+        return vectors()
+    return on_every_rank(engine.comm, vectors)  # type: ignore[attr-defined]
+
+
+def over_ranks(engine: Engine, sums: Any) -> Any:
+    """Return sums over rows of vectors, over those of all ranks where each holds its own."""
+    if not getattr(engine, "own_vectors", False):
+        return sums
+    return np.sum(engine.comm.allgather(sums), axis=0)  # type: ignore[attr-defined]
 
 
 def is_on_gpu(array: Any) -> bool:

@@ -45,6 +45,8 @@ calls = {
     "bounds": lambda one: kpm.spectral_bounds(one(real)),
     "operator": lambda one: kpm.kpm_dos(one(real), 20, 2, rng=1, operator=one(real), **wide).moments,
     "vectors": lambda one: kpm.kpm_dos(one(real), 20, vectors=states, mean=False, **wide).moments,
+    "ldos": lambda one: kpm.ldos(one(real), [1, 50], 40, **wide).moments,
+    "ldos of an operator": lambda one: kpm.ldos(one(real), [1, 50], 20, operator=one(real), **wide).moments,
     "chebyshev": lambda one: np.array([b.copy() for b in kpm.chebyshev(one(real), states, 9, **wide)]),
     "evolve": lambda one: kpm.evolve(one(real), states, [0.5, -1.0], **wide),
     "apply": lambda one: kpm.apply(np.exp, one(hall[0]), np.eye(32)[:, :2], **wide),
@@ -88,11 +90,40 @@ def refused(call, kind, words):
 alone = comm.rank == 1
 refused(lambda: DistributedMatrix.from_rows("rows" if alone else real[:32], comm), TypeError, "rank 1 of 2")
 refused(lambda: DistributedMatrix.from_rows(real[:0] if alone else real[:64], comm), ValueError, "at least one row")
+mixed = "gpu" if alone else "cpu"
+refused(lambda: DistributedMatrix.from_rows(real[:32], comm, backend=mixed), ValueError, "'gpu'")
 refused(lambda: DistributedMatrix.from_rows(real[:30], comm), ValueError, "as many rows as columns")
 refused(lambda: kpm.evolve(rows(sp.csr_array(np.triu(real.toarray()))), states, 1.0), ValueError, "not Hermitian")
 ring = sp.csr_array(np.roll(np.eye(6), 1, 0) + np.roll(np.eye(6), -1, 0))
 uneven = np.array([[0.0], [1.0], [2.0], [3.0], [4.0], [7.0]])
 refused(lambda: kpm.velocity(rows(ring, 0.5), "x", uneven, periods=[[6.0]]), ValueError, "of 2)")
+
+# Own rows of vectors.
+edge = 20
+own = (slice(0, edge), slice(edge, None))[comm.rank]
+spread = DistributedMatrix.from_rows(real[own], comm, vectors="own")
+halves = DistributedMatrix(real, comm, vectors="own")
+half = slice(*halves.edges[comm.rank : comm.rank + 2])
+for H, mine in ((spread, own), (halves, half)):
+    for block in (states, states.real.copy(), states[:, 0]):
+        for call in (
+            lambda one, each: kpm.evolve(one, each, [0.5, -1.0], **wide),
+            lambda one, each: kpm.evolve(one, each, 2.0, **wide)[None],
+            lambda one, each: kpm.apply(np.exp, one, each)[None],
+            lambda one, each: np.array([b.copy() for b in kpm.chebyshev(one, each, 9, **wide)]),
+        ):
+            whole = call(real, block)
+            np.testing.assert_allclose(call(H, block[mine]), whole[:, mine], atol=1e-9 * abs(whole).max())
+overlaps = list(kpm.chebyshev(real, states, 70, bra=states[:, ::-1], **wide))
+terms = kpm.chebyshev(spread, states[own], 70, bra=states[own, ::-1], **wide)
+np.testing.assert_allclose([next(terms) for _ in range(9)], overlaps[:9], atol=1e-10)
+terms.save(sys.argv[1] + "/terms.npz")
+comm.barrier()
+again = kpm.Chebyshev.load(sys.argv[1] + "/terms.npz", spread, bra=states[own, ::-1])
+np.testing.assert_allclose(list(again), overlaps[9:], atol=1e-9)
+refused(lambda: kpm.evolve(spread, states[:20] if alone else states[own], 1.0, **wide), ValueError, "rank 1 of 2")
+refused(lambda: kpm.evolve(spread, states[own][:, : 2 if alone else 3], 1.0, **wide), ValueError, "must give as many")
+refused(lambda: list(kpm.chebyshev(spread, states[own], 9, bounds=(-2.0, 2.0))), ValueError, "leaves the")
 
 # Checkpoints: each rank has a file, and all write at one time.
 path, files = sys.argv[1] + "/run.npz", [sys.argv[1] + f"/run.npz.{rank}" for rank in (0, 1)]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from spectile.kpm import SpectralDensity, reference
+from spectile.kpm import SpectralDensity, conductivity, evolve, kpm_dos, reference
 from spectile.kpm.operators.lattices import anderson, graphene
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 
@@ -204,6 +204,53 @@ def test_ranks_with_and_without_a_gpu_share_a_matrix_by_weights(run_ranks, tmp_p
         assert len(files) == 12
         for file in files:
             np.testing.assert_allclose(np.load(file), one, rtol=0, atol=1e-11 * H.shape[0], err_msg=file.stem)
+
+
+OF_EACH = """
+import sys
+import numpy as np
+from mpi4py import MPI
+from spectile.kpm import conductivity, evolve, kpm_dos
+from spectile.kpm.distributed.mpi import DistributedMatrix
+from spectile.kpm.operators.lattices import anderson
+from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+comm = MPI.COMM_WORLD
+places = np.stack(np.unravel_index(np.arange(729), (9, 9, 9)), axis=1).astype(float)
+for name, H in {"ti": TopologicalInsulator(5, 6, 8).matrix(), "anderson": anderson(9, disorder=3, rng=1)}.items():
+    edge = H.shape[0] // 3
+    own = H[:edge] if comm.rank == 0 else H[edge:]
+    for backends in (("cuda", "cuda"), ("cpu", "cuda")):
+        matrix = DistributedMatrix.from_rows(own, comm, backend=backends[comm.rank])
+        found = {"moments": kpm_dos(matrix, 60, 5, rng=3, bounds=(-12, 12)).moments}
+        found["states"] = evolve(matrix, np.eye(H.shape[0])[:, :3], [0.5, 1.5], bounds=(-12, 12))
+        if name == "anderson":
+            sigma = conductivity(matrix, positions=places, area=81.0, num_moments=16, num_vectors=2, rng=1,
+                                 bounds=(-12, 12))
+            found["sigma"] = sigma([-1.0, 0.1])
+        np.savez(f"{sys.argv[1]}/{name}_{'_'.join(backends)}_{comm.rank}.npz", **found)
+"""
+
+
+def test_rows_of_each_rank_are_taken_to_its_gpu(run_ranks, tmp_path):
+    done = run_ranks(OF_EACH, 2, tmp_path)
+    assert done.returncode == 0, done.stderr
+    places = np.stack(np.unravel_index(np.arange(729), (9, 9, 9)), axis=1).astype(float)
+    matrices = {"ti": TopologicalInsulator(5, 6, 8).matrix(), "anderson": anderson(9, disorder=3, rng=1)}
+    given = {"bounds": (-12, 12), "backend": "cpu"}
+    for name, H in matrices.items():
+        files = list(tmp_path.glob(f"{name}_*.npz"))
+        assert len(files) == 4
+        wanted = {
+            "moments": kpm_dos(H, 60, 5, rng=3, **given).moments,
+            "states": evolve(H, np.eye(H.shape[0])[:, :3], [0.5, 1.5], **given),
+        }
+        if name == "anderson":
+            sigma = conductivity(H, positions=places, area=81.0, num_moments=16, num_vectors=2, rng=1, **given)
+            wanted["sigma"] = sigma([-1.0, 0.1])
+        for file in files:
+            with np.load(file) as found:
+                for key, value in wanted.items():
+                    np.testing.assert_allclose(found[key], value, rtol=0, atol=1e-11 * H.shape[0], err_msg=file.stem)
 
 
 @pytest.mark.parametrize(("dims", "cpu_planes"), [((9, 4, 3), 2), ((12, 6, 16), 11), ((20, 12, 40), None)])

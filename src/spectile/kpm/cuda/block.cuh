@@ -4,14 +4,17 @@
 //
 // Set by the launch code besides number.cuh's: LANES, COLUMNS, UNROLL, THREADS, BLOCKS (resident blocks a
 // multiprocessor), MODE (0 plain product, 1 augmented without dots, 2 with dots), EXACT (1
-// if every column exists).
+// if every column exists), SERIES (series.cuh).
 
 #include "number.cuh"
 #include "ptx.cuh"
 
 constexpr int ROWS = 32 / LANES;  // rows of a warp
 constexpr int WARPS = THREADS / 32;
-constexpr int SPAN = LANES * COLUMNS;  // columns of a warp
+constexpr int SPAN = LANES * COLUMNS;   // columns of a warp
+constexpr int PARTS = COMPLEX ? 2 : 1;  // real numbers of a number
+
+#include "series.cuh"
 
 static __device__ __forceinline__ void multiply_add(number& sum, number a, number v) {
     sum.x += a.x * v.x;

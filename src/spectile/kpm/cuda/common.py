@@ -14,14 +14,21 @@ PACKAGE = "spectile.kpm.cuda"
 #: Bulk copies are Hopper's and later.
 BULK = tuple(arch for arch in PORTABLE if int(arch[3:].rstrip("a")) >= 90)
 REAL = {"complex128": "double", "complex64": "float", "float64": "double", "float32": "float"}
-#: The product alone (W = H V), the augmented one without scalar products, and with them.
-PLAIN, NO_DOTS, FULL = 0, 1, 2
+#: The product alone (W = H V), the augmented one without scalar products, with them, and with sums of terms too.
+PLAIN, NO_DOTS, FULL, SERIES = 0, 1, 2, 3
+#: Terms that a step has at hand, and a sweep of two steps.
+TERMS, TERMS_OF_TWO = 3, 4
 
 
 def number_defines(dtype: Any, wide: bool = False) -> dict[str, str]:
     """Return what ``number.cuh`` reads: the type of a number, and whether row pointers have 64 bits."""
     name = str(np.dtype(dtype))
     return {"REAL": REAL[name], "COMPLEX": str(int(name.startswith("complex"))), "WIDE": str(int(wide))}
+
+
+def mode_defines(mode: int) -> dict[str, str]:
+    """Return what ``block.cuh`` reads of a mode."""
+    return {"MODE": str(min(mode, FULL)), "SERIES": str(TERMS if mode == SERIES else 0)}
 
 
 @functools.cache

@@ -63,6 +63,8 @@ class StoredEngine:
     """
 
     name = "cuda"
+    #: Whether steps add to sums of terms.
+    adds_terms = True
 
     def __init__(self, operator: StoredMatrix, dtype: np.dtype[Any]) -> None:
         import cupy

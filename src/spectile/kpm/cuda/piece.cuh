@@ -5,20 +5,6 @@ struct alignas(VECTOR * sizeof(number)) piece {
 };
 static_assert(COLUMNS == PIECES * VECTOR, "");
 
-template <int BYTES>
-struct word_of;
-template <>
-struct word_of<4> {
-    typedef unsigned type;
-};
-template <>
-struct word_of<8> {
-    typedef uint2 type;
-};
-template <>
-struct word_of<16> {
-    typedef uint4 type;
-};
 typedef word_of<VECTOR* int(sizeof(number))>::type word;
 
 static __device__ __forceinline__ piece from_bits(const word& bits) {

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from spectile.core.launch import Kernel, Shape, kernel
+from spectile.core.pointers import address
 from spectile.kpm.cuda.common import vectors_unit
+from spectile.kpm.types import Array
 
 #: Steps whose scalar products are summed by one launch.
 SUMMED = 16
+#: Sums of terms that a step can add to (``series.cuh``).
+MOST_SUMS = 16
 
 
 class Step:
@@ -21,7 +25,7 @@ class Step:
     Parameters
     ----------
     launched : Kernel
-        Takes `operands`, V, W, the blocks' scalar products, `settings`, scale, shift and keep.
+        Takes `operands`, V, W, the blocks' scalar products, `settings`, scale, shift and keep, and sums of terms.
     shape : Shape
         Its launch; a row of its grid is the blocks that share the rows of the matrix.
     operands : tuple
@@ -60,15 +64,21 @@ class Step:
             self.sum(self._once, etas)
 
     def bind(
-        self, v: Any, w: Any, scale: float, shift: float, keep: float, overlaps: bool = False
+        self,
+        v: Any,
+        w: Any,
+        factors: tuple[float, float, float],
+        overlaps: bool = False,
+        series: tuple[Array, ...] = (),
     ) -> Callable[[int], None]:
         """Return ``launch(address)``: the step on these arrays; the blocks' scalar products go to `address`.
 
-        With `overlaps` it may read the matrix before what comes before it in the stream has ended.
+        With `overlaps` it may read the matrix before what comes before it in the stream has ended.  `series` is what a
+        kernel of that mode adds to, read at each launch.
         """
         target = np.zeros(1, dtype=[("address", np.uint64)])
         shape = dataclasses.replace(self._shape, after_previous=overlaps)
-        bound = self._launched.bind(shape, *self._arguments(v, w, target, scale, shift, keep))
+        bound = self._launched.bind(shape, *self._arguments(v, w, target, *factors), *series)
 
         def launch(address: int) -> None:
             target["address"] = address
@@ -92,3 +102,90 @@ class Step:
     def _arguments(self, v: Any, w: Any, partial: Any, scale: float, shift: float, keep: float) -> tuple[Any, ...]:
         factors = np.float64(scale), np.float64(shift), np.float64(keep)
         return (*self._operands, v, w, partial, *self._settings(v), *factors)
+
+
+class Steps:
+    """Steps of one kernel on two arrays that take turns, enqueued one at a time; their scalar products, until read.
+
+    Parameters
+    ----------
+    step : Step
+        The step.
+    v, w : cupy.ndarray
+        |ν_m−1⟩ and |ν_m⟩, or |ν₀⟩ and zeros.
+    a, b : float
+        H̃ = a (H − b).
+    overlaps : bool
+        Whether a step may begin before what comes before it has ended.
+    series : tuple
+        As for :meth:`Step.bind`.
+    """
+
+    def __init__(
+        self, step: Step, v: Any, w: Any, a: float, b: float, overlaps: bool, series: tuple[Array, ...] = ()
+    ) -> None:
+        self._step, self._pairs, self._series = step, ((v, w), (w, v)), series
+        self._first, self._further = (a, -a * b, 0.0), (2 * a, -2 * a * b, 1.0)
+        self._bound = [step.bind(*pair, self._further, False, series) for pair in self._pairs]
+        self._overlapping = self._bound
+        if overlaps:
+            self._overlapping = [step.bind(*pair, self._further, True, series) for pair in self._pairs]
+        self._partials = step.partials(SUMMED)
+        self._address, self._bytes = address(self._partials), self._partials[0].nbytes
+        self._filled = 0
+        self._sums: list[Any] = []
+
+    def enqueue(self, turn: int, first: bool, alone: bool) -> None:
+        """Enqueue a step on the arrays of this turn; `alone` lets it begin when all that was enqueued has ended."""
+        if first:
+            launch = self._step.bind(*self._pairs[turn], self._first, False, self._series)
+        else:
+            launch = (self._bound if alone else self._overlapping)[turn]
+        launch(self._address + self._filled * self._bytes)
+        self._filled += 1
+        if self._filled == SUMMED:
+            self.sum()
+
+    def collect(self) -> list[Any]:
+        """Return the scalar products of the steps since the last call, arrays of shape (steps, 2, R) on the device."""
+        self.sum()
+        found, self._sums = self._sums, []
+        return found
+
+    def sum(self) -> None:
+        """Enqueue the sums of what the steps so far have left."""
+        import cupy
+
+        if self._filled:
+            etas = cupy.empty((self._filled, *self._partials.shape[2:]))
+            self._step.sum(self._partials[: self._filled], etas)
+            self._sums.append(etas)
+            self._filled = 0
+
+
+class Series:
+    """Sums of terms that steps add to, as ``series.cuh`` takes them.
+
+    Parameters
+    ----------
+    totals : sequence of cupy.ndarray
+        Up to `MOST_SUMS` arrays like V.
+    terms : int
+        Terms at hand.
+    """
+
+    def __init__(self, totals: Sequence[Any], terms: int) -> None:
+        real = np.empty(0, totals[0].dtype).real.dtype
+        self._totals = list(totals)
+        self._addresses = np.array([address(total) for total in totals], np.uint64)
+        kind = [("count", np.int64), ("total", np.uint64, MOST_SUMS), ("weights", real, (MOST_SUMS, terms, 2))]
+        self.argument = np.zeros(1, kind)
+
+    def take(self, weights: Array) -> None:
+        """Let the next step add to the sums its terms by these weights, shape (K, T), the oldest term first."""
+        active = np.flatnonzero(weights.any(axis=1))
+        mine = weights[active]
+        self.argument["count"] = len(active)
+        self.argument["total"][0, : len(active)] = self._addresses[active]
+        self.argument["weights"][0, : len(active), :, 0] = mine.real
+        self.argument["weights"][0, : len(active), :, 1] = mine.imag

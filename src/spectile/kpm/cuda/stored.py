@@ -14,11 +14,10 @@ import numpy as np
 
 from spectile.core.compile import Unit
 from spectile.core.launch import Shape, kernel
-from spectile.core.pointers import address
 from spectile.core.tiling import ceil_div
-from spectile.kpm.cuda.common import FULL, vectors_unit
+from spectile.kpm.cuda.common import FULL, SERIES, TERMS, vectors_unit
 from spectile.kpm.cuda.problem import Problem
-from spectile.kpm.cuda.step import SUMMED, Step
+from spectile.kpm.cuda.step import MOST_SUMS, Series, Step, Steps
 from spectile.kpm.operators.protocol import namespace
 from spectile.kpm.types import Array
 
@@ -153,8 +152,9 @@ class StoredRecursion:
         R; the width of the block if None.
     """
 
-    #: Whether steps can be enqueued first and collected later.
-    waits_for_collect = True
+    #: Whether steps can be enqueued first and collected later; to how many sums each can add how many terms.
+    enqueues = True
+    most_sums, terms = MOST_SUMS, TERMS
 
     def __init__(
         self, operator: StoredOperator, a: float, b: float, block: Any, num_vectors: int | None = None
@@ -171,46 +171,57 @@ class StoredRecursion:
 
     def _begin(self) -> None:
         """Prepare the steps on the two arrays, which take turns."""
-        self._step = self.operator.launcher(self.width)
-        factors = 2 * self.a, -2 * self.a * self.b, 1.0
-        pairs = (self.v, self.w), (self.w, self.v)
-        self._bound = [self._step.bind(*pair, *factors) for pair in pairs]
-        overlaps = self.operator.overlaps
-        self._overlapping = [self._step.bind(*pair, *factors, True) for pair in pairs] if overlaps else self._bound
-        self._turn = 0  # which of them comes next, from the second step on
+        self._turn, self._alone = 0, True  # which array is V; whether no step was enqueued yet
+        self._plain = self._steps_of(FULL)
+        self._summing: Steps | None = None  # those that add to sums
 
-    def enqueue(self, steps: int) -> Any:
-        """Enqueue steps and return where their scalar products go, for :meth:`collect`."""
-        import cupy
+    def _steps_of(self, mode: int, series: tuple[Array, ...] = ()) -> Steps:
+        step = self.operator.launcher(self.width, mode)
+        pair = (self.w, self.v) if self._turn else (self.v, self.w)
+        return Steps(step, *pair, self.a, self.b, self.operator.overlaps, series)
 
-        etas = cupy.empty((steps, 2, self.width))
-        done = 0
-        # Behind the first step only: what wrote the matrix has ended then.
-        bound = self._bound
-        if self.steps == 0 and len(etas):
-            self._step(self.v, self.w, self.a, -self.a * self.b, 0.0, etas[0])
-            done = 1
-        while done < len(etas):
-            targets = etas[done : done + SUMMED]
-            partials = self._step.partials(len(targets))
-            first = address(partials)
-            for partial in range(first, first + partials.nbytes, partials[0].nbytes):
+    def sum_into(self, totals: Sequence[Any]) -> None:
+        """Let later steps add terms to sums: for each of :meth:`blocks` K arrays like it, at most ``MOST_SUMS``."""
+        self._series = Series(totals[0], self.terms)
+        self._summing = self._steps_of(SERIES, (self._series.argument,))
+
+    def enqueue(self, steps: int, weights: Array | None = None) -> None:
+        """Enqueue steps, whose scalar products :meth:`collect` returns; of single steps they are summed some at a time.
+
+        `weights`, shape (K, 3), are those of T_m−1, T_m and T_m+1 with which each adds to the sums.
+        """
+        kind = self._plain
+        if weights is not None:
+            assert self._summing is not None, "sum_into comes before"
+            self._series.take(weights)
+            kind = self._summing
+        for _ in range(steps):
+            first = self.steps == 0
+            if not first:
                 self.v, self.w = self.w, self.v
                 self._turn ^= 1
-                bound[self._turn](partial)
-                bound = self._overlapping
-            self._step.sum(partials, targets)
-            done += len(targets)
-        self.steps += steps
-        return etas
+            # From the second step on it may begin early: what wrote the matrix has ended then.
+            kind.enqueue(self._turn, first, self._alone)
+            self._alone = False
+            self.steps += 1
+        if steps > 1:
+            kind.sum()
 
-    def collect(self, etas: Any) -> Array:
-        """Wait for what was enqueued and return its scalar products, shape (2 * steps, R)."""
-        return np.asarray(etas.get().reshape(2 * len(etas), -1)[:, : self.num_vectors])
+    def collect(self) -> Array:
+        """Wait for what was enqueued and return its scalar products, shape (2 * steps, R).
+
+        Those of steps that added to sums stand behind the others.
+        """
+        import cupy
+
+        etas = self._plain.collect() + (self._summing.collect() if self._summing else [])
+        found = cupy.concatenate(etas).get() if etas else np.empty((0, 2, self.width))
+        return np.asarray(found.reshape(2 * len(found), -1)[:, : self.num_vectors])
 
     def advance(self, steps: int) -> Array:
         """Apply H̃ `steps` times and return the scalar products, shape (2 * steps, R)."""
-        return self.collect(self.enqueue(steps))
+        self.enqueue(steps)
+        return self.collect()
 
     def blocks(self) -> list[Any]:
         """Return |ν_m⟩ of the last step in the operator's layout."""
@@ -243,23 +254,31 @@ class SplitRecursion:
         The parts, in the order of the vectors.
     """
 
-    waits_for_collect = True
+    enqueues = True
+    most_sums, terms = MOST_SUMS, TERMS
 
     def __init__(self, parts: list[StoredRecursion]) -> None:
         self.parts = parts
         self.num_vectors = sum(part.num_vectors for part in parts)
 
-    def enqueue(self, steps: int) -> list[Any]:
-        """Enqueue steps of all parts and return where their scalar products go."""
-        return [part.enqueue(steps) for part in self.parts]
+    def sum_into(self, totals: Sequence[Any]) -> None:
+        """Let later steps add terms to sums: for each part K arrays like its block."""
+        for part, mine in zip(self.parts, totals, strict=True):
+            part.sum_into([mine])
 
-    def collect(self, etas: list[Any]) -> Array:
+    def enqueue(self, steps: int, weights: Array | None = None) -> None:
+        """Enqueue steps of all parts."""
+        for part in self.parts:
+            part.enqueue(steps, weights)
+
+    def collect(self) -> Array:
         """Wait for what was enqueued and return its scalar products, shape (2 * steps, R)."""
-        return np.concatenate([part.collect(mine) for part, mine in zip(self.parts, etas, strict=True)], axis=1)
+        return np.concatenate([part.collect() for part in self.parts], axis=1)
 
     def advance(self, steps: int) -> Array:
         """Apply H̃ `steps` times and return the scalar products, shape (2 * steps, R)."""
-        return self.collect(self.enqueue(steps))
+        self.enqueue(steps)
+        return self.collect()
 
     def blocks(self) -> list[Any]:
         """Return |ν_m⟩ of the last step, each part's in its layout."""

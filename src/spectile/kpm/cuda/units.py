@@ -10,7 +10,7 @@ from spectile.core.compile import Unit
 from spectile.core.devices import TABLE
 from spectile.kpm.cuda.boxed.launch import boxed_unit, boxes_unit
 from spectile.kpm.cuda.boxed.when import boxed_room, boxed_shape, columns_of
-from spectile.kpm.cuda.common import REAL, inspect_unit, vectors_unit
+from spectile.kpm.cuda.common import REAL, SERIES, inspect_unit, vectors_unit
 from spectile.kpm.cuda.csr.launch import csr_unit
 from spectile.kpm.cuda.csr.when import shape as csr_shape
 from spectile.kpm.cuda.problem import Problem
@@ -61,6 +61,19 @@ def _staged() -> Iterator[Unit]:
     yield inspector_unit(16, wide=True)
 
 
+def _series() -> Iterator[Unit]:
+    """Steps that add to sums: one of each kernel, of either sort of numbers."""
+    for dtype, vectors in (("float32", 8), ("complex128", 32)):
+        problem = _problem(dtype, vectors, 7)
+        yield csr_unit(dtype, vectors, csr_shape(problem), mode=SERIES)
+        yield sliced_unit(dtype, vectors, sliced_shape(problem, _DEVICE), mode=SERIES)
+    boxed = boxed_shape(32, "float64")
+    yield boxed_unit("float64", mode=SERIES, shape=boxed, room=boxed_room(boxed, "float64", 63, _DEVICE))
+    staged = staged_shape(32, "complex128", 13)
+    sizes = {"slots": 96, "code_bytes": 576, "value_bytes": 4096}
+    yield staged_unit("complex128", 32, mode=SERIES, shape=staged, **sizes)
+
+
 UNITS = tuple(
     dict.fromkeys(
         (
@@ -71,6 +84,7 @@ UNITS = tuple(
             *_rows(),
             *_boxed(),
             *_staged(),
+            *_series(),
             *(sweep_unit("complex128", 40, SweepTile(*tile)) for tile in ((12, 1, 1), (7, 2, 2))),
             sweep_unit("complex64", 40, SweepTile(7, 2, 2)),
         )

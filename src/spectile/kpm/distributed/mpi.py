@@ -8,7 +8,7 @@ Every rank calls the same functions with the same arguments and gets the same re
     density = kpm_dos(DistributedMatrix(H, MPI.COMM_WORLD), backend="cpu")
 
 Vectors that a caller gives or gets, positions and operators that are matrices are the same on every rank; each may give
-rows of its own of H (:meth:`DistributedMatrix.from_rows`).
+rows of its own of H (:meth:`DistributedMatrix.from_rows`), and take and get these rows of vectors (`vectors`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from spectile.core.options import word
 from spectile.core.ranks import on_every_rank
 from spectile.kpm.distributed.multi_gpu import MultiGpuEngine
 from spectile.kpm.distributed.ranks import MpiEngine
@@ -45,11 +46,15 @@ class DistributedMatrix(PartitionedOperator):
     weights : sequence of float or None
         Speeds of the ranks, the same sequence on every rank: each has rows in proportion.  Ranks with and without a GPU
         may then share a matrix (each gives its own `backend`), and messages travel through the hosts.
+    vectors : {"whole", "own"}
+        What :func:`chebyshev`, :func:`evolve` and :func:`apply` take and give: whole vectors, the same on every rank,
+        or of each rank its own rows, from ``edges[rank]`` to ``edges[rank + 1]``, so that none holds all of them.
 
     Raises
     ------
     ValueError
-        If `backend` is unknown, or there is not one positive weight for each rank.
+        If `backend` or `vectors` is unknown, there is not one positive weight for each rank, or own rows are asked for
+        where NCCL is between the ranks.
     """
 
     def __init__(
@@ -61,15 +66,19 @@ class DistributedMatrix(PartitionedOperator):
         reduce_every_step: bool = False,
         backend: Literal["cpu", "cuda"] = "cpu",
         weights: Sequence[float] | None = None,
+        vectors: Literal["whole", "own"] = "whole",
     ) -> None:
-        if backend not in ("cpu", "cuda"):
-            raise ValueError(f'backend={backend!r} is unknown: choose "cpu" or "cuda"')
+        word("backend", backend, "cpu", "cuda")
+        word("vectors", vectors, "whole", "own")
+        self.own_vectors = vectors == "own"
         self.comm, self.timeout_s, self.reduce_every_step = comm, timeout_s, reduce_every_step
         self.H, self.backend, self.shape, self.dtype = H, backend, H.shape, np.dtype(H.dtype)
         if weights is not None and (len(weights) != comm.size or not min(weights) > 0):
             raise ValueError(f"weights={list(weights)} are not {comm.size} positive numbers: give one for each rank")
         self.through_hosts = weights is not None
         if backend == "cuda" and not self.through_hosts:
+            if self.own_vectors:
+                raise ValueError('vectors="own" is for messages through the hosts: give weights=, or use from_rows')
             return
         matrix = whole_csr(H)
         # Whole sites of four rows where N allows, and a bound that depends on N and the weights alone.
@@ -83,21 +92,30 @@ class DistributedMatrix(PartitionedOperator):
 
     @classmethod
     def from_rows(
-        cls, rows: Any, comm: Any, *, timeout_s: float = 300.0, reduce_every_step: bool = False
+        cls,
+        rows: Any,
+        comm: Any,
+        *,
+        timeout_s: float = 300.0,
+        reduce_every_step: bool = False,
+        backend: Literal["cpu", "cuda"] = "cpu",
+        vectors: Literal["whole", "own"] = "whole",
     ) -> DistributedMatrix:
         """Return the matrix of which each rank gives its own rows, so that none holds all of them.
 
         Parameters
         ----------
         rows : scipy.sparse matrix or ndarray, shape (own rows, N)
-            Rows of this rank, behind those of the ranks before it; it computes on the CPU.
-        comm, timeout_s, reduce_every_step
+            Rows of this rank, behind those of the ranks before it.
+        comm, timeout_s, reduce_every_step, vectors
             As above.
+        backend : {"cpu", "cuda"}
+            Where this rank computes: on the CPU, or on its current GPU, with messages through the hosts.
 
         Raises
         ------
         ValueError, TypeError
-            On every rank, if the rows of one are no matrix, or those of all are not N.
+            On every rank, if the rows of one are no matrix or its backend is unknown, or the rows of all are not N.
 
         Examples
         --------
@@ -108,12 +126,14 @@ class DistributedMatrix(PartitionedOperator):
         >>> from spectile.kpm.operators.lattices import chain
         >>> comm = MPI.COMM_WORLD
         >>> own = np.array_split(np.arange(100), comm.size)[comm.rank]
-        >>> H = DistributedMatrix.from_rows(chain(100)[own], comm)
-        >>> evolve(H, np.eye(100)[:, :1], [1.0, 2.0]).shape
-        (2, 100, 1)
+        >>> H = DistributedMatrix.from_rows(chain(100)[own], comm, vectors="own")
+        >>> evolve(H, np.eye(100)[own, :1], [1.0, 2.0]).shape == (2, len(own), 1)
+        True
         """
 
         def taken() -> Any:
+            word("backend", backend, "cpu", "cuda")
+            word("vectors", vectors, "whole", "own")
             if not hasattr(rows, "shape"):
                 raise TypeError(f"rows are a {type(rows).__name__}: give a sparse matrix or an array")
             stored = StoredMatrix(rows).on_host()
@@ -131,7 +151,7 @@ class DistributedMatrix(PartitionedOperator):
             )
         self = cls.__new__(cls)
         self.comm, self.timeout_s, self.reduce_every_step = comm, timeout_s, reduce_every_step
-        self.H, self.backend, self.through_hosts = None, "cpu", False
+        self.H, self.backend, self.through_hosts, self.own_vectors = None, backend, True, vectors == "own"
         self.shape, self.dtype = (sum(counts),) * 2, np.result_type(*(each[2] for each in shapes))
         self.edges = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self.rows = mine.astype(self.dtype)
@@ -149,8 +169,9 @@ class DistributedMatrix(PartitionedOperator):
             return entries(whole_csr(self.H), 0)
         rows = on_every_rank(self.comm, lambda: entries(self.rows, int(self.edges[self.comm.rank])))
         return DistributedMatrix.from_rows(
-            rows, self.comm, timeout_s=self.timeout_s, reduce_every_step=self.reduce_every_step
-        )
+            rows, self.comm, timeout_s=self.timeout_s, reduce_every_step=self.reduce_every_step, backend=self.backend,
+            vectors="own" if self.own_vectors else "whole",
+        )  # fmt: skip
 
     def engine(self, dtype: np.dtype[Any]) -> Any:
         """Return this rank's engine for vectors of this type."""

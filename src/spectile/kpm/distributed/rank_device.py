@@ -57,11 +57,13 @@ class RankDeviceEngine(MpiEngine):
         return RankDeviceRecursion(self, *self.frame.scaling(a, b), block)
 
     def start(self, vectors: Array, a: float, b: float) -> RankDeviceRecursion:
-        """Return the recursion of given vectors, shape (N, R), the same on every rank."""
+        """Return the recursion of given vectors, shape (N, R), the same on every rank, or of their own rows."""
         import cupy
 
+        own = self._own(vectors)
         with self.device.working():
-            block = cupy.asarray(vectors[self.order.get()], self.dtype)
+            block = cupy.zeros((self.order.size, own.shape[1]), self.dtype)
+            block[: len(own)] = cupy.asarray(own, self.dtype)
         return RankDeviceRecursion(self, *self.frame.scaling(a, b), block)
 
 

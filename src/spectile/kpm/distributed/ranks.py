@@ -23,6 +23,8 @@ class MpiEngine(ProductEngine):
 
     backend = "mpi"
     xp = np
+    #: Whether vectors that are given and got are this rank's rows; else they are whole ones.
+    own_vectors = False
 
     def __init__(self, matrix: Any, dtype: np.dtype[Any]) -> None:
         self.matrix, self.comm, self.dtype = matrix, matrix.comm, dtype
@@ -66,14 +68,17 @@ class MpiEngine(ProductEngine):
         parts = self.comm.allgather(np.asarray(self.matrix.rows @ x, dtype=self.dtype))
         return np.concatenate(parts)
 
+    def _own(self, vectors: Array) -> Array:
+        return vectors if self.own_vectors else vectors[self.first : self.last]
+
     def random(self, seed: int, first_vector: int, num_vectors: int, a: float, b: float) -> MpiRecursion:
         """Return the recursion of a block of random vectors."""
         block = self.operator.random_block(seed, first_vector, num_vectors, first_row=self.first)
         return MpiRecursion(self, *self.frame.scaling(a, b), block)
 
     def start(self, vectors: Array, a: float, b: float) -> MpiRecursion:
-        """Return the recursion of given vectors, shape (N, R), the same on every rank."""
-        own = self.operator.to_block(vectors[self.first : self.last])
+        """Return the recursion of given vectors, shape (N, R), the same on every rank, or of their own rows."""
+        own = self.operator.to_block(self._own(vectors))
         block = np.zeros((self.operator.num_columns, *own.shape[1:]), dtype=own.dtype)
         block[: len(own)] = own
         return MpiRecursion(self, *self.frame.scaling(a, b), block)
@@ -149,7 +154,10 @@ class MpiRecursion:
         return [block[: self.engine.last - self.engine.first]]
 
     def vectors(self, blocks: Sequence[Any], rows: Any = None) -> Any:
-        """Return such a block as vectors of shape (N, R), or as these rows of them, gathered on every rank."""
+        """Return such a block as vectors of shape (N, R), or as these rows of them, gathered on every rank, or own."""
+        if self.engine.own_vectors:
+            own = self._own_vectors(blocks[0])
+            return own if rows is None else own[rows]
         whole = np.concatenate(self.engine.comm.allgather(self._own_vectors(blocks[0])))
         return whole if rows is None else whole[rows]
 

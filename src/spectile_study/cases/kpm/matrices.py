@@ -152,7 +152,7 @@ class _Matrix:
             return live["recursion"].enqueue(STEPS)
 
         def check(result: Any) -> dict[str, float]:
-            etas = live["recursion"].collect(result) if on_device else result
+            etas = live["recursion"].collect() if on_device else result
             wanted = self.reference(width, self.scaling)[2:]
             return {"error_fro_rel": float(np.linalg.norm(etas - wanted) / np.linalg.norm(wanted))}
 

@@ -36,7 +36,6 @@ static __device__ __forceinline__ void multiply(double (&c)[4], double a0, doubl
 #endif
 
 constexpr int MOST_ROWS = 8;  // of a group
-constexpr int PARTS = COMPLEX ? 2 : 1;
 constexpr int ROW_BYTES = SPAN * int(sizeof(number));
 constexpr int PIECE_BYTES = ROW_BYTES % 128 == 0 ? 128 : 64;  // of a row that lie together in a box
 constexpr int PIECES = ROW_BYTES / PIECE_BYTES;
@@ -101,7 +100,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) boxed(const Place* __re
                                                                const unsigned short* __restrict__ codes, const number* __restrict__ data,
                                                                const real* __restrict__ v, real* __restrict__ w,
                                                                double* __restrict__ partial, const __grid_constant__ TensorMap map,
-                                                               int tiles, int width, double scale_, double shift_, double keep_) {
+                                                               int tiles, int width, double scale_, double shift_,
+                                                               double keep_ SERIES_PARAMETER) {
     extern __shared__ unsigned char unaligned[];
     __shared__ unsigned long long full[DEPTH];
     __shared__ int left[DEPTH];  // warps that have left each stage so far
@@ -199,6 +199,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) boxed(const Place* __re
         barrier_wait_back(full[stage], n / DEPTH & 1);
         if (MODE > 0 && lane == 0 && blockIdx.y == 0 && next.rows > 0)
             prefetch_bulk(w + next.begin * stride, next.rows * width * int(sizeof(number)));
+#if SERIES
+        if (lane < series.count && blockIdx.y == 0 && next.rows > 0)
+            prefetch_bulk(series.total[lane] + next.begin * stride, next.rows * width * int(sizeof(number)));
+#endif
         for (int from = 0; from < count; from += 8 * UNROLL) {
             piece other[UNROLL][2][PIECES];
             number factor[UNROLL][2];
@@ -277,6 +281,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) boxed(const Place* __re
 #endif
                 }
                 *reinterpret_cast<piece*>(target[half] + p * 8 * VECTOR) = fresh;
+#if SERIES
+                const long long place = (target[half] + p * 8 * VECTOR - w) / PARTS;
+                const piece terms[] = {old[half][p], own[half][p], fresh};
+                add_terms(series, place, piece_of<piece>(series, 0, place), terms);
+#endif
             }
         }
     }

@@ -23,7 +23,7 @@ from spectile.kpm.cuda.boxed.when import (
     boxed_shape,
     most_tiles,
 )
-from spectile.kpm.cuda.common import BULK, FULL, PACKAGE, REAL, number_defines
+from spectile.kpm.cuda.common import BULK, FULL, PACKAGE, REAL, mode_defines, number_defines
 from spectile.kpm.cuda.step import Step
 from spectile.kpm.cuda.stored import StoredOperator
 from spectile.kpm.types import Array
@@ -34,10 +34,10 @@ _MAP = np.dtype([("opaque", np.uint64, 16)])
 
 @functools.cache
 def boxed_unit(dtype: str, *, mode: int = FULL, shape: BoxedShape, room: BoxedRoom) -> Unit:
-    """Return the unit of the step on groups (``kernel.cu``); `mode` is PLAIN, NO_DOTS or FULL."""
-    defines = number_defines(dtype) | {
+    """Return the unit of the step on groups (``kernel.cu``); `mode` is one of ``common.py``."""
+    defines = number_defines(dtype) | mode_defines(mode) | {
         "DOUBLE": str(int(REAL[dtype] == "double")), "LANES": "8", "COLUMNS": str(shape.columns // 8),
-        "UNROLL": str(shape.unroll), "THREADS": str(shape.threads), "BLOCKS": "1", "MODE": str(mode), "EXACT": "1",
+        "UNROLL": str(shape.unroll), "THREADS": str(shape.threads), "BLOCKS": "1", "EXACT": "1",
         "TILE": str(shape.tile), "DEPTH": str(shape.depth), "BOX": str(shape.box), "SLOTS": str(room.slots),
         "LENGTH": str(room.length),
     }  # fmt: skip
@@ -111,7 +111,7 @@ class BoxedOperator(StoredOperator):
 
         operands = places, starts, codes, self.data
         step = kernel(self.unit(num_vectors, mode), "boxed")
-        return Step(step, launched, operands, settings, num_vectors, self.dtype, mode == FULL)
+        return Step(step, launched, operands, settings, num_vectors, self.dtype, mode >= FULL)
 
     def _map(self, v: Any, shape: BoxedShape, room: BoxedRoom) -> Array:
         """Return the tensor map of V: in a box the rows' first pieces lie together, then their second ones."""

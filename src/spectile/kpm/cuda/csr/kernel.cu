@@ -18,7 +18,8 @@
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) csr(const entry* __restrict__ pointer, const int* __restrict__ indices,
                                                                   const number* __restrict__ data, const number* __restrict__ v,
                                                                   number* __restrict__ w, double* __restrict__ partial, long long first_row,
-                                                                  long long rows, int width, double scale_, double shift_, double keep_) {
+                                                                  long long rows, int width, double scale_, double shift_,
+                                                                  double keep_ SERIES_PARAMETER) {
     const real scale = scale_, shift = shift_, keep = keep_;
     const int lane = threadIdx.x % LANES, part = threadIdx.x / LANES % SPLIT;
     const int sub = threadIdx.x % 32 / (LANES * SPLIT), warp = threadIdx.x / 32;
@@ -91,6 +92,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) csr(const entry* _
 #pragma unroll
             for (int p = 0; p < PIECES; ++p) old[p] = load_once(w + line + held[p]), own[p] = load(v + line + held[p]);
         }
+#if SERIES
+        piece total[PIECES];
+        if (part == 0)
+#pragma unroll
+            for (int p = 0; p < PIECES; ++p) total[p] = piece_of<piece>(series, 0, line + held[p]);
+#endif
 #pragma unroll
         for (int c = 0; c < COLUMNS; ++c) sum[c] = zero();
         mine = next, next = later, later = find();
@@ -121,6 +128,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) csr(const entry* _
                     fresh.n[n] = advanced(sum[p * VECTOR + n], own[p].n[n], old[p].n[n], scale, shift, keep, even[p * VECTOR + n],
                                           odd[p * VECTOR + n]);
                 store_once(w + line + held[p], fresh);
+#if SERIES
+                const piece terms[] = {old[p], own[p], fresh};
+                add_terms(series, line + held[p], total[p], terms);
+#endif
             }
     }
 #if MODE == 2

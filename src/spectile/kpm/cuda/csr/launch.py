@@ -9,7 +9,7 @@ import numpy as np
 from spectile.core.compile import PORTABLE, Unit
 from spectile.core.device import describe
 from spectile.core.launch import kernel
-from spectile.kpm.cuda.common import FULL, PACKAGE, number_defines
+from spectile.kpm.cuda.common import FULL, PACKAGE, mode_defines, number_defines
 from spectile.kpm.cuda.csr.when import CsrShape, launch, shape
 from spectile.kpm.cuda.step import Step
 from spectile.kpm.cuda.stored import StoredOperator
@@ -17,12 +17,12 @@ from spectile.kpm.cuda.stored import StoredOperator
 
 @functools.cache
 def csr_unit(dtype: str, num_vectors: int, shape: CsrShape, *, wide: bool = False, mode: int = FULL) -> Unit:
-    """Return the unit for a type, a width of the block vector and a shape; `mode` is PLAIN, NO_DOTS or FULL."""
+    """Return the unit for a type, a width of the block vector and a shape; `mode` is one of ``common.py``."""
     lanes = shape.lanes
-    defines = number_defines(dtype, wide) | {
+    defines = number_defines(dtype, wide) | mode_defines(mode) | {
         "LANES": str(lanes.lanes), "COLUMNS": str(lanes.vector * lanes.pieces), "VECTOR": str(lanes.vector),
         "PIECES": str(lanes.pieces), "SPLIT": str(shape.split), "UNROLL": str(shape.unroll),
-        "THREADS": str(shape.threads), "BLOCKS": "1", "MODE": str(mode),
+        "THREADS": str(shape.threads), "BLOCKS": "1",
         "EXACT": str(int(num_vectors % lanes.columns == 0)),
     }  # fmt: skip
     return Unit(PACKAGE, ("csr/kernel.cu",), PORTABLE, defines)
@@ -48,7 +48,7 @@ class CsrOperator(StoredOperator):
         settings = np.int64(start), np.int64(stop), np.int32(num_vectors)
         operands = self.indptr, self.indices, self.data
         step = kernel(self.unit(num_vectors, mode), "csr", beside_l1=1)
-        return Step(step, launched, operands, lambda _: settings, num_vectors, self.dtype, mode == FULL)
+        return Step(step, launched, operands, lambda _: settings, num_vectors, self.dtype, mode >= FULL)
 
     def _shape(self, num_vectors: int) -> CsrShape:
         return shape(self.problem(num_vectors))

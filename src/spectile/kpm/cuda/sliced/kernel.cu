@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) sliced(const entry
                                                                      const number* __restrict__ data, const number* __restrict__ v,
                                                                      number* w, double* __restrict__ partial, long long first_row,
                                                                      long long rows, int width, double scale_, double shift_,
-                                                                     double keep_) {
+                                                                     double keep_ SERIES_PARAMETER) {
     real scale = scale_, shift = shift_, keep = keep_;
     settle(scale), settle(shift), settle(keep);
     const int lane = threadIdx.x % LANES, sub = threadIdx.x % 32 / LANES, warp = threadIdx.x / 32;
@@ -55,6 +55,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) sliced(const entry
         int index[UNROLL];
         number value[UNROLL];
         piece own[PIECES], old[PIECES];
+#if SERIES
+        piece total[PIECES];
+#endif
     };
     // All blocks take rows side by side.
     const int last = int(rows);
@@ -93,6 +96,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) sliced(const entry
             for (int p = 0; p < PIECES; ++p) {
                 r.own[p] = load(element(v, row, p));
                 r.old[p] = KEEP ? load_kept(element(w, row, p)) : load_once(element(w, row, p));
+#if SERIES
+                r.total[p] = piece_of<piece>(series, 0, (long long)row * width + held[p]);
+#endif
             }
     };
     number sum[COLUMNS];
@@ -136,6 +142,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) sliced(const entry
                     number* const target = const_cast<number*>(element(w, now.at, p));
                     if (KEEP) store(target, fresh);
                     else store_once(target, fresh);
+#if SERIES
+                    const piece terms[] = {now.old[p], now.own[p], fresh};
+                    add_terms(series, (long long)now.at * width + held[p], now.total[p], terms);
+#endif
                 }
     };
 

@@ -10,7 +10,7 @@ import numpy as np
 from spectile.core.compile import PORTABLE, Unit
 from spectile.core.device import describe
 from spectile.core.launch import kernel
-from spectile.kpm.cuda.common import FULL, PACKAGE, number_defines
+from spectile.kpm.cuda.common import FULL, PACKAGE, mode_defines, number_defines
 from spectile.kpm.cuda.problem import Problem
 from spectile.kpm.cuda.sliced.layout import even_starts, slice_entries, slice_starts
 from spectile.kpm.cuda.sliced.when import SlicedShape, even_slots, is_even, launch, shape
@@ -20,12 +20,12 @@ from spectile.kpm.cuda.stored import MOST_NARROW, StoredOperator, narrowed
 
 @functools.cache
 def sliced_unit(dtype: str, num_vectors: int, shape: SlicedShape, *, wide: bool = False, mode: int = FULL) -> Unit:
-    """Return the unit for a type, a width of the block vector and a shape; `mode` is PLAIN, NO_DOTS or FULL."""
+    """Return the unit for a type, a width of the block vector and a shape; `mode` is one of ``common.py``."""
     lanes = shape.lanes
-    defines = number_defines(dtype, wide) | {
+    defines = number_defines(dtype, wide) | mode_defines(mode) | {
         "LANES": str(lanes.lanes), "COLUMNS": str(lanes.vector * lanes.pieces), "VECTOR": str(lanes.vector),
         "PIECES": str(lanes.pieces), "UNROLL": str(shape.unroll), "UNIFORM": str(int(shape.uniform)),
-        "KEEP": str(int(shape.keep)), "THREADS": str(shape.threads), "BLOCKS": "1", "MODE": str(mode),
+        "KEEP": str(int(shape.keep)), "THREADS": str(shape.threads), "BLOCKS": "1",
         "EXACT": str(int(num_vectors % lanes.columns == 0)),
     }  # fmt: skip
     return Unit(PACKAGE, ("sliced/kernel.cu",), PORTABLE, defines)
@@ -70,7 +70,7 @@ class SlicedOperator(StoredOperator):
         settings = np.int64(start), np.int64(stop), np.int32(num_vectors)
         operands = self.indptr, self.indices, self.data
         step = kernel(self.unit(num_vectors, mode), "sliced", beside_l1=1)
-        return Step(step, launched, operands, lambda _: settings, num_vectors, self.dtype, mode == FULL)
+        return Step(step, launched, operands, lambda _: settings, num_vectors, self.dtype, mode >= FULL)
 
     def _shape(self, num_vectors: int) -> SlicedShape:
         return shape(self.problem(num_vectors), describe())

@@ -104,7 +104,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) staged(const int4* __re
                                                                 const number* __restrict__ values, const number* __restrict__ table,
                                                                 const number* __restrict__ v, number* __restrict__ w,
                                                                 double* __restrict__ partial, long long rows, int width, int row_stride,
-                                                                long long chunk_stride, double scale_, double shift_, double keep_) {
+                                                                long long chunk_stride, double scale_, double shift_,
+                                                                double keep_ SERIES_PARAMETER) {
     extern __shared__ __align__(128) unsigned char memory[];
     unsigned char* const slots = memory;
     unsigned char* const stages = slots + SLOTS * PAGE * ROW_BYTES;
@@ -208,6 +209,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) staged(const int4* __re
             if (header.next >= 0 && lane < PIECES && next_row < rows)
                 prefetch_l2(reinterpret_cast<const char*>(w + next_row * row_stride) + lane * 128);
 #endif
+#if SERIES
+            const long long chunk_begin = blockIdx.y * chunk_stride, place = chunk_begin + number_of_row * row_stride + lane * VECTOR;
+            if (header.next >= 0 && lane < PIECES && next_row < rows)
+                for (int k = 0; k < series.count; ++k)
+                    prefetch_l2(reinterpret_cast<const char*>(series.total[k] + (chunk_begin + next_row * row_stride) * PARTS) +
+                                lane * 128);
+#endif
             wide sum[COLUMNS];
 #pragma unroll
             for (int c = 0; c < COLUMNS; ++c) {
@@ -277,6 +285,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) staged(const int4* __re
                 uint4 bits;
                 memcpy(&bits, &fresh, 16);
                 __stcs(reinterpret_cast<uint4*>(target + p * LANES * VECTOR), bits);
+#if SERIES
+                const long long at = place + p * LANES * VECTOR;
+                const piece terms[] = {old[p], own[p], fresh};
+                add_terms(series, at, piece_of<piece>(series, 0, at), terms);
+#endif
             }
         }
     }

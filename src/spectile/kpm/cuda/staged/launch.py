@@ -10,7 +10,7 @@ import numpy as np
 from spectile.core.compile import Unit
 from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel
-from spectile.kpm.cuda.common import BULK, FULL, PACKAGE, REAL, number_defines
+from spectile.kpm.cuda.common import BULK, FULL, PACKAGE, REAL, mode_defines, number_defines
 from spectile.kpm.cuda.staged.inspector import Plan, lattice_of, plan
 from spectile.kpm.cuda.staged.when import PAGE, StagedRoom, StagedShape, staged_launch, staged_room, staged_shape
 from spectile.kpm.cuda.step import Step
@@ -49,14 +49,14 @@ def staged_unit(
     work : str
         Storage type whose precision the arithmetic has; `dtype` if empty.
     mode : int
-        PLAIN, NO_DOTS or FULL.
+        One of ``common.py``.
     shape : StagedShape
         Shape of the kernel.
     """
-    defines = number_defines(dtype) | {
+    defines = number_defines(dtype) | mode_defines(mode) | {
         "WORK": REAL[work or dtype],
         "LANES": "8", "COLUMNS": str(shape.pieces * shape.vector), "UNROLL": "1", "THREADS": str(shape.threads),
-        "PRODUCERS": str(shape.producers), "BLOCKS": "1", "MODE": str(mode),
+        "PRODUCERS": str(shape.producers), "BLOCKS": "1",
         "EXACT": str(int(num_vectors % shape.columns == 0)), "PIECES": str(shape.pieces), "TILE": str(shape.tile),
         "DEPTH": str(shape.depth), "SLOTS": str(slots), "CODE_BYTES": str(code_bytes),
         "VALUE_BYTES": str(value_bytes), "DICTIONARY": str(dictionary),
@@ -220,5 +220,5 @@ class StagedOperator(StoredOperator):
             return columns, width, np.int32(v.shape[-1]), np.int64(v[0].size if v.ndim == 3 else chunk)
 
         return Step(
-            kernel(unit, "staged"), made.launched, tuple(made.arrays), settings, num_vectors, self.dtype, mode == FULL
+            kernel(unit, "staged"), made.launched, tuple(made.arrays), settings, num_vectors, self.dtype, mode >= FULL
         )

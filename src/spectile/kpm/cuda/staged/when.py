@@ -92,7 +92,9 @@ def widths(problem: Problem) -> tuple[int, ...]:
 
 def cost(problem: Problem, device: Device, copies: float) -> float:
     """Return the seconds that a step should take that copies each row of V so many times to shared memory."""
-    chunks = ceil_div(problem.vectors, staged_shape(problem.vectors, problem.dtype, problem.longest).columns)
+    columns = staged_shape(problem.vectors, problem.dtype, problem.longest).columns
+    chunks = ceil_div(problem.vectors, columns)
+    problem = problem._replace(vectors=chunks * columns)  # columns that are not there take as long (measured)
     words = problem.entries * problem.vectors * (4 if problem.is_complex else 1)
     again = (copies - 1) * problem.rows * problem.row_bytes
     moved = _STREAM * (streamed(problem, problem.entries, chunks) + again)
