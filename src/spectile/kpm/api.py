@@ -12,8 +12,7 @@ import numpy.typing as npt
 from spectile.core.choice import Candidate
 from spectile.core.device import Backend
 from spectile.core.options import flag, numbers, path
-from spectile.core.progress import Progress
-from spectile.kpm.checkpoint import PRODUCTS
+from spectile.kpm.checkpoint import Run
 from spectile.kpm.curves import SpectralCurves, moments_for
 from spectile.kpm.density import SpectralDensity
 from spectile.kpm.expectation import SpectralExpectation, moments_with, source_of
@@ -22,14 +21,12 @@ from spectile.kpm.moments import (
     candidates_of,
     check_counts,
     make_engine,
-    moments_of,
     other_place,
     positive_number,
     whole_number,
 )
 from spectile.kpm.operators.adopt import as_operator
-from spectile.kpm.reference import seed_of
-from spectile.kpm.types import Array, Engine, Kernel
+from spectile.kpm.types import Array, Kernel
 
 
 def kpm_dos(
@@ -100,8 +97,7 @@ def kpm_dos(
     ------
     ValueError
         If H is not square, not Hermitian or not finite, if `num_moments` or `num_vectors` is invalid, if the spectrum
-        leaves the given bounds, if the checkpoint is of another call, or asked for with `operator`, `vectors` or
-        ``mean=False``, or if an operator or vectors do not fit.
+        leaves the given bounds, if the checkpoint is of another call, or if an operator or vectors do not fit.
     MemoryError
         If not even one vector's state fits into memory.
     TypeError
@@ -129,21 +125,21 @@ def kpm_dos(
     3200
     """
     if operator is not None or vectors is not None or not flag("mean", mean):
-        if checkpoint is not None:
-            raise ValueError(
-                "checkpoint= is for densities of random vectors alone: leave out operator, vectors and mean"
-            )
         num_moments, num_vectors = check_counts(num_moments, num_vectors)
-        engine = make_engine(H, backend) if vectors is None or callable(vectors) else engine_for(H, vectors, backend)[0]
-        if vectors is None:
-            source, held = random_source(engine, seed_of(rng)), None
-        else:
-            source, held = source_of(engine, vectors)
-        count = _count(num_moments, energy_resolution)
-        return SpectralExpectation(
-            engine, operator, source, held or num_vectors, count, kernel, bounds, mean=mean, grows=held is None,
-            traced=vectors is None, what="kpm_dos", progress=progress,
-        )  # fmt: skip
+        given = not (vectors is None or callable(vectors))
+        with Run("kpm_dos", H, progress, checkpoint, checkpoint_s) as run:
+            engine = engine_for(H, vectors, backend)[0] if given else make_engine(H, backend)
+            if vectors is None:
+                seed = run.seed(rng)
+                source, held = random_source(engine, seed), None
+                arguments: list[Any] = [seed]
+            else:
+                source, held = source_of(engine, vectors)
+                arguments = [vectors if given else None]
+            return SpectralExpectation(
+                engine, operator, source, held or num_vectors, _count(num_moments, energy_resolution), kernel, bounds,
+                mean=mean, grows=held is None, traced=vectors is None, arguments=arguments, run=run,
+            )  # fmt: skip
     if checkpoint is None:
         return SpectralDensity(
             H, num_moments, num_vectors, kernel, rng, bounds=bounds, backend=backend,
@@ -205,29 +201,6 @@ def explain(
     return candidates_of(engine, num_vectors) + other_place(engine, operator, backend, steps, num_vectors)
 
 
-def _moments(
-    engine: Engine,
-    operator: Any,
-    vectors: Callable[[int, int], Array],
-    total: int,
-    num_moments: int,
-    energy_resolution: float | None,
-    bounds: tuple[float, float] | None,
-    what: str,
-    progress: bool,
-) -> tuple[Array, tuple[float, float]]:
-    """Return the moments of given vectors, shape (M, K), and the bounds."""
-    if operator is not None:
-        count = _count(num_moments, energy_resolution)
-        return moments_with(
-            engine, operator, lambda first, stop: engine.xp.asarray(vectors(first, stop)), total, count, bounds, what,
-            progress,
-        )  # fmt: skip
-    length = num_moments if energy_resolution is None else _count(num_moments, energy_resolution)
-    with Progress(what, shown=flag("progress", progress), unit=PRODUCTS) as counted:
-        return moments_of(engine, vectors, total, length, bounds, counted)
-
-
 def ldos(
     H: Any,
     rows: Sequence[int] | Array | slice,
@@ -238,13 +211,15 @@ def ldos(
     backend: Backend = "auto",
     operator: Any = None,
     energy_resolution: float | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_s: float = 600.0,
     progress: bool = True,
 ) -> SpectralCurves:
     """Compute local densities of states ρ_i(E) = Σ_n |⟨i|n⟩|² δ(E − E_n): exact moments, no random vectors.
 
     Parameters
     ----------
-    H, num_moments, kernel, bounds, backend, energy_resolution, progress
+    H, num_moments, kernel, bounds, backend, energy_resolution, checkpoint, checkpoint_s, progress
         As in :func:`kpm_dos`.
     operator : as in :func:`kpm_dos`
         A of ⟨i|A δ(E − H)|i⟩.
@@ -278,25 +253,25 @@ def ldos(
     (2,)
     """
     num_moments = whole_number(num_moments, "num_moments", 2)
-    engine = make_engine(H, backend, steps=None if operator is not None else num_moments // 2)
-    try:
-        chosen = np.arange(engine.num_rows)[rows if isinstance(rows, slice) else np.asarray(rows)].ravel()
-    except IndexError:
-        chosen = np.empty(0, np.int64)
-    if chosen.size == 0:
-        raise ValueError(
-            f"rows must be whole numbers from {-engine.num_rows} to {engine.num_rows - 1}, a slice, or a mask of "
-            f"{engine.num_rows}, and name at least one row"
-        )
+    count = _count(num_moments, energy_resolution)
+    with Run("ldos", H, progress, checkpoint, checkpoint_s) as run:
+        engine = make_engine(H, backend, steps=None if operator is not None else num_moments // 2)
+        try:
+            chosen = np.arange(engine.num_rows)[rows if isinstance(rows, slice) else np.asarray(rows)].ravel()
+        except IndexError:
+            chosen = np.empty(0, np.int64)
+        if chosen.size == 0:
+            raise ValueError(
+                f"rows must be whole numbers from {-engine.num_rows} to {engine.num_rows - 1}, a slice, or a mask of "
+                f"{engine.num_rows}, and name at least one row"
+            )
 
-    def vectors(first: int, stop: int) -> Array:
-        block = np.zeros((engine.num_rows, stop - first), dtype=engine.dtype)
-        block[chosen[first:stop], np.arange(stop - first)] = 1
-        return block
+        def vectors(first: int, stop: int) -> Any:
+            block = engine.xp.zeros((engine.num_rows, stop - first), dtype=engine.dtype)
+            block[engine.xp.asarray(chosen[first:stop]), engine.xp.arange(stop - first)] = 1
+            return block
 
-    moments, bounds = _moments(
-        engine, operator, vectors, chosen.size, num_moments, energy_resolution, bounds, "ldos", progress
-    )
+        moments, bounds = moments_with(run, engine, operator, vectors, chosen.size, count, bounds, [chosen])
     return SpectralCurves(moments, bounds, kernel)
 
 
@@ -313,13 +288,15 @@ def spectral_function(
     backend: Backend = "auto",
     operator: Any = None,
     energy_resolution: float | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_s: float = 600.0,
     progress: bool = True,
 ) -> SpectralCurves:
     """Compute the momentum-resolved spectral function A(k, E) = Σ_o ⟨k,o|δ(E − H)|k,o⟩ (paper, Figure 2).
 
     Parameters
     ----------
-    H, num_moments, kernel, bounds, backend, energy_resolution, progress
+    H, num_moments, kernel, bounds, backend, energy_resolution, checkpoint, checkpoint_s, progress
         As in :func:`kpm_dos`; H is treated as complex.
     operator : as in :func:`kpm_dos`
         A of ⟨k,o|A δ(E − H)|k,o⟩, for example a spin.
@@ -358,41 +335,40 @@ def spectral_function(
     True
     """
     num_moments, k = whole_number(num_moments, "num_moments", 2), np.atleast_2d(numbers("wavevectors", wavevectors))
-    steps = None if operator is not None else num_moments // 2
-    engine = make_engine(H, backend, complex_vectors=True, steps=steps, num_vectors=max(1, len(k)))
-    n = engine.num_rows
-    r = numbers("positions", positions)
-    r = r[:, None] if r.ndim == 1 else r
-    label = np.zeros(n, dtype=np.int64) if orbitals is None else np.asarray(orbitals)
-    weight = np.ones(n) if weights is None else numbers("weights", weights)
-    if k.ndim != 2 or not k.size:
-        raise ValueError(f"wavevectors have shape {k.shape}: give at least one, one a row")
-    if r.shape != (n, k.shape[1]) or label.shape != (n,) or weight.shape != (n,):
-        raise ValueError(
-            f"positions {r.shape}, orbitals {label.shape} and weights {weight.shape} must have one row for each of the "
-            f"{n} rows of H, and positions the {k.shape[1]} components of the wavevectors"
-        )
-    if not all(np.isfinite(values).all() for values in (k, r, weight)):
-        raise ValueError("wavevectors, positions and weights must be finite numbers")
-    if label.dtype.kind == "f" and np.isnan(label).any():
-        raise ValueError("orbitals hold NaN: give each row the number or the name of its orbital")
-    kinds = np.unique(label)
-    norms = {kind: float(np.sqrt(np.sum(weight[label == kind] ** 2))) for kind in kinds}
-    if min(norms.values()) == 0:
-        raise ValueError("an orbital has no weight on any row: leave it out of `orbitals`, or give it weight")
+    steps, count = None if operator is not None else num_moments // 2, _count(num_moments, energy_resolution)
+    with Run("spectral_function", H, progress, checkpoint, checkpoint_s) as run:
+        engine = make_engine(H, backend, complex_vectors=True, steps=steps, num_vectors=max(1, len(k)))
+        n = engine.num_rows
+        r = numbers("positions", positions)
+        r = r[:, None] if r.ndim == 1 else r
+        label = np.zeros(n, dtype=np.int64) if orbitals is None else np.asarray(orbitals)
+        weight = np.ones(n) if weights is None else numbers("weights", weights)
+        if k.ndim != 2 or not k.size:
+            raise ValueError(f"wavevectors have shape {k.shape}: give at least one, one a row")
+        if r.shape != (n, k.shape[1]) or label.shape != (n,) or weight.shape != (n,):
+            raise ValueError(
+                f"positions {r.shape}, orbitals {label.shape} and weights {weight.shape} must have one row for each of "
+                f"the {n} rows of H, and positions the {k.shape[1]} components of the wavevectors"
+            )
+        if not all(np.isfinite(values).all() for values in (k, r, weight)):
+            raise ValueError("wavevectors, positions and weights must be finite numbers")
+        if label.dtype.kind == "f" and np.isnan(label).any():
+            raise ValueError("orbitals hold NaN: give each row the number or the name of its orbital")
+        kinds, index = np.unique(label, return_inverse=True)
+        norms = {kind: float(np.sqrt(np.sum(weight[label == kind] ** 2))) for kind in kinds}
+        if min(norms.values()) == 0:
+            raise ValueError("an orbital has no weight on any row: leave it out of `orbitals`, or give it weight")
 
-    def vectors(first: int, stop: int) -> Array:
-        block = np.zeros((n, stop - first), dtype=engine.dtype)
-        for column, number in enumerate(range(first, stop)):
-            kind = kinds[number % kinds.size]
-            rows = np.flatnonzero(label == kind)
-            block[rows, column] = weight[rows] * np.exp(1j * (r[rows] @ k[number // kinds.size])) / norms[kind]
-        return block
+        def vectors(first: int, stop: int) -> Array:
+            block = np.zeros((n, stop - first), dtype=engine.dtype)
+            for column, number in enumerate(range(first, stop)):
+                kind = kinds[number % kinds.size]
+                rows = np.flatnonzero(label == kind)
+                block[rows, column] = weight[rows] * np.exp(1j * (r[rows] @ k[number // kinds.size])) / norms[kind]
+            return block
 
-    total = len(k) * kinds.size
-    moments, bounds = _moments(
-        engine, operator, vectors, total, num_moments, energy_resolution, bounds, "spectral_function", progress
-    )
+        total, arguments = len(k) * kinds.size, [k, r, index, weight]
+        moments, bounds = moments_with(run, engine, operator, vectors, total, count, bounds, arguments)
     return SpectralCurves(moments.reshape(-1, len(k), kinds.size).sum(axis=2), bounds, kernel)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,11 @@ import numpy.typing as npt
 
 from spectile.core.memory import require_host_free
 from spectile.core.options import flag
-from spectile.core.progress import Progress
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
 from spectile.kpm.checkpoint import Run
 from spectile.kpm.curves import SpectralCurves, damping
+from spectile.kpm.functions import slices_of
 from spectile.kpm.iterator import (
     OutsideBoundsError,
     Terms,
@@ -24,8 +25,9 @@ from spectile.kpm.iterator import (
     is_doubled,
     within_bounds,
 )
-from spectile.kpm.moments import advance_watched, whole_number
+from spectile.kpm.moments import LOOK_STEPS, advance_watched, whole_number
 from spectile.kpm.observables import Observable
+from spectile.kpm.operators.protocol import on_host
 from spectile.kpm.types import Array, Engine, Kernel
 
 #: Returns the number of moments for half the width of the expansion.
@@ -67,16 +69,20 @@ class SpectralExpectation:
         mean: bool,
         grows: bool,
         traced: bool,
-        what: str,
-        progress: bool,
+        arguments: Sequence[Any],
+        run: Run,
     ) -> None:
         damping(kernel, 2)
         self._engine, self._source, self._count, self._fixed, self._grows = engine, source, count, bounds, grows
         self.kernel, self._is_mean, self._added, self._traced = kernel, flag("mean", mean), 0, traced
         self._operator = None if operator is None else Observable(operator, engine, "operator")
-        self._num_vectors, self._what, self._shown = num_vectors, what, flag("progress", progress)
-        with Run(what, progress=progress) as self._run:
-            within_bounds(engine, bounds, self._begin, self._run)
+        self._num_vectors, self._arguments = num_vectors, (*arguments, traced)
+        self._what, self._shown = run.progress.what, run.progress.shown
+
+        def begin(tried: tuple[float, float]) -> None:
+            self._begin(tried, run)
+
+        within_bounds(engine, bounds, begin, run)
         self._update()
 
     @property
@@ -124,38 +130,39 @@ class SpectralExpectation:
             return value
         return value, self._error(self._each.integrate(f, damped=damped), -1)
 
-    def _begin(self, bounds: tuple[float, float]) -> None:
+    def _begin(self, bounds: tuple[float, float], run: Run) -> None:
         """Expand all vectors from the start, with these bounds."""
         self.bounds = bounds
-        self._chunks: list[Any] = []
-        self._extend()
+        _, self._blocks = expanded(
+            run, self._engine, self._operator, self._source, self._num_vectors, self.num_moments, bounds,
+            self._arguments, keep=True,
+        )  # fmt: skip
 
     def _go_on(self) -> None:
         """Bring all vectors to M moments; bounds of our own that turn out too narrow are widened."""
-        with Run(self._what, progress=self._shown) as self._run:
+        with Run(self._what, progress=self._shown) as run:
             try:
-                self._extend()
+                self._extend(run)
             except OutsideBoundsError:
                 if self._fixed is not None:
                     raise
-                within_bounds(self._engine, None, self._begin, self._run)
+                within_bounds(self._engine, None, lambda tried: self._begin(tried, run), run)
         self._update()
 
-    def _extend(self) -> None:
-        length, progress = self.num_moments, self._run.progress
+    def _extend(self, run: Run) -> None:
+        length = self.num_moments
         require_host_free(64 * self._num_vectors * length, "the moments of all vectors")
-        done = sum(chunk.width for chunk in self._chunks)
-        width = columns_at_once(self._engine, max(4, 3 * (self._num_vectors - done) / 64))
-        while done < self._num_vectors:
-            stop = min(self._num_vectors, done + width)
-            self._chunks.append(chunk_of(self._engine, self._operator, self._source(done, stop), self.bounds, progress))
-            done = stop
-        progress.total = progress.done + sum(chunk.left(length) for chunk in self._chunks)
-        for chunk in self._chunks:
-            chunk.extend(length, progress)
+        done = sum(block.width for block in self._blocks)
+        fresh = self._num_vectors - done
+        for part in slices_of(fresh, columns_at_once(self._engine, max(4, 3 * fresh / 64))):
+            part = slice(done + part.start, done + part.stop)
+            self._blocks.append(block_of(self._engine, self._operator, self._source, part, self.bounds))
+        run.progress.total = run.progress.done + sum(block.left(length) for block in self._blocks)
+        for block in self._blocks:
+            block.extend(length, run)
 
     def _update(self) -> None:
-        each = np.concatenate([chunk.moments for chunk in self._chunks], axis=1)[: self.num_moments]
+        each = np.concatenate([block.moments[: self.num_moments] for block in self._blocks], axis=1)
         # A trace of a Hermitian operator is real; what one vector gives is not, as A and H need not commute.
         each = each.real if self._operator is None or (self._traced and self._operator.hermitian) else each
         self._each = SpectralCurves(each, self.bounds, self.kernel)
@@ -172,88 +179,206 @@ class SpectralExpectation:
         return (values.std(axis=axis, ddof=1) / np.sqrt(values.shape[axis]))[()]
 
 
-class _Alone:
-    """⟨v|T_m|v⟩ of a block: two moments a step."""
+class _Block(ABC):
+    """Some of the vectors: their moments, and the recurrence that makes more of them, begun when it is needed."""
 
-    def __init__(self, engine: Engine, vectors: Any, bounds: tuple[float, float]) -> None:
-        # Of complex vectors on a real H the moments are those of their parts.
-        self._doubled = is_doubled(engine, vectors)
-        self._recursion = begun(engine, vectors, bounds)
-        self._etas, self._bounds = np.empty((0, self._recursion.num_vectors)), bounds
-        self.width = vectors.shape[1]
-
-    def left(self, length: int) -> int:
-        """Return how many products of H with a vector bring this to so many moments."""
-        return max(0, -(-(length - len(self._etas)) // 2)) * self._recursion.num_vectors
-
-    def extend(self, length: int, progress: Progress) -> None:
-        self._etas, inside = advance_watched(self._recursion, self._etas, length, progress)
-        if not inside:
-            raise OutsideBoundsError(f"the spectrum leaves the given bounds {self._bounds}: give wider ones")
+    def __init__(self, engine: Engine, vectors: Callable[[], Any], width: int, bounds: tuple[float, float]) -> None:
+        self._engine, self._vectors, self.width, self._bounds = engine, vectors, width, bounds
+        self._recurrence: Any = None
+        self._held: Array | None = None  # moments without the recurrence that made them
 
     @property
     def moments(self) -> Array:
+        """The moments, at least as many as were asked for, shape (M, R)."""
+        return self._found() if self._held is None else self._held
+
+    def hold(self, moments: Array) -> None:
+        """Take these moments and let the recurrence go: for more of them it begins anew."""
+        self._held, self._recurrence = moments, None
+
+    def left(self, length: int) -> int:
+        """Return how many products of H with a vector bring this to so many moments."""
+        begun = self._held is not None or self._recurrence is not None
+        return self._steps(length, len(self.moments) if begun else 0) * self.width
+
+    def extend(self, length: int, run: Run) -> None:
+        """Make moments up to so many, from where the file of the run left this block, if it did."""
+        if self._held is None or len(self._held) < length:
+            self._held = None
+            self._extend(length, run)
+
+    @abstractmethod
+    def _steps(self, length: int, done: int) -> int:
+        """Return the steps from so many moments to others."""
+
+    @abstractmethod
+    def _found(self) -> Array: ...
+
+    @abstractmethod
+    def _extend(self, length: int, run: Run) -> None: ...
+
+
+class _Alone(_Block):
+    """⟨v|T_m|v⟩ of a block: two moments a step."""
+
+    def _steps(self, length: int, done: int) -> int:
+        return max(0, -(-(length - done) // 2))
+
+    def _extend(self, length: int, run: Run) -> None:
+        if self._recurrence is None:
+            vectors = self._vectors()
+            # Of complex vectors on a real H the moments are those of their parts.
+            self._doubled = is_doubled(self._engine, vectors)
+            self._recurrence = begun(self._engine, vectors, self._bounds)
+            self._etas = np.empty((0, self._recurrence.num_vectors))
+        recursion = self._recurrence
+        saved = run.resumed()
+        if saved is not None:
+            steps = saved.number("order", 0)
+            self._etas = saved.array("etas", np.float64, (2 * steps, recursion.num_vectors))
+            recursion.restore(saved.recursion(recursion, 0, steps))
+            run.progress.add(steps * self.width)
+
+        def pause(etas: Array) -> None:
+            run.progress.add((len(etas) - len(self._etas)) // 2 * self.width)
+            self._etas = etas
+            run.pause(
+                lambda: (
+                    {"order": len(etas) // 2, "etas": etas}
+                    | {f"{name}_0": value for name, value in recursion.state().items()}
+                )
+            )
+
+        _, inside = advance_watched(recursion, self._etas, length, after=pause)
+        if not inside:
+            raise OutsideBoundsError(f"the spectrum leaves the given bounds {self._bounds}: give wider ones")
+
+    def _found(self) -> Array:
         moments = reference.moments_from_etas(self._etas)
         return moments.reshape(len(moments), -1, 2).sum(axis=2) if self._doubled else moments
 
 
-class _Between:
+class _Between(_Block):
     """⟨v|A T_m|v⟩ of a block: one moment a step."""
 
-    def __init__(
-        self, engine: Engine, operator: Observable, vectors: Any, bounds: tuple[float, float], progress: Progress
-    ) -> None:
-        self._terms = Terms(engine, vectors, bounds, progress)
-        self._bra = operator.adjoint(engine.xp.ascontiguousarray(vectors)).conj()
-        self._factor, self.width = operator.factor, vectors.shape[1]
-        self._found: list[Array] = []
+    operator: Observable
 
-    def left(self, length: int) -> int:
-        """Return how many products of H with a vector bring this to so many moments."""
-        return max(0, length - max(1, len(self._found))) * self.width
+    def _steps(self, length: int, done: int) -> int:
+        return max(0, length - max(1, done))
 
-    def extend(self, length: int, progress: Progress) -> None:
-        self._terms.progress = progress
-        for m in range(len(self._found), length):
+    def _extend(self, length: int, run: Run) -> None:
+        if self._recurrence is None:
+            vectors = self._vectors()
+            self._recurrence = Terms(self._engine, vectors, self._bounds, run.progress)
+            self._bra = self.operator.adjoint(self._engine.xp.ascontiguousarray(vectors)).conj()
+            self._products: list[Any] = []
+        terms = self._recurrence
+        terms.progress = run.progress
+        wide = np.result_type(self._bra.dtype, terms.dtype, np.float64)
+        saved = run.resumed()
+        if saved is not None:
+            order = saved.number("order", 0)
+            self._products = list(saved.array("products", wide, (order + 1, self.width)))
+            terms.restore(saved, order)
+            run.progress.add(order * self.width)
+
+        def state() -> dict[str, Any]:
+            return {"order": len(self._products) - 1, "products": self._on_host()} | terms.state()
+
+        for m in range(len(self._products), length):
             if m:
-                self._terms.step()
-            wide = np.result_type(self._bra.dtype, np.float64)
-            self._found.append(
-                (self._bra * self._terms.vectors()).sum(axis=0, dtype=np.result_type(wide, self._terms.dtype))
-            )
-        self._terms.finish()
+                terms.step()
+            self._products.append((self._bra * terms.vectors()).sum(axis=0, dtype=wide))
+            if m % LOOK_STEPS == LOOK_STEPS - 1:
+                run.pause(state)
+        terms.finish()
 
-    @property
-    def moments(self) -> Array:
-        host = [each if isinstance(each, np.ndarray) else each.get() for each in self._found]
-        return np.asarray(self._factor * np.array(host))
+    def _on_host(self) -> Array:
+        return np.array([on_host(each) for each in self._products])
+
+    def _found(self) -> Array:
+        return np.asarray(self.operator.factor * self._on_host())
 
 
-def chunk_of(
-    engine: Engine, operator: Observable | None, vectors: Any, bounds: tuple[float, float], progress: Progress
-) -> Any:
-    """Return what expands a block of vectors: it has ``extend``, ``left``, ``moments`` and ``width``."""
+def block_of(
+    engine: Engine,
+    operator: Observable | None,
+    source: Callable[[int, int], Any],
+    part: slice,
+    bounds: tuple[float, float],
+) -> _Block:
+    """Return what expands some of the vectors of a source."""
+
+    def vectors() -> Any:
+        return engine.xp.asarray(source(part.start, part.stop))
+
     if operator is None:
-        return _Alone(engine, vectors, bounds)
-    return _Between(engine, operator, vectors, bounds, progress)
+        return _Alone(engine, vectors, part.stop - part.start, bounds)
+    block = _Between(engine, vectors, part.stop - part.start, bounds)
+    block.operator = operator
+    return block
+
+
+def expanded(
+    run: Run,
+    engine: Engine,
+    operator: Observable | None,
+    source: Callable[[int, int], Any],
+    count: int,
+    length: int,
+    bounds: tuple[float, float],
+    arguments: Iterable[Any],
+    *,
+    keep: bool,
+) -> tuple[Array, list[_Block]]:
+    """Return the moments ⟨v|A T_m|v⟩ of vectors, shape (M, K), and the blocks that can make more of them.
+
+    Each block is a stage of the run; without `keep` its recurrence is let go when it is done.
+    """
+    require_host_free(64 * count * length, "the moments of all vectors")
+    widths = np.array([columns_at_once(engine, max(4, 3 * count / 64) if keep else 4)])
+    found = np.zeros((length, count), np.float64 if operator is None else np.complex128)
+
+    def identity() -> Iterator[Any]:
+        shown = engine.xp.asarray(source(0, 1))
+        yield from (length, count, shown, *arguments)
+        if operator is not None:
+            yield operator.shown(shown)
+
+    run.begin(bounds, identity(), widths, found=found)
+    parts = slices_of(count, int(widths[0]))
+    blocks = [block_of(engine, operator, source, part, bounds) for part in parts]
+    run.progress.total = run.progress.done + sum(block.left(length) for block in blocks)
+    made = []
+    for part, block in run.each(list(zip(parts, blocks, strict=True)), lambda pair: pair[1].left(length)):
+        block.extend(length, run)
+        found[:, part] = block.moments[:length]
+        made.append(block)
+    for part, block in zip(parts, blocks, strict=True):
+        if not keep or block not in made:
+            block.hold(found[:, part])
+    return found, blocks
 
 
 def moments_with(
+    run: Run,
     engine: Engine,
     operator: Any,
-    vectors: Callable[[int, int], Array],
+    source: Callable[[int, int], Any],
     count: int,
     num_moments: Count,
     bounds: tuple[float, float] | None,
-    what: str,
-    progress: bool,
+    arguments: Iterable[Any],
 ) -> tuple[Array, tuple[float, float]]:
-    """Return ⟨v|A T_m|v⟩ of given vectors, shape (M, K), and the bounds: as :func:`moments.moments_of`."""
-    held = SpectralExpectation(
-        engine, operator, vectors, count, num_moments, "none", bounds, mean=False, grows=False, traced=False,
-        what=what, progress=progress,
-    )  # fmt: skip
-    return held.moments, held.bounds
+    """Return ⟨v|A T_m|v⟩ of given vectors, shape (M, K), and the bounds."""
+    A = None if operator is None else Observable(operator, engine, "operator")
+
+    def work(tried: tuple[float, float]) -> tuple[Array, tuple[float, float]]:
+        length = num_moments(1 / spectrum.scaling(tried)[0])
+        return expanded(run, engine, A, source, count, length, tried, arguments, keep=False)[0], tried
+
+    found: tuple[Array, tuple[float, float]] = within_bounds(engine, bounds, work, run)
+    return found
 
 
 def source_of(engine: Engine, vectors: Any) -> tuple[Callable[[int, int], Any], int | None]:

@@ -26,6 +26,10 @@ from spectile.kpm.types import Array, Engine
 #: Vectors that are filtered, for each state that is expected in the interval, and beside them.
 OVERSAMPLED, BESIDE = 2.0, 12
 MOST_SWEEPS = 60
+#: Moments of the density by which states are counted.
+MOST_MOMENTS = 1 << 15
+#: Half widths, over that of the interval, beyond which a filter leaves little.
+LEAST_REACH, MOST_REACH = 1.25, 64.0
 #: Arrays as large as all filtered vectors that exist at once.
 ARRAYS = 6
 
@@ -135,8 +139,9 @@ def filter_diagonalize(
 ) -> InteriorPairs:
     """Compute all eigenvalues in an interval inside the spectrum, and their eigenvectors.
 
-    A block of vectors, more than there are states in the interval, is multiplied by a polynomial of H that is 1 on the
-    interval and small beyond; H is diagonalized in the space that they span, and so on until all residuals are small.
+    A block of vectors, more than there are states in the interval, is multiplied by a polynomial of H that is large on
+    the interval and small beyond; H is diagonalized in the space that they span, and so on until all residuals are
+    small: two times as a rule.
 
     Parameters
     ----------
@@ -147,7 +152,7 @@ def filter_diagonalize(
     num_states : int or None
         Vectors to filter; twice what :func:`count` estimates, and some, if None.
     num_moments : int or None
-        Terms of the polynomial; what resolves half of the interval's half width if None.
+        Terms of the polynomial; so many that two multiplications suffice if None.
     tolerance : float or None
         Of the residuals, relative to half the width of the spectrum; they are checked.  Levels so close to an end of
         the interval belong to it.  None is 1e-10, or 64 ε of H's type if that is more.
@@ -178,8 +183,10 @@ def filter_diagonalize(
 
     Notes
     -----
-    Pieper et al., "High-performance implementation of Chebyshev filter diagonalization for interior eigenvalue
-    computations", J. Comput. Phys. 325, 226 (2016).
+    Of all polynomials of its degree that are at most 1 outside of a wider interval, which is expected to hold as many
+    states as there are vectors, it is the largest on the interval.  The method: Pieper et al., "High-performance
+    implementation of Chebyshev filter diagonalization for interior eigenvalue computations", J. Comput. Phys. 325, 226
+    (2016).
 
     Examples
     --------
@@ -198,19 +205,15 @@ def filter_diagonalize(
     with Run("filter_diagonalize", H, progress, checkpoint, checkpoint_s) as run:
         seed, engine = run.seed(rng), make_engine(H, backend)
 
-        def order(scale: float, centre: float) -> int:
-            middle, half = ((low + high) / 2 - centre) / scale, (high - low) / 2 / scale
-            slope = math.sqrt(max(0.01, 1 - min(1.0, abs(middle)) ** 2))
-            return given or max(32, math.ceil(2 * math.pi * slope / max(half, 1e-7)))
-
         if wanted is not None and wanted > engine.num_rows:
             raise ValueError(f"num_states = {reprlib.repr(num_states)} is too many: H has {engine.num_rows} states")
         if given is not None:
             require_host_free(16 * given, "a polynomial of so many moments")
 
         def work(tried: tuple[float, float]) -> InteriorPairs:
-            a, centre = spectrum.scaling(tried)
-            length = max(256, min(4096, order(1 / a, centre)))
+            # Moments that resolve an eighth of the interval's half width: vectors are filtered for states that may be.
+            a, _ = spectrum.scaling(tried)
+            length = max(256, min(MOST_MOMENTS, math.ceil(16 * math.pi / max(a * (high - low), 1e-7))))
             density = SpectralDensity.of_engine(
                 engine, length, 16, seed, tried, fixed=bounds is not None, progress=run.progress
             )
@@ -218,7 +221,7 @@ def filter_diagonalize(
             states = wanted or math.ceil(OVERSAMPLED * (estimate.value + 2 * estimate.error)) + BESIDE
             states = min(engine.num_rows, states)
             arguments = [low, high, num_states, num_moments, tolerance, seed]
-            return _Filter(engine, low, high, states, order, tolerance, estimate, arguments, run).run(density.bounds)
+            return _Filter(engine, low, high, states, given, tolerance, estimate, arguments, run).run(density)
 
         pairs: InteriorPairs = within_bounds(engine, bounds, work, run)
         return pairs
@@ -233,14 +236,14 @@ class _Filter:
         low: float,
         high: float,
         states: int,
-        order: Any,
+        given: int | None,
         tolerance: float | None,
         estimate: Count,
         arguments: list[Any],
         run: Run,
     ) -> None:
         self.engine, self.low, self.high, self.states = engine, low, high, states
-        self.order, self.tolerance, self.estimate = order, tolerance, estimate
+        self.given, self.tolerance, self.estimate = given, tolerance, estimate
         self.arguments, self.seed, self.call = arguments, arguments[-1], run
         self._require_room(states)
 
@@ -254,13 +257,27 @@ class _Filter:
                 f"{needed:,} bytes and {free:,} are free: take a narrower interval"
             )
 
-    def run(self, bounds: tuple[float, float]) -> InteriorPairs:
+    def _reach(self, density: SpectralDensity) -> float:
+        """Return half the width, around the interval's middle, of one expected to hold as many states as vectors."""
+        middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
+        reach = LEAST_REACH * half
+        for wider in half * np.geomspace(LEAST_REACH, MOST_REACH, 64):
+            found = _counted(density, middle - wider, middle + wider)
+            if found.value + 2 * found.error > self.states - BESIDE:
+                break
+            reach = float(wider)
+        return reach
+
+    def run(self, density: SpectralDensity) -> InteriorPairs:
         """Filter and diagonalize until all pairs in the interval have converged."""
-        engine, xp = self.engine, self.engine.xp
+        engine, xp, bounds = self.engine, self.engine.xp, density.bounds
         a, b = spectrum.scaling(bounds)
+        limit = (self.tolerance or max(1e-10, 64 * float(np.finfo(engine.dtype).eps))) / a
+        reach = self._reach(density)
         ends = (np.array([self.low, self.high]) - b) * a
-        order = self.order(1 / a, b)
-        weights = (_window(ends, order) * reference.jackson_kernel(order))[:, None]
+        # Of what the vectors hold beyond the reach, sqrt(N/R) times as much as of a state, two sweeps leave the limit.
+        ratio = math.sqrt(10 * math.sqrt(engine.num_rows / self.states) / (limit * a))
+        weights = _resonance(ends, reach * a, ratio, self.given)[:, None]
         source = random_source(engine, self.seed)
         held = self.call.length("block", 0)
         if held:
@@ -268,7 +285,6 @@ class _Filter:
         block = xp.zeros((engine.num_rows, held), engine.dtype) if held else source(0, self.states)
         # Vectors made, pairs found in the last sweep, sweeps done.
         counts = np.array([self.states, -1, 0])
-        limit = (self.tolerance or max(1e-10, 64 * float(np.finfo(engine.dtype).eps))) / a
         while counts[2] < MOST_SWEEPS:
             filtered = xp.zeros_like(block)
             widths = np.array([sums_at_once(engine, block, weights)])
@@ -289,7 +305,7 @@ class _Filter:
                 made = int(counts[0])
                 block = xp.concatenate([block, source(made, made + more)], axis=1)
                 counts[0] += more
-            elif settled and found == counts[1]:
+            elif (settled and found == counts[1]) or (found and not (inside & ~good & (residuals < 4 * reach)).any()):
                 if abs(found - self.estimate.value) > 4 * self.estimate.error + 1:
                     break
                 chosen = np.flatnonzero(good)
@@ -332,6 +348,36 @@ def _window(ends: Array, count: int) -> Array:
     upper, lower = np.arccos(np.clip(ends, -1, 1))
     m = np.arange(1, count)
     return np.concatenate([[(upper - lower) / np.pi], 2 * (np.sin(m * upper) - np.sin(m * lower)) / (np.pi * m)])
+
+
+def _resonance(ends: Array, reach: float, ratio: float, count: int | None) -> Array:
+    """Return coefficients of the polynomial that is largest between two scaled energies and small beyond their `reach`.
+
+    Beyond half the width `reach` around their middle it is at most 1/`ratio` of its least value between them; `count`
+    fixes the number of coefficients instead.  T_k of the parabola that maps what lies beyond to [−1, 1].
+    """
+    from scipy.fft import dct
+
+    middle, half = ends.sum() / 2, (ends[1] - ends[0]) / 2
+    far = max(1 + abs(middle), 1.01 * reach)
+
+    def growth(offset: Any) -> Any:
+        return np.arccosh(np.maximum(1, (far**2 + reach**2 - 2 * offset**2) / (far**2 - reach**2)))
+
+    if count is None:
+        degree = max(1, math.ceil(math.acosh(max(2.0, ratio)) / float(growth(half))))
+        require_host_free(128 * degree, "a polynomial of so high a degree")
+    else:
+        degree = max(1, (count - 1) // 2)
+    points = 1 << (2 * degree + 1).bit_length()
+    x = np.cos(np.pi * (np.arange(points) + 0.5) / points) - middle
+    most, here = float(growth(0.0)), growth(x)
+    inner = (1 + np.exp(-2 * degree * here)) / (1 + np.exp(-2 * degree * most)) * np.exp(degree * (here - most))
+    angle = np.arccos(np.clip((far**2 + reach**2 - 2 * x**2) / (far**2 - reach**2), -1, 1))
+    values = np.where(here > 0, inner, np.cos(degree * angle) / math.cosh(min(700.0, degree * most)))
+    c = dct(values, type=2)[: 2 * degree + 1] / points
+    c[0] /= 2
+    return np.asarray(c)
 
 
 def _ends(interval: tuple[float, float]) -> tuple[float, float]:

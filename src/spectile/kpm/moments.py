@@ -11,12 +11,10 @@ import numpy as np
 
 from spectile.core.choice import Candidate, not_taken
 from spectile.core.device import Backend, backends, choose_backend
-from spectile.core.memory import require_host_free
 from spectile.core.options import is_real, number, word
 from spectile.core.placement import Work
 from spectile.core.progress import Progress
 from spectile.kpm import bounds as spectrum
-from spectile.kpm import reference
 from spectile.kpm.operators.adopt import as_operator, vector_dtype
 from spectile.kpm.operators.protocol import PartitionedOperator, lies_on_gpu
 from spectile.kpm.operators.stored import StoredMatrix
@@ -69,6 +67,17 @@ def make_engine(
     dtype = np.result_type(vector_dtype(operator.dtype, complex_vectors), at_least)
     if isinstance(operator, PartitionedOperator):
         return operator.engine(dtype)
+    if _backend_of(operator, backend, dtype, steps, num_vectors) == "cuda":
+        from spectile.kpm.cuda.engine import engine_of
+    else:
+        from spectile.kpm.cpu.engine import engine_of
+    return engine_of(operator, dtype)
+
+
+def _backend_of(
+    operator: Any, backend: Backend, dtype: np.dtype[Any], steps: int | None = None, num_vectors: int = 1
+) -> str:
+    """Return the backend that is to work with an operator."""
     on_gpu = getattr(operator, "on_gpu", False) or lies_on_gpu(operator)
     stored = isinstance(operator, StoredMatrix | TopologicalInsulator)
     word("backend", backend, "auto", "cpu", "cuda")
@@ -78,11 +87,16 @@ def make_engine(
         raise ValueError('H is an operator on a GPU and backend is "cpu": use backend="auto"')
     work = None if steps is None or not stored else lambda: work_of(operator, dtype, steps, num_vectors)
     # A matrix on a GPU is copied for backend="cpu".
-    if choose_backend(backend, on_gpu and backend != "cpu", "kpm", work) == "cuda":
-        from spectile.kpm.cuda.engine import engine_of
-    else:
-        from spectile.kpm.cpu.engine import engine_of
-    return engine_of(operator, dtype)
+    return choose_backend(backend, on_gpu and backend != "cpu", "kpm", work)
+
+
+def where_it_works(H: Any, backend: Backend) -> Any:
+    """Return a stored matrix of the host on the GPU where that is to work with it, and anything else as it is."""
+    held = as_operator(H)
+    if not isinstance(held, StoredMatrix) or held.on_gpu:
+        return H
+    dtype = vector_dtype(held.dtype)
+    return H if _backend_of(held, backend, dtype) == "cpu" else held.csr_on_gpu(dtype)
 
 
 def work_of(operator: Any, dtype: np.dtype[Any], steps: int, num_vectors: int) -> Work:
@@ -134,7 +148,11 @@ def candidates_of(engine: Engine, num_vectors: int) -> list[Candidate]:
 
 
 def advance_watched(
-    recursion: Recursion, etas: Array, num_moments: int, progress: Progress | None = None
+    recursion: Recursion,
+    etas: Array,
+    num_moments: int,
+    progress: Progress | None = None,
+    after: Callable[[Array], None] = lambda etas: None,
 ) -> tuple[Array, bool]:
     """Advance a recursion to `num_moments` moments; stop where a norm shows an eigenvalue outside [−1, 1].
 
@@ -148,6 +166,8 @@ def advance_watched(
         M.
     progress : Progress or None
         What counts the products of H with a vector.
+    after : callable
+        Gets the scalar products so far whenever they have been found to be inside.
 
     Returns
     -------
@@ -172,63 +192,8 @@ def advance_watched(
             if not np.isfinite(etas[:2]).all():
                 raise ValueError(OUT_OF_RANGE)
             return etas, False
+        after(etas)
     return etas, True
-
-
-def moments_of(
-    engine: Engine,
-    vectors: Callable[[int, int], Array],
-    count: int,
-    num_moments: int | Callable[[float], int],
-    bounds: tuple[float, float] | None,
-    progress: Progress,
-) -> tuple[Array, tuple[float, float]]:
-    """Return the moments of given vectors, and the bounds of the spectrum that they are scaled to.
-
-    Parameters
-    ----------
-    engine : Engine
-        H.
-    vectors : callable
-        ``vectors(first, stop)`` returns some of the start vectors, shape (N, stop - first).
-    count : int
-        K, start vectors.
-    num_moments : int or callable
-        M, or what gives it for half the width of the expansion.
-    bounds : (float, float) or None
-        Bounds of the spectrum; found if None.
-    progress : Progress
-        What counts the products of H with a vector.
-
-    Returns
-    -------
-    ndarray, shape (M, K), and (float, float)
-    """
-    if not callable(num_moments):
-        require_host_free(16 * count * num_moments, f"the moments of {count:,} vectors")
-    engine.check_hermitian()
-    fixed = bounds is not None
-    bounds = spectrum.given_or_found(engine, bounds)
-    # The vectors themselves lie beside their states until these begin.
-    width = min(MAX_BLOCK, max(1, engine.capacity() // 2))
-    for attempt in range(MAX_WIDENINGS):
-        a, b = spectrum.scaling(bounds)
-        length = num_moments(1 / a) if callable(num_moments) else num_moments
-        require_host_free(16 * count * length, f"the moments of {count:,} vectors")
-        columns = []
-        progress.total = progress.done + count * -(-length // 2)
-        for first in range(0, count, width):
-            recursion = engine.start(vectors(first, min(count, first + width)), a, b)
-            etas, inside = advance_watched(recursion, np.empty((0, recursion.num_vectors)), length, progress)
-            if not inside:
-                break
-            columns.append(reference.moments_from_etas(etas[:length]))
-        else:
-            return np.concatenate(columns, axis=1), bounds
-        if fixed:
-            raise ValueError(f"the spectrum leaves the given bounds {bounds}: give wider ones, or bounds=None")
-        bounds = spectrum.widened(bounds, attempt)
-    raise ValueError(NO_BOUNDS)
 
 
 def check_counts(num_moments: int, num_vectors: int) -> tuple[int, int]:

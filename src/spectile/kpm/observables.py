@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from spectile.core.options import numbers
 from spectile.kpm import reference
-from spectile.kpm.operators.adopt import as_operator, whole_csr
-from spectile.kpm.operators.protocol import NO_ENTRIES, PartitionedOperator, lies_on_gpu, on_host
+from spectile.kpm.operators.adopt import as_operator, vector_dtype, whole_csr
+from spectile.kpm.operators.protocol import NO_ENTRIES, PartitionedOperator, lies_on_gpu, namespace, on_host
 from spectile.kpm.operators.stored import StoredMatrix
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from spectile.kpm.types import Array, Engine
@@ -66,8 +66,13 @@ class Observable:
 
     def _hold(self, held: StoredMatrix) -> None:
         dtype = np.result_type(held.dtype, self._engine.dtype)
-        matrix = held.on_host().csr(dtype)
-        if not np.isfinite(matrix.data).all():
+        xp = self._engine.xp
+        if xp is np:
+            matrix = held.on_host().csr(dtype)
+        else:
+            matrix = held.csr_on_gpu(dtype)
+            matrix.sum_duplicates()
+        if not xp.isfinite(matrix.data).all():
             raise ValueError(f"{self._name} holds NaN or infinity: every entry must be a finite number")
         if dtype.kind == "c" and self._engine.dtype.kind != "c":
             if not matrix.data.real.any():
@@ -76,12 +81,7 @@ class Observable:
                 matrix = _with_data(matrix, matrix.data.real)
         self._matrix, self._adjoint = matrix, matrix.conj().T.tocsr()
         other = matrix - self._adjoint if self.factor == 1 else matrix + self._adjoint
-        size = float(abs(matrix.data).max(initial=0.0))
-        self.hermitian = float(abs(other.data).max(initial=0.0)) <= 1024 * float(np.finfo(dtype).eps) * size
-        if self._engine.xp is not np:
-            from cupyx.scipy import sparse
-
-            self._matrix, self._adjoint = (sparse.csr_matrix(each) for each in (self._matrix, self._adjoint))
+        self.hermitian = _largest(other) <= 1024 * float(np.finfo(dtype).eps) * _largest(matrix)
 
     def __call__(self, block: Any) -> Any:
         """Return the operator over `factor` times a block, shape (N, R)."""
@@ -148,8 +148,8 @@ def velocity(H: Any, direction: str, positions: npt.ArrayLike, *, periods: npt.A
 
     Returns
     -------
-    csr_array or DistributedMatrix, complex, shape (N, N)
-        Hermitian, on the host, spread over ranks as H is.
+    csr_array, cupyx csr_matrix or DistributedMatrix, complex, shape (N, N)
+        Hermitian, on the host or on a GPU or spread over ranks as H is.
 
     Raises
     ------
@@ -180,18 +180,20 @@ def velocity(H: Any, direction: str, positions: npt.ArrayLike, *, periods: npt.A
         raise ValueError(f'direction={direction!r} is none of the {r.shape[1]} axes of the positions: take "x" first')
 
     def entries(matrix: Any, first: int) -> Any:
-        row = first + np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-        hops = r[matrix.indices] - r[row]
+        sites = namespace(matrix.data).asarray(r)
+        hops = sites[matrix.indices] - sites[first + matrix.tocoo(copy=False).row]
         if periods is not None:
             hops = _shortest(hops, periods, matrix.data != 0)
         return _with_data(matrix, 1j * matrix.data * hops[:, axis].astype(matrix.data.real.dtype))
 
     if isinstance(operator, PartitionedOperator):
         return operator.derived(entries)
+    if isinstance(operator, StoredMatrix) and operator.on_gpu:
+        return entries(operator.csr(vector_dtype(operator.dtype)), 0)
     return entries(whole_csr(operator if isinstance(operator, TopologicalInsulator) else operator.matrix), 0)
 
 
-def _shortest(hops: Array, periods: npt.ArrayLike, there: Array) -> Array:
+def _shortest(hops: Any, periods: npt.ArrayLike, there: Any) -> Any:
     """Return the shortest images of hops, shape (K, d); `there` says which of them must have but one."""
     lattice = np.atleast_2d(numbers("periods", periods))
     if lattice.ndim != 2 or lattice.shape[1] != hops.shape[1] or not np.isfinite(lattice).all():
@@ -223,16 +225,17 @@ def _reduced(lattice: Array) -> Array:
     return vectors
 
 
-def _shortest_of(hops: Array, lattice: Array, there: Array) -> Array:
+def _shortest_of(hops: Any, lattice: Array, there: Any) -> Any:
     """Return the same by comparing each hop with the images around it."""
-    hops = hops - np.round(hops @ np.linalg.pinv(lattice)) @ lattice
+    xp: Any = namespace(hops)
+    hops = hops - xp.round(hops @ xp.asarray(np.linalg.pinv(lattice))) @ xp.asarray(lattice)
     best, lengths = hops.copy(), (hops**2).sum(axis=1)
-    second = np.full(len(hops), np.inf)
+    second = xp.full(len(hops), np.inf)
     for shift in itertools.product((-1, 0, 1), repeat=len(lattice)):
         if any(shift):
-            image = hops + np.array(shift) @ lattice
+            image = hops + xp.asarray(np.array(shift) @ lattice)
             length = (image**2).sum(axis=1)
-            second = np.minimum(second, np.maximum(length, lengths))
+            second = xp.minimum(second, xp.maximum(length, lengths))
             closer = length < lengths
             best[closer], lengths[closer] = image[closer], length[closer]
     if (there & (second < lengths * (1 + 1e-9)) & (lengths > 0)).any():
@@ -240,6 +243,12 @@ def _shortest_of(hops: Array, lattice: Array, there: Array) -> Array:
     return best
 
 
-def _with_data(matrix: Any, data: Array) -> Any:
+def _largest(matrix: Any) -> float:
+    """Return the largest modulus of a matrix's entries."""
+    return float(abs(matrix.data).max()) if matrix.nnz else 0.0
+
+
+def _with_data(matrix: Any, data: Any) -> Any:
     """Return a CSR matrix of the same places with other values."""
-    return type(matrix)((np.ascontiguousarray(data), matrix.indices, matrix.indptr), shape=matrix.shape)
+    values = namespace(data).ascontiguousarray(data)
+    return type(matrix)((values, matrix.indices, matrix.indptr), shape=matrix.shape)

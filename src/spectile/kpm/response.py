@@ -29,7 +29,7 @@ from spectile.kpm.iterator import (
     room_for_vectors,
     within_bounds,
 )
-from spectile.kpm.moments import check_counts, make_engine, positive_number, whole_number
+from spectile.kpm.moments import check_counts, make_engine, positive_number, where_it_works, whole_number
 from spectile.kpm.observables import Observable, velocity
 from spectile.kpm.operators.protocol import on_host
 from spectile.kpm.types import Array, Engine, Kernel
@@ -40,6 +40,8 @@ SHARE = 0.7
 #: Vectors of a block that are kept on the right: so many at least, so many where there is room, as larger products are
 #: nearer a GPU's peak; and those that exist beside all that are kept.
 RIGHT, MOST_RIGHT, BESIDE = 64, 256, 12
+#: Columns of a product's tile: others than whole tiles take as long as them.
+WHOLE = 128
 #: By how much the bounds are widened on either side, so that damped edges of a spectrum are integrated to their ends.
 MARGIN = 0.06
 #: Products of energies and moments that are made at a time.
@@ -316,6 +318,8 @@ class _Expansion:
         # Vectors of either kind that are kept: as many on the left as possible, fewer on the right.
         held = memory // (n * width * max(kind.itemsize for kind in kinds)) - BESIDE
         right_count = max(1, min(RIGHT, count, held // 3), min(MOST_RIGHT, count, held - count))
+        if right_count > WHOLE:
+            right_count -= right_count % WHOLE
         left_count = max(1, min(count, held - right_count))
         pieces = [slice(k, min(k + right_count, count)) for k in range(0, count, right_count)]
         chunks = [slice(m, min(m + left_count, count)) for m in range(0, count, left_count)]
@@ -655,6 +659,8 @@ def conductivity(
     >>> float(round(sigma(5.0), 9)), bool(sigma(0.0) > 10)
     (0.0, True)
     """
+    if isinstance(alpha, str) or isinstance(beta, str):
+        H = where_it_works(H, backend)  # its velocities are made there, too
     operators: list[Any] = []
     for name, direction in (("alpha", alpha), ("beta", beta)):
         if operators and isinstance(alpha, str) and alpha == direction:

@@ -30,6 +30,7 @@ from spectile.kpm import (
     spectral_function,
 )
 from spectile.kpm.checkpoint import Run
+from spectile.kpm.cpu.operator import CpuRecursion
 from spectile.kpm.iterator import Terms
 from spectile.kpm.operators.lattices import anderson, graphene
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
@@ -54,6 +55,13 @@ CALLS = {
         **o,
     ).correlator.moments_by_vector,
     "filter_diagonalize": lambda **o: np.vstack(filter_diagonalize(H, (1.0, 3.0), rng=2, backend="cpu", **o)[:2]),
+    "ldos": lambda **o: ldos(H, range(5), 300, backend="cpu", **o).moments,
+    "ldos of an operator": lambda **o: ldos(H, range(5), 150, operator=abs(H), backend="cpu", **o).moments,
+    "spectral_function": lambda **o: spectral_function(
+        H, [[0.1] * 3, [0.4] * 3], PLACES, num_moments=300, backend="cpu", **o
+    ).moments,
+    "kpm_dos of an operator": lambda **o: kpm_dos(H, 150, 3, rng=4, operator=H, backend="cpu", **o).moments,
+    "kpm_dos of vectors": lambda **o: kpm_dos(H, 300, vectors=STATES, mean=False, backend="cpu", **o).moments,
 }  # fmt: skip
 
 
@@ -87,16 +95,17 @@ def ended(monkeypatch, call, number):
     return False
 
 
-NARROW = ["evolve", "greens_function", "greens_function columns", "correlator"]
+NARROW = ["evolve", "greens_function", "greens_function columns", "correlator", "ldos", "kpm_dos of an operator"]
 
 
 @pytest.mark.parametrize(("name", "narrow"), [*((name, False) for name in CALLS), *((name, True) for name in NARROW)])
 def test_a_call_that_is_ended_goes_on_to_the_same_bits(name, narrow, tmp_path, monkeypatch):
     path, call = tmp_path / "run.npz", CALLS[name]
+    step = (CpuRecursion, "advance") if name in ("ldos", "spectral_function", "kpm_dos of vectors") else (Terms, "step")
     if narrow:
         monkeypatch.setattr("spectile.kpm.iterator.MAX_BLOCK", 2)
     with monkeypatch.context() as once:
-        steps = calls_of(once, Terms, "step")
+        steps = calls_of(once, *step)
         exact = call()
     with monkeypatch.context() as once:
         pauses = calls_of(once, Run, "pause")
@@ -107,7 +116,7 @@ def test_a_call_that_is_ended_goes_on_to_the_same_bits(name, narrow, tmp_path, m
         assert ended(monkeypatch, lambda: call(checkpoint=path), number)
         assert signal.getsignal(signal.SIGTERM) is handler and path.exists()
         with monkeypatch.context() as once:
-            again = calls_of(once, Terms, "step")
+            again = calls_of(once, *step)
             np.testing.assert_array_equal(call(checkpoint=path), exact)
         assert not list(tmp_path.iterdir())
         assert len(again) < len(steps) or number == 1 or name in ("correlator", "conductivity")
@@ -383,7 +392,7 @@ def test_all_functions_that_may_take_long_have_both(monkeypatch):
         taken = inspect.signature(function).parameters if inspect.isfunction(function) else {}
         if "bounds" in taken and name != "explain":
             assert taken["progress"].default is True, name
-            assert ("checkpoint" in taken) == (name not in ("chebyshev", "count", "ldos", "spectral_function")), name
+            assert ("checkpoint" in taken) == (name not in ("chebyshev", "count")), name
     with pytest.raises(TypeError, match="progress = 'loudly' is no truth value"):
         evolve(H, STATES, 1.0, progress="loudly")
 

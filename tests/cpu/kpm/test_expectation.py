@@ -184,7 +184,6 @@ def test_bad_input_is_one_sentence(tmp_path):
         (dict(operator=np.eye(3)), "operator has shape"),
         (dict(vectors=np.ones((3, 1))), "one row for each of the 125"),
         (dict(vectors=lambda n: np.ones(3)), "one row for each of the 125"),
-        (dict(operator=REAL, checkpoint=tmp_path / "state"), "leave out operator"),
         (dict(energy_resolution=0), "energy_resolution = 0"),
         (dict(operator=REAL, energy_resolution=-1.0), "energy_resolution = -1"),
         (dict(operator=REAL, bounds=(-1, 1)), "leaves the"),
