@@ -26,7 +26,7 @@ NOT_RECORDED = {
     r"|accuracy_8192_(exponential_1d_fp32|\w+_2d_fp64|gaussian_1d_fp32)",
     "tsparse": "",
     "evd": "",
-    "kpm": r"film_.*",
+    "kpm": r"film_.*|conductivity_.*",
 }
 
 

@@ -18,7 +18,8 @@ from spectile_study.cases.kpm.together import NaiveTogether
 
 ROWS = read_sheet("config/kpm.tsv", "workflow/schemas/kpm.schema.yaml")
 ONCE = ("functions_16x16x10", "step_16x16x10_r4", "cache_4x4x10_r16", "threads_16x16x10_2", "dos_16x16x10",
-    "matrix_graphene_quick", "matrix_anderson_quick", "matrix_hopping_quick", "matrix_wannier_quick")  # fmt: skip
+    "matrix_graphene_quick", "matrix_anderson_quick", "matrix_hopping_quick", "matrix_wannier_quick",
+    "conductivity_quick")  # fmt: skip
 
 
 @pytest.mark.parametrize("case", ONCE)
@@ -140,6 +141,8 @@ def test_every_paper_row_has_a_study_and_its_parameters():
         assert row["study"] in cases._STUDIES
         if row["study"] == "matrix":
             assert None not in (row["matrix"], row["rows"], row["num_vectors"], row["num_moments"])
+        elif row["study"] == "conductivity":
+            assert None not in (row["rows"], row["num_vectors"], row["num_moments"])
         elif row["study"] not in ("machine", "host_machine"):
             assert None not in (row["nx"], row["ny"], row["nz"])
 
