@@ -216,7 +216,7 @@ class StoredRecursion:
 
         etas = self._plain.collect() + (self._summing.collect() if self._summing else [])
         found = cupy.concatenate(etas).get() if etas else np.empty((0, 2, self.width))
-        return np.asarray(found.reshape(2 * len(found), -1)[:, : self.num_vectors])
+        return np.asarray(found.reshape(2 * len(found), self.width)[:, : self.num_vectors])
 
     def advance(self, steps: int) -> Array:
         """Apply H̃ `steps` times and return the scalar products, shape (2 * steps, R)."""
