@@ -15,7 +15,6 @@ from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
 from spectile.kpm.checkpoint import Run
 from spectile.kpm.curves import SpectralCurves, damping
-from spectile.kpm.functions import slices_of
 from spectile.kpm.iterator import (
     OutsideBoundsError,
     Terms,
@@ -23,6 +22,7 @@ from spectile.kpm.iterator import (
     columns_at_once,
     given_vectors,
     is_doubled,
+    slices_of,
     within_bounds,
 )
 from spectile.kpm.moments import LOOK_STEPS, advance_watched, whole_number

@@ -17,7 +17,15 @@ from spectile.core.memory import require_host_free
 from spectile.core.options import number, numbers
 from spectile.kpm import bounds as spectrum
 from spectile.kpm.checkpoint import Run
-from spectile.kpm.iterator import TOGETHER, Terms, columns_at_once, engine_for, is_doubled, within_bounds
+from spectile.kpm.iterator import (
+    TOGETHER,
+    Terms,
+    columns_at_once,
+    engine_for,
+    is_doubled,
+    slices_of,
+    within_bounds,
+)
 from spectile.kpm.moments import make_engine, positive_number, whole_number
 from spectile.kpm.operators.protocol import namespace, on_host
 from spectile.kpm.types import Array, Engine
@@ -461,11 +469,6 @@ def sums_at_once(engine: Engine, vectors: Any, coefficients: Array) -> int:
     """Return of how many vectors :func:`column_sums` finds room for the sums at once."""
     doubled = 2 if is_doubled(engine, vectors) else 1
     return columns_at_once(engine, doubled * (2 + TOGETHER + 6 * coefficients.shape[1]) / 2)
-
-
-def slices_of(count: int, width: int) -> list[slice]:
-    """Return slices of at most `width` that cover `count` places."""
-    return [slice(first, min(first + int(width), count)) for first in range(0, count, int(width))]
 
 
 def column_sums(

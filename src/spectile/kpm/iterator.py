@@ -494,6 +494,11 @@ def columns_at_once(engine: Engine, states: float) -> int:
     return max(1, min(MAX_BLOCK, int(engine.capacity() / states)))
 
 
+def slices_of(count: int, width: int) -> list[slice]:
+    """Return slices of at most `width` that cover `count` places."""
+    return [slice(first, min(first + int(width), count)) for first in range(0, count, int(width))]
+
+
 def random_source(engine: Engine, seed: int) -> Callable[[int, int], Any]:
     """Return ``source(first, stop)``: the random vectors of these numbers, where the engine works."""
 
