@@ -16,6 +16,11 @@ settings.register_profile(
 )
 settings.load_profile("spectile")
 
+# What JAX compiles here runs once on a few numbers: programs of these tests, too, take XLA's quickest way.
+os.environ["XLA_FLAGS"] = " ".join(
+    [os.environ.get("XLA_FLAGS", ""), "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"]
+).strip()
+
 # Open MPI refuses to start ranks as root, as containers do, unless told twice.
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 

@@ -407,11 +407,12 @@ def test_each_gpu_backend_covers_ampere_hopper_blackwell(package: str) -> None:
 def test_units_are_compiled_side_by_side_and_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_module, "describe", lambda: TABLE["H200"])
     monkeypatch.setattr(compile_module, "actual_arch", lambda: "sm_90")
-    together = threading.Barrier(2, timeout=120)
+    together, looked_at = threading.Barrier(2, timeout=120), threading.Event()
     compiled = []
 
     def cubin(unit: Unit, arch: str) -> bytes:
         together.wait()
+        assert looked_at.wait(120)
         compiled.append((unit.defines["N"], arch))
         return b"code"
 
@@ -420,6 +421,7 @@ def test_units_are_compiled_side_by_side_and_once(cache: Path, monkeypatch: pyte
     compile_module.prepare(*units)
     assert all(map(compile_module.is_compiling, units))
     compile_module.prepare(*units)
+    looked_at.set()
     assert {_image(unit, "sm_90a", "cubin") for unit in units} == {b"code"}
     assert not any(map(compile_module.is_compiling, units)) and not compile_module._UNDER_WAY
     assert sorted(compiled) == [("0", "sm_90a"), ("1", "sm_90a")]

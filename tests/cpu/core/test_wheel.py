@@ -47,7 +47,7 @@ def python(wheel, tmp_path_factory):
     folder = tmp_path_factory.mktemp("empty") / "venv"
     venv.create(folder)
     python = folder / "bin/python"
-    pip("--python", str(python), "install", str(wheel))
+    pip("--python", str(python), "install", "--no-compile", str(wheel))
     return python
 
 

@@ -45,7 +45,7 @@ def assert_product(C, A, B, precision="float64"):
     np.testing.assert_array_equal(C.indptr, expected.indptr)
     np.testing.assert_array_equal(C.indices, expected.indices)
     bound = error_bound(A, B, precision=precision)
-    exact = np.asarray((A.astype(np.longdouble).toarray()) @ (B.astype(np.longdouble).toarray()))
+    exact = (sp.csr_array(A.astype(np.longdouble)) @ sp.csr_array(B.astype(np.longdouble))).toarray()
     rows = np.repeat(np.arange(C.shape[0]), np.diff(C.indptr))
     error = np.abs(C.data - exact[rows, C.indices])
     assert (error <= bound.data).all(), (error / bound.data).max()

@@ -1,12 +1,14 @@
 #pragma once
 // As much of CUDA and of core/ptx.cuh as the searches need, on one thread of the host: each CUDA thread has a stack of its
 // own and gives way to the others where it waits for them.
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -36,15 +38,15 @@ struct HostBlock {
   std::vector<unsigned char> memory, dynamic;
 };
 struct HostThread {
-  ucontext_t context;
+  jmp_buf place;
   unsigned number, block;
-  bool done = false;
+  bool begun = false, done = false;
   int waits = 0, turn = 0, slot = 0;  // for nobody, its block or its warp
-  std::vector<char> stack;
 };
 static std::vector<HostThread> threads;
 static std::vector<HostBlock> blocks;
-static ucontext_t scheduler;
+static std::vector<std::unique_ptr<char[]>> stacks;  // kept from launch to launch
+static jmp_buf scheduler;
 static size_t current;
 static unsigned per_block;
 
@@ -53,7 +55,7 @@ static HostBlock& own_block() { return blocks[self().block]; }
 static HostWarp& own_warp() { return own_block().warps[self().number / 32]; }
 static void give_way(int waits, int turn) {
   self().waits = waits, self().turn = turn;
-  swapcontext(&self().context, &scheduler);
+  if (!_setjmp(self().place)) _longjmp(scheduler, 1);
 }
 
 static void __syncthreads() {
@@ -162,7 +164,8 @@ static void commit_copies() {}
 template <int kLeft>
 void wait_copies() {}
 
-// Run a kernel; whether every thread came to its end.
+// Run a kernel; whether every thread came to its end.  A context is made where a thread begins; from then on jumps, which
+// ask nothing of the system, lead from stack to stack.
 template <typename Kernel>
 bool launch(Kernel kernel, unsigned grid, unsigned count, size_t shared_bytes) {
   static Kernel* running;
@@ -173,22 +176,11 @@ bool launch(Kernel kernel, unsigned grid, unsigned count, size_t shared_bytes) {
     block.warps.resize(count / 32);
     block.memory.assign(1 << 16, 0xff), block.dynamic.assign(shared_bytes, 0xff);
   }
-  threads.clear();
-  threads.resize(static_cast<size_t>(grid) * count);
+  constexpr size_t kStack = 1 << 15;
+  threads.assign(static_cast<size_t>(grid) * count, HostThread());
   for (size_t i = 0; i < threads.size(); ++i) {
-    HostThread& thread = threads[i];
-    thread.number = i % count, thread.block = i / count;
-    thread.stack.resize(1 << 15);
-    getcontext(&thread.context);
-    thread.context.uc_stack.ss_sp = thread.stack.data(), thread.context.uc_stack.ss_size = thread.stack.size();
-    makecontext(
-        &thread.context,
-        +[] {
-          (*running)();
-          self().done = true;
-          give_way(0, 0);
-        },
-        0);
+    threads[i].number = i % count, threads[i].block = i / count;
+    if (i == stacks.size()) stacks.emplace_back(new char[kStack]);
   }
   for (size_t left = threads.size(); left > 0;) {
     bool any = false;
@@ -198,8 +190,23 @@ bool launch(Kernel kernel, unsigned grid, unsigned count, size_t shared_bytes) {
           (thread.waits == 2 && own_warp().turn == thread.turn))
         continue;
       threadIdx.x = thread.number, blockIdx.x = thread.block, any = true;
-      swapcontext(&scheduler, &thread.context);
-      left -= thread.done;
+      if (!_setjmp(scheduler)) {
+        if (thread.begun) _longjmp(thread.place, 1);
+        thread.begun = true;
+        ucontext_t first;
+        getcontext(&first);
+        first.uc_stack.ss_sp = stacks[current].get(), first.uc_stack.ss_size = kStack;
+        makecontext(
+            &first,
+            +[] {
+              (*running)();
+              self().done = true;
+              give_way(0, 0);
+            },
+            0);
+        setcontext(&first);
+      }
+      left -= self().done;
     }
     if (!any) return false;
   }
