@@ -256,7 +256,7 @@ def sturm_lanes(count: int, device: Device) -> int:
 PANEL_THREADS = 512  # most threads, and rows, of a block in the panel kernel
 PANEL_FEW = (64, 128)
 DIRECT_COLUMNS = 4  # least columns of a block of reduction/direct.cu, but for the last
-DIRECT_SIZES = ((128, 4), (256, 4), (512, 4), (512, 6))  # threads there, and rows of each
+DIRECT_SIZES = ((128, 2), (128, 4), (256, 4), (256, 8))  # threads there, and rows of each
 SWEEP_GROUP = 64  # sweeps applied together: GROUP of back/sweeps.cu
 TILE_SWEEPS = 32  # WIDTH of back/sweeps.cu
 TILES = SWEEP_GROUP // TILE_SWEEPS

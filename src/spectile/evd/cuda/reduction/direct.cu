@@ -25,14 +25,16 @@ struct Step {
 
 // Bring `count` columns, ld apart in memory and `apart` in the matrix from column j on, up to date, and multiply them with v: one
 // sum for each warp and column.  The first is a message where `next` is not null.
-__device__ __forceinline__ void multiply_columns(const Step& step, scalar_t* columns, long long ld, int count, int j, int apart,
-                                                 uint4* next, scalar_t* sums) {
+__device__ __forceinline__ void multiply_columns(const Step& step, scalar_t* columns, int ld, int count, int j, int apart, uint4* next,
+                                                 scalar_t* sums) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     for (; count > 0; count -= TOGETHER) {
         scalar_t sum[TOGETHER], wc[TOGETHER], vc[TOGETHER];
+        int offset[TOGETHER];  // past the last column that one again, which then is stored twice alike
 #pragma unroll
         for (int c = 0; c < TOGETHER; ++c) {
-            const int column = j + min(c, count - 1) * apart;
+            const int own = min(c, count - 1), column = j + own * apart;
+            offset[c] = own * ld;
             sum[c] = zero();
             wc[c] = negative(conj(step.w[column]));
             vc[c] = negative(conj(step.before[column]));
@@ -43,14 +45,16 @@ __device__ __forceinline__ void multiply_columns(const Step& step, scalar_t* col
             if (i >= step.n) break;
             const scalar_t vi = step.before[i], wi = step.w[i], ni = step.v[i];
             scalar_t* row = columns + i;
+            scalar_t value[TOGETHER];
 #pragma unroll
-            for (int c = 0; c < TOGETHER; ++c)
-                if (c < count) {
-                    const scalar_t value = fma_(vi, wc[c], fma_(wi, vc[c], row[c * ld]));
-                    row[c * ld] = value;
-                    if (c == 0 && next != nullptr) send(next, i, value, step.tag);
-                    sum[c] = fma_(conj(value), ni, sum[c]);
-                }
+            for (int c = 0; c < TOGETHER; ++c) value[c] = row[offset[c]];
+#pragma unroll
+            for (int c = 0; c < TOGETHER; ++c) value[c] = fma_(vi, wc[c], fma_(wi, vc[c], value[c]));
+            if (next != nullptr) send(next, i, value[0], step.tag);
+#pragma unroll
+            for (int c = 0; c < TOGETHER; ++c) row[offset[c]] = value[c];
+#pragma unroll
+            for (int c = 0; c < TOGETHER; ++c) sum[c] = fma_(conj(value[c]), ni, sum[c]);
         }
         fold<TOGETHER / 2>(sum, lane);
 #pragma unroll
@@ -73,6 +77,26 @@ __device__ __forceinline__ real_t block_sum(real_t x, real_t* parts) {
 #pragma unroll
     for (int w = 4; w < WARPS; ++w) sum[w & 3] += parts[w];
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+// Receive rows of y and of the next column, R of them this warp has, all on their way at the same time.
+template <int R>
+__device__ __forceinline__ void receive(int rows, const uint4* products, const uint4* next, const Step& step, scalar_t (&y)[ROWS],
+                                        scalar_t (&x)[ROWS]) {
+    if (rows == R) {
+        bool arrived;
+        do {
+            arrived = true;
+#pragma unroll
+            for (int t = 0; t < R; ++t) {
+                const int i = min(step.top + t * DIRECT_THREADS, step.n - 1);
+                arrived &= try_receive(next, i, step.tag, x[t]);
+                arrived &= try_receive(products, i, step.tag, y[t]);
+            }
+        } while (!arrived);
+    } else if constexpr (R > 1) {
+        receive<R - 1>(rows, products, next, step, y, x);
+    }
 }
 
 // a: n x n, both triangles, overwritten; with `keep` the reflectors come below its subdiagonal.  d, e: of the result;
@@ -141,19 +165,11 @@ extern "C" __global__ void __launch_bounds__(DIRECT_THREADS, 1) tridiagonalize(s
         if (!writes && block + (own - 1) * blocks <= k + 1) return;
 
         scalar_t y[ROWS];
-        bool arrived;
-        do {
-            arrived = true;
+        const int reach = n - (top - (thread & 31)), rows = reach > 0 ? (reach + DIRECT_THREADS - 1) / DIRECT_THREADS : 0;
+        receive<ROWS>(rows, products, next, step, y, x);
 #pragma unroll
-            for (int t = 0; t < ROWS; ++t) {
-                const int i = top + t * DIRECT_THREADS;
-                y[t] = x[t] = zero();
-                if (i < n) {
-                    arrived &= try_receive(next, i, tag, x[t]);
-                    arrived &= try_receive(products, i, tag, y[t]);
-                }
-            }
-        } while (!arrived);
+        for (int t = 0; t < ROWS; ++t)
+            if (top + t * DIRECT_THREADS >= n) y[t] = x[t] = zero();
         real_t inner = 0;  // v^H y, of a Hermitian matrix
 #pragma unroll
         for (int t = 0; t < ROWS; ++t)
