@@ -32,7 +32,7 @@ def chosen_by(header, stem):
     """Return a library of the functions that choose a bin, with a header of other bins perhaps."""
     source = units.ANALYSIS.source() + units.PLACE["float64"].source()
     header = header.replace("namespace {", "").rpartition("}")[0].replace("__forceinline__", "inline")
-    slots = re.findall(r"constexpr int (?:NO_BITMAP|MANY_PRODUCTS|FEW_PRODUCTS) = -?\d+;", source)
+    slots = re.findall(r"constexpr int (?:NO_BITMAP|MANY_PRODUCTS|HUB_ROW|FEW_PRODUCTS) = -?\d+;", source)
     functions = [whole_function(name, source) for name in FUNCTIONS]
     text = "\n".join([header, *dict.fromkeys(slots), *functions])
     text = text.replace("__device__", "static").replace("__forceinline__", "inline")
@@ -62,11 +62,13 @@ namespace c {
 struct VALUE { double x, y; };
 FUNCTIONS
 }
-extern "C" int symbolic(unsigned long long products, int span) { return d::symbolic_bin(products, span); }
-extern "C" int numeric(int size, int entries, int span, int slot, int shared, int* need) {
-    return size == 4 ? f::numeric_bin(entries, span, slot, shared, need)
-         : size == 8 ? d::numeric_bin(entries, span, slot, shared, need)
-                     : c::numeric_bin(entries, span, slot, shared, need);
+extern "C" int symbolic(unsigned long long products, int span, int length) {
+    return d::symbolic_bin(products, span, length);
+}
+extern "C" int numeric(int size, int entries, int span, int slot, int sorted, int shared, int* need) {
+    return size == 4 ? f::numeric_bin(entries, span, slot, sorted, shared, need)
+         : size == 8 ? d::numeric_bin(entries, span, slot, sorted, shared, need)
+                     : c::numeric_bin(entries, span, slot, sorted, shared, need);
 }
 """
 
@@ -112,9 +114,10 @@ def random_rows(count):
 @pytest.mark.parametrize("itemsize", [4, 8, 16])
 def test_every_row_has_a_bin_that_holds_it(device_code, device, itemsize):
     limit = choose.shared_limit(device, itemsize)
-    assert device_code.symbolic(ctypes.c_ulonglong(0), 0) == -1
-    for products, span, entries in random_rows(4000):
-        symbolic = bins.SYMBOLIC[device_code.symbolic(ctypes.c_ulonglong(products), span)]
+    assert device_code.symbolic(ctypes.c_ulonglong(0), 0, 0) == -1
+    for number, (products, span, entries) in enumerate(random_rows(4000)):
+        length = min(products, 1 if number % 3 else 10 ** (number % 7))
+        symbolic = bins.SYMBOLIC[device_code.symbolic(ctypes.c_ulonglong(products), span, length)]
         most = min(products, span)
         if symbolic.family == "sort":
             lanes = symbolic.lanes
@@ -122,14 +125,19 @@ def test_every_row_has_a_bin_that_holds_it(device_code, device, itemsize):
             assert lanes == 4 or products > 2 * lanes, "the smallest group that holds the row"
         elif symbolic.family == "window":
             assert span <= 32 * symbolic.words and products < CONSTANTS["BLOCK_PRODUCTS"]
-        elif symbolic.family == "block":
+        elif symbolic.family in ("block", "hub"):
             assert choose.blocks_possible(span, min(products, 2**62))
+            steps = length + products // CONSTANTS["STEP_PRODUCTS"]
+            assert (symbolic.family == "hub") == (steps >= CONSTANTS["HUB_STEPS"])
         else:
             assert most < symbolic.words, "a table that is full is searched for ever"
         need = ctypes.c_int()
-        slot = {"window": 0, "sort": -3 - SORTS.index(symbolic.name) if symbolic.family == "sort" else 0}
+        slot = {"window": 0, "sort": -4 - SORTS.index(symbolic.name) if symbolic.family == "sort" else 0, "hub": -3}
         slot = slot.get(symbolic.family, -2 if products >= CONSTANTS["BLOCK_PRODUCTS"] else -1)
-        chosen = bins.NUMERIC[device_code.numeric(itemsize, entries, span, slot, limit, ctypes.byref(need))]
+        given = itemsize, entries, span, slot
+        if symbolic.family == "hub":
+            assert device_code.numeric(*given, True, limit, ctypes.byref(need)) == -1 and not need.value
+        chosen = bins.NUMERIC[device_code.numeric(*given, symbolic.family != "hub", limit, ctypes.byref(need))]
         words = -(-span // 32)
         if chosen.family == "sort":
             assert symbolic.name == chosen.name and products <= chosen.products
@@ -154,9 +162,9 @@ def test_a_bin_that_is_declared_is_known_to_the_kernels(tmp_path):
         chosen_by(shared.header(numeric=numeric), tmp_path / str(len(numeric))) for numeric in (bins.NUMERIC, more)
     )
     for entries in (1, 512, 513, 1024, 1025):
-        for slot in (-1, -2, -4, 0):
+        for slot in (-1, -2, -5, 0):
             was, now = (
-                listed[library.numeric(8, entries, 2**20, slot, 2**16, ctypes.byref(ctypes.c_int()))].name
+                listed[library.numeric(8, entries, 2**20, slot, 0, 2**16, ctypes.byref(ctypes.c_int()))].name
                 for library, listed in ((before, bins.NUMERIC), (after, more))
             )
             assert now == ("TABLE_2048" if slot == -1 and 512 < entries <= 1024 else was)
@@ -166,12 +174,12 @@ def test_foreseen_kernels_are_those_that_fill_rows_without_columns_met_twice(dev
     """Rows whose products all meet columns of their own; wide windows may need a block with more room."""
     for products, span, _ in random_rows(2000):
         entries = min(products, span)
-        symbolic = device_code.symbolic(ctypes.c_ulonglong(products), span)
+        symbolic = device_code.symbolic(ctypes.c_ulonglong(products), span, 1)
         one = bins.SYMBOLIC[symbolic]
-        if one.family == "block":
+        if one.family in ("block", "hub"):
             continue
-        slot = 0 if one.family == "window" else -3 - SORTS.index(one.name) if one.family == "sort" else -1
-        filled = bins.NUMERIC[device_code.numeric(4, entries, span, slot, 2**17, ctypes.byref(ctypes.c_int()))].name
+        slot = 0 if one.family == "window" else -4 - SORTS.index(one.name) if one.family == "sort" else -1
+        filled = bins.NUMERIC[device_code.numeric(4, entries, span, slot, 0, 2**17, ctypes.byref(ctypes.c_int()))].name
         assert filled in one.filled_by or (filled.startswith("BLOCK_") and one.family in ("window", "table"))
 
 
@@ -271,17 +279,20 @@ def test_the_kernel_for_blocks_is_launched_where_a_product_of_these_sizes_had_ro
     launches._once_left_out, launches._seen = frozenset(), None
     made = {name: lambda stream=None, name=name: launched.append(name) for name in ("analyse", *families, "scan")}
     launches._analyse, launches._scan = made["analyse"], made["scan"]
+    launches.hubs = CONSTANTS["HUBS_OPEN"]
     launches._kernels = launches._bound = {name: made[name] for name in families}
     counters = SimpleNamespace(stream=0)
 
     def product(**rows):
         launched.clear()
-        assert launches(counters, 0) is None
+        assert not launches(counters, 0)
         assert (launched[0], launched[-1]) == ("analyse", "scan")
         again = launches.left_out(head_of(**{f"SYMBOLIC+{bin_[1:]}": count for bin_, count in rows.items()}))
         return launched[1:-1], again
 
-    windows, tables, block, sorts = "b1", "b5", "b6", "b10"
+    windows, tables, block, sorts = (
+        f"b{bins.SYMBOLIC_PLACES[name]}" for name in ("WINDOW_8192", "TABLE_1024", "BLOCK", "SORT_128")
+    )
     assert product(**{windows: 3, block: 2}) == (list(families), False)
     assert product(**{windows: 3}) == (["window", "block"], False)
     assert product(**{windows: 3}) == (["window"], False)
@@ -384,7 +395,15 @@ def test_launches_of_lists_and_orders_fit_every_device(items, device):
 
     shapes = [lists.each(items), lists.making(items), given._each(items)]
     shapes += [choose.lanes_each(items, log) for log in (0, 3, 5)]
-    shapes += [choose.long_rows(items, columns, choose.dense_lanes(9, columns)[1], device) for columns in (1, 2**40)]
+    for columns, itemsize in ((1, 4), (2**40, 16)):
+        pieces, summed, count, shape = choose.long_rows(items, columns, itemsize, device)
+        shapes.append(shape)
+        longest = [choose.LONG_ROW + 1, choose.PIECE, choose.PIECE + 1, 3 * choose.PIECE - 1, items]
+        for length in (one for one in longest if choose.LONG_ROW < one <= items):
+            rows, each = items // length, -(-length // choose.PIECE)
+            assert rows * each <= pieces and (each == 1 or rows * each <= summed)
+        assert 1 <= count <= columns and (count == 32 or summed * count * itemsize <= choose._SUM_BYTES)
+    shapes += [choose.hub_long(items, device)]
     for shape in shapes:
         assert shape.refusal(device) is None
     step = given._each(items).grid[0] * given._each(items).threads

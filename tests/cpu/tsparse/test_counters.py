@@ -97,14 +97,15 @@ def test_counters_do_not_overlap_and_wide_ones_are_aligned():
     sizes = dict(zip(HEAD, np.subtract(ends, list(HEAD.values())), strict=True))
     assert sizes["SYMBOLIC"] >= len(bins.SYMBOLIC) and sizes["NUMERIC"] >= len(bins.NUMERIC)
     assert sizes["MAX_BYTES"] >= len(bins.BLOCKS) and min(sizes.values()) >= 1
-    for name in ("FLAGS", "PRODUCTS", "ENTRIES", "DESCENTS", "KEPT"):
+    for name in ("FLAGS", "PRODUCTS", "ENTRIES", "DESCENTS", "KEPT", "HUB_PRODUCTS"):
         assert HEAD[name] % 2 == 0 and sizes[name] >= 2
     assert HEAD_WORDS % 2 == 0, "the states of the scan, which follow, are of 64 bits"
     assert not UNSORTED & sum(FLAGS.values()) and sum(FLAGS.values()) == int(np.bitwise_or.reduce([*FLAGS.values()]))
 
 
 def test_what_counts_rows_of_a_family_and_fills_them_is_declared():
-    assert sorted(place for places in counters.FAMILIES.values() for place in range(100)[places]) == list(
+    families = {**counters.FAMILIES, "hub": bins.family_places("hub")}
+    assert sorted(place for places in families.values() for place in range(100)[places]) == list(
         range(len(bins.SYMBOLIC))
     ), "bins of a family lie side by side"
     for one in bins.SYMBOLIC:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from types import SimpleNamespace
@@ -52,14 +53,21 @@ def used(monkeypatch):
         def synchronize(self):
             pass
 
+    class Stream(contextlib.nullcontext):
+        def __enter__(self):
+            return self
+
+        def synchronize(self):
+            pass
+
     runtime = SimpleNamespace(getDeviceCount=lambda: 4, getDevice=lambda: getattr(current, "number", 0))
-    cuda = SimpleNamespace(Device=Device, runtime=runtime, get_current_stream=lambda: Device())
+    cuda = SimpleNamespace(Device=Device, runtime=runtime, Stream=lambda non_blocking: Stream())
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
     monkeypatch.setattr(api, "choose_backend", lambda backend, on_gpu: "cpu" if backend == "cpu" else "cuda")
     monkeypatch.setattr(spread.memory, "free_bytes", lambda: 2**40)
     monkeypatch.setattr(spread.RowProduct, "right_here", lambda self: spread._host_matrix(self._right))
 
-    def whole(A, B, precision, memory_limit, host, check_finite, form):
+    def whole(A, B, precision, memory_limit, host, check_finite, form, fetch):
         made.append(runtime.getDevice())
         return cpu.spgemm(A, B, precision, None, check_finite=check_finite, form=form)
 

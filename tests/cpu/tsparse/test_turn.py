@@ -44,7 +44,7 @@ KERNELS = {
     "list_columns": "iui****",
     "order_columns": "i****",
     "mirror": "ii********",
-    "dense_rows": "ili*******",
+    "place_rows": "ili****",
 }
 C_TYPES = {"i": "int", "u": "u32", "l": "long long", "*": "void*"}
 
@@ -106,12 +106,13 @@ def turn(compiled, monkeypatch):
     monkeypatch.setattr(turn, "_WORTH_MIRRORING", 0)
     monkeypatch.setattr(turn, "_WORTH_AN_ENTRY", 0)
 
-    def count_rows(A, B, first, stop, value):
+    def count_rows(A, B, first, stop, value, counters=None):
         """Count rows of factors as kernels read them: row k of B is at two entries of the row pointer."""
-        dense_c = np.zeros((A.shape[0], B.shape[1]), dtype)
+        dense_c = np.zeros((stop - first, B.shape[1]), dtype)
         met = np.zeros(dense_c.shape, bool)
         products = 0
-        for i in range(A.shape[0]):
+        A = sp.csr_array((A.data, A.indices, A.indptr), shape=A.shape)[first:stop]
+        for i in range(stop - first):
             for p in range(A.indptr[i], A.indptr[i + 1]):
                 k = A.indices[p]
                 for q in range(B.indptr[k], B.indptr[k + 1]):
@@ -125,8 +126,9 @@ def turn(compiled, monkeypatch):
         C, met = phase.made
         indices[:], data[:] = np.nonzero(met)[1], C[met]
 
-    monkeypatch.setattr(turn, "count_rows", count_rows)
-    monkeypatch.setattr(turn, "fill_rows", fill_rows)
+    for module in (turn, dense):
+        monkeypatch.setattr(module, "count_rows", count_rows)
+        monkeypatch.setattr(module, "fill_rows", fill_rows)
     return SimpleNamespace(module=turn, dense=dense, dtype=dtype)
 
 
@@ -174,7 +176,10 @@ def test_half_of_a_product_with_the_transpose_is_the_whole(turn, first, adjoint)
         np.testing.assert_array_equal(found, known)
 
 
-def test_a_dense_product(turn):
+@pytest.mark.parametrize("fitting", [1, 60, 10**6])
+def test_a_dense_product(turn, fitting, monkeypatch):
+    """Of all rows, or of as many at a time as fit."""
+    monkeypatch.setattr(turn.dense, "_fitting", lambda dtype: fitting)
     A, B = random(20, 30, turn.dtype), random(30, 25, turn.dtype, 2)
     factors = (Factor(x.shape, x.indptr.astype(np.int32), x.indices.astype(np.int32), x.data) for x in (A, B))
-    np.testing.assert_array_equal(turn.dense.multiply(*factors, turn.dtype), (A @ B).toarray())
+    np.testing.assert_array_equal(turn.dense.multiply(*factors, turn.dtype, None), (A @ B).toarray())

@@ -29,8 +29,9 @@ class Symbolic:
     Attributes
     ----------
     name : str
-    family : {"window", "table", "block", "sort"}
-        What counts a row: a bitmap of its window, a table of its columns, a bitmap by a whole block, a sort.
+    family : {"window", "table", "block", "hub", "sort"}
+        What counts a row: a bitmap of its window, a table of its columns, a bitmap by a whole block, a sort; rows that
+        would keep a block for long are counted by blocks or by a sort of all of their products (`choose.hub_ways`).
     holds : dict
         Columns of the window, products or columns, or products of a row, at most; a block takes any row.
     lanes : int
@@ -58,6 +59,7 @@ SYMBOLIC = (
     Symbolic("TABLE_256", "table", {"entries": 192}, 32, 256, ("TABLE_256", "TABLE_512")),
     Symbolic("TABLE_1024", "table", {"entries": 768}, 32, 1024, ("TABLE_512", "TABLE_1024", "BLOCK_SMALL")),
     Symbolic("BLOCK", "block", {}, 256, 0, ("BLOCK_SMALL", "BLOCK_LARGE")),
+    Symbolic("HUB", "hub", {}, 256, 0, ("BLOCK_LARGE",)),
     Symbolic("SORT_16", "sort", {"products": 16}, 4, 16, ("SORT_16",)),
     Symbolic("SORT_32", "sort", {"products": 32}, 8, 32, ("SORT_32",)),
     Symbolic("SORT_64", "sort", {"products": 64}, 16, 64, ("SORT_64",)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from spectile.core.choice import Candidate
 from spectile.core.devices import Device
 from spectile.core.launch import Shape
 from spectile.core.tiling import ceil_div
@@ -25,12 +26,21 @@ _ROW_WORDS = 128  # words of bitmaps kept per row, at most on average
 LISTS = ceil_div(max(len(bins.SYMBOLIC), len(bins.NUMERIC)), 2)
 #: Bytes of work space that a row takes at most: 5 integers, its place in the lists of the bins, bitmaps.
 ROW_BYTES = 4 * (5 + LISTS) + 4 * _ROW_WORDS
-#: Entries beyond which a row of A that meets a dense matrix is a block's, its threads, and blocks for columns of X.
-LONG_ROW, LONG_THREADS, _MOST_TILES = 1024, 1024, 64
+#: Entries beyond which a row of A that meets a dense matrix is cut into pieces, those of a piece, threads of its block.
+LONG_ROW, PIECE, LONG_THREADS = 256, 1024, 256
+#: Bytes of the sums of pieces: X is taken by as many columns at a time.
+_SUM_BYTES, _LONG_BLOCKS = 1 << 26, 4
+#: Products of an entry of C, in a hub row, that one thread sums at most; and threads of a block that sums more.
+HUB_RUN, HUB_THREADS = 32, 512
 _SYMBOLIC_THREADS = 256  # of a block that counts one row
 _GROUP_WARPS = bins.GROUP_THREADS // 32
 
 
+#: What hub rows take: a step of a block, which counts and fills; launches of the sort; bytes that it holds of a
+#: product, and that it reads and writes, and the share of the bandwidth that it and the kernels of other rows reach.
+_STEP_S, _HUB_S = 0.4e-6, 100e-6
+_HUB_BYTES, _HUB_TRAFFIC, _HUB_EFFICIENCY, _ROWS_EFFICIENCY = 24, 300, 0.6, 0.14
+_MOST_HUBS = 1024
 # As measured (docs/notes/tsparse.md, steps 5 and 7 of the ladder), per multiprocessor or per row: the same everywhere.
 #: Mean entries of a row of A up to which so many lanes, their logarithm, analyse a row.
 _ANALYSIS_LANES = ((0.75, 0), (2, 1), (6, 2), (16, 3), (float("inf"), 5))
@@ -78,10 +88,15 @@ def dense_lanes(mean: float, columns: int) -> tuple[int, int]:
     return min(row_lanes(mean), 5 - across), across
 
 
-def long_rows(rows: int, columns: int, across: int, device: Device) -> Shape:
-    """Return the launch for long rows of A: blocks that look for them, for 2^across columns of X each."""
-    blocks = min(ceil_div(rows, LONG_THREADS), device.multiprocessors)
-    return Shape((blocks, min(ceil_div(columns, 1 << across), _MOST_TILES)), LONG_THREADS)
+def long_rows(nnz: int, columns: int, itemsize: int, device: Device) -> tuple[int, int, int, Shape]:
+    """Return how long rows of A meet X: the most pieces, those whose sums are kept, columns at a time, and the launch.
+
+    A long row has a piece for each `PIECE` of its entries and one at most for the rest.
+    """
+    summed = 2 * nnz // PIECE
+    pieces = summed + nnz // LONG_ROW
+    count = min(columns, max(_SUM_BYTES // (max(summed, 1) * itemsize) // 32 * 32, 32))
+    return pieces, summed, count, Shape((min(max(pieces, 1), _LONG_BLOCKS * device.multiprocessors),), LONG_THREADS)
 
 
 def analysis(rows: int, mean_a: float) -> tuple[int, Shape]:
@@ -114,13 +129,54 @@ def symbolic_block(rows: int, columns: int, device: Device) -> Shape | None:
     return Shape((min(rows, _BLOCK_BLOCKS * device.multiprocessors),), _SYMBOLIC_THREADS, shared)
 
 
-def symbolic_block_global(head: Head, scratch_bytes: int, device: Device) -> tuple[int, Shape | None]:
-    """Return the words of a block's bitmap in global memory, and the launch; None where no row asks for it."""
-    rows, words = head[HEAD["SYMBOLIC"] + bins.SYMBOLIC_PLACES["BLOCK"]], bitmap_words(head[HEAD["MAX_SPAN"]])
+def symbolic_block_global(
+    head: Head, scratch_bytes: int, device: Device, name: str = "BLOCK"
+) -> tuple[int, Shape | None]:
+    """Return the words of a block's bitmap in global memory, and the launch for a bin; None where it has no rows."""
+    rows, words = head[HEAD["SYMBOLIC"] + bins.SYMBOLIC_PLACES[name]], bitmap_words(head[HEAD["MAX_SPAN"]])
     if not rows:
         return 0, None
     blocks = min(rows, _GLOBAL_BLOCKS * device.multiprocessors, max(1, scratch_bytes // (4 * words)))
     return words, Shape((blocks,), _SYMBOLIC_THREADS)
+
+
+def hub_long(runs: int, device: Device) -> Shape:
+    """Return the launch that sums the products of so many long runs of hub rows at most, a block each."""
+    return Shape((min(runs, 2 * device.multiprocessors),), HUB_THREADS)
+
+
+def hub_ways(head: Head, columns: int, itemsize: int, device: Device, room: int) -> list[Candidate]:
+    """Return the ways of hub rows: a block each, beside all other rows, or a sort of their products before them.
+
+    Parameters
+    ----------
+    head : Head
+        What the analysis counted.
+    columns, itemsize : int
+        Columns of C, and bytes of a value.
+    device : Device
+    room : int
+        Bytes for the products of the hub rows.
+    """
+    rows, products = head.hubs, head.wide("HUB_PRODUCTS")
+    steps = head[HEAD["HUB_ENTRIES"]] + products / CONSTANTS["STEP_PRODUCTS"]
+    others = (head.wide("PRODUCTS") - products) * (4 + itemsize) / (_ROWS_EFFICIENCY * device.bytes_per_second)
+    resident = device.multiprocessors * (device.threads // bins.BLOCKS[-1].threads)
+    in_blocks = _STEP_S * max(head[HEAD["MOST_STEPS"]], steps / resident)
+    held = _HUB_BYTES * products
+    refusal = (
+        f"{rows} rows of {columns} columns have no number of 32 bits" if rows * columns >= 2**32 or rows > _MOST_HUBS
+        else f"{products} products are beyond 32 bits" if products > 2**31 - 2**10
+        else f"their products take {held} bytes, of {room}" if held > room
+        else None
+    )  # fmt: skip
+    traffic = (_HUB_TRAFFIC + itemsize) * products
+    seconds = _HUB_S + traffic / (_HUB_EFFICIENCY * device.bytes_per_second) + others
+    told = f"{rows} hub rows of {products:.3g} products, all of them {head.wide('PRODUCTS'):.3g}"
+    return [
+        Candidate("cuda: hub rows by blocks", max(in_blocks, others), f"{told}, {head[HEAD['MOST_STEPS']]} steps"),
+        Candidate("cuda: hub rows by a sort", None if refusal else seconds, refusal or told),
+    ]
 
 
 def scan(rows: int) -> Shape:

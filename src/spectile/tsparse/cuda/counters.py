@@ -17,8 +17,9 @@ _NOTHING = bytes(8)
 _KEY = slice(4 * HEAD["NUMERIC"], 4 * HEAD["ENTRIES"])
 
 
-#: Bins of the symbolic phase whose rows one kernel counts, long rows first.
+#: Bins of the symbolic phase whose rows one kernel counts, long rows first; hub rows are counted when they are known.
 FAMILIES = {family: bins.family_places(family) for family in ("window", "table", "block", "sort")}
+_HUB = HEAD["SYMBOLIC"] + bins.SYMBOLIC_PLACES["HUB"]
 _SYMBOLIC = slice(4 * HEAD["SYMBOLIC"], 4 * (HEAD["SYMBOLIC"] + len(bins.SYMBOLIC)))
 
 
@@ -56,6 +57,11 @@ class Head:
         """Return which families of symbolic bins have rows: window, table, block, sort."""
         rows = [self[HEAD["SYMBOLIC"] + number] for number in range(len(bins.SYMBOLIC))]
         return frozenset(name for name, places in FAMILIES.items() if any(rows[places]))
+
+    @property
+    def hubs(self) -> int:
+        """Hub rows."""
+        return self[_HUB]
 
     def wide(self, name: str) -> int:
         """Return a counter of 64 bits."""

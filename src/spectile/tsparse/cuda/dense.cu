@@ -1,11 +1,10 @@
 // Products with a dense matrix, or into one.
 //
-//   times_dense   C = A X:  lanes of a row of A share its entries and the columns of X; a long row is left out
-//   long_rows     the same for long rows, a block each
-//   dense_rows    C = A B, dense:  for k in A's row, in order; for each entry (j, b) of B's row k:  C[i, j] += a b
+//   times_dense   C = A X:  lanes of a row of A share its entries and the columns of X; a long row is cut into pieces
+//   long_rows     a piece of a long row, a block each; the last piece of a row that is done adds the sums of all in order
+//   place_rows    the entries of C in CSR, into a dense C that is 0
 //
-// Invariant: sums are made in an order that sizes alone decide.  Columns of one row of B are distinct, so no two lanes add
-// to one entry of C between two barriers.
+// Invariant: sums are made in an order that sizes alone decide, whichever piece is done last.
 
 #include "shared.cuh"
 
@@ -21,6 +20,14 @@ __device__ __forceinline__ Complex<REAL> beside(const Complex<REAL>& value, int 
     return {beside(value.x, other), beside(value.y, other)};
 }
 
+// What another block has written, past this multiprocessor's cache.
+__device__ __forceinline__ float written(const float* at) { return __ldcg(at); }
+__device__ __forceinline__ double written(const double* at) { return __ldcg(at); }
+template <class REAL>
+__device__ __forceinline__ Complex<REAL> written(const Complex<REAL>* at) {
+    return {__ldcg(&at->x), __ldcg(&at->y)};
+}
+
 // The sum of a part of a row of A, every `step`th entry from p on, times a column of X.
 __device__ __forceinline__ VALUE part_of(int p, int end, int step, const int* idx, const VALUE* val, const VALUE* x, long long columns) {
     VALUE sum = 0;
@@ -29,18 +36,45 @@ __device__ __forceinline__ VALUE part_of(int p, int end, int step, const int* id
     return sum;
 }
 
+// A piece of a long row: one of `pieces`, whose sums are at `sums` from the first piece on, if there are several.
+struct alignas(16) Piece {
+    int row, piece, pieces, sums;
+};
+
+// The sums of all threads that meet the same of 2^across columns, for the first threads; called by all.
+__device__ __forceinline__ VALUE sum_of_parts(VALUE sum, int across, VALUE* s_sums) {
+    s_sums[threadIdx.x] = sum;
+    __syncthreads();
+    for (int d = LONG_THREADS / 2; d >= 1 << across; d >>= 1) {
+        if (threadIdx.x < d) s_sums[threadIdx.x] = s_sums[threadIdx.x] + s_sums[threadIdx.x + d];
+        __syncthreads();
+    }
+    sum = s_sums[threadIdx.x];
+    __syncthreads();
+    return sum;
+}
+
 }  // namespace
 
 extern "C" {
 
-// 2^(parts + across) lanes a row: 2^across columns of X side by side, 2^parts parts of the row.
+// 2^(parts + across) lanes a row: 2^across columns of X side by side, 2^parts parts of the row.  Long rows are listed by the
+// first of the launches for `count` columns each, and counted in `head`; `done` counts the pieces of each.
 __global__ void __launch_bounds__(256) times_dense(int rows, long long columns, int parts, int across, const int* ptr, const int* idx,
-                                                   const VALUE* val, const VALUE* X, VALUE* C) {
+                                                   const VALUE* val, const VALUE* X, VALUE* C, Piece* listed, int* done, int* head) {
     const int lanes = 1 << (parts + across), lane = threadIdx.x & (lanes - 1), column = lane & ((1 << across) - 1);
     const long long row = ((long long)blockIdx.x * blockDim.x + threadIdx.x) >> (parts + across);
     int begin = 0, end = 0;
     if (row < rows) begin = ptr[row], end = ptr[row + 1];
     const bool mine = row < rows && end - begin <= LONG_ROW;
+    if (row < rows && !mine && lane == 0) {
+        const int pieces = (end - begin + PIECE - 1) / PIECE, at = atomicAdd(&head[LONG_PIECES], pieces);
+        const int sums = pieces > 1 ? atomicAdd(&head[LONG_SUMS], pieces) : 0;
+        for (int piece = 0; piece < pieces; ++piece) {
+            listed[at + piece] = {int(row), piece, pieces, sums};
+            if (pieces > 1) done[sums + piece] = 0;
+        }
+    }
     for (long long base = 0; base < columns; base += 1 << across) {
         const bool held = mine && base + column < columns;
         VALUE sum = 0;
@@ -50,52 +84,53 @@ __global__ void __launch_bounds__(256) times_dense(int rows, long long columns, 
     }
 }
 
-// 2^across columns of X side by side, and other blocks along y for those that follow; all other threads take parts.
-__global__ void __launch_bounds__(LONG_THREADS) long_rows(int rows, long long columns, int across, const int* ptr, const int* idx,
-                                                          const VALUE* val, const VALUE* X, VALUE* C) {
-    __shared__ int s_rows[LONG_THREADS], s_count;
+// `count` columns of X from `first` on, 2^across of them side by side; all other threads take parts.
+__global__ void __launch_bounds__(LONG_THREADS) long_rows(long long columns, long long first, int count, int across, const int* ptr,
+                                                          const int* idx, const VALUE* val, const VALUE* X, VALUE* C, const Piece* listed,
+                                                          int* done, VALUE* sums, const int* head) {
     __shared__ VALUE s_sums[LONG_THREADS];
-    const int wide = 1 << across;
-    for (long long base = (long long)blockIdx.x * LONG_THREADS; base < rows; base += (long long)gridDim.x * LONG_THREADS) {
-        if (threadIdx.x == 0) s_count = 0;
+    __shared__ int s_last;
+    const int wide = 1 << across, part = threadIdx.x >> across, parts = LONG_THREADS >> across;
+    for (int item = blockIdx.x; item < head[LONG_PIECES]; item += gridDim.x) {
+        const Piece of = listed[item];
+        const int begin = ptr[of.row] + of.piece * PIECE, end = min(begin + PIECE, ptr[of.row + 1]);
+        VALUE* out = of.pieces > 1 ? sums + (long long)(of.sums + of.piece) * count : C + of.row * columns + first;
+        for (int from = 0; from < count; from += wide) {
+            const int column = from + (threadIdx.x & (wide - 1));
+            VALUE sum = 0;
+            if (column < count) sum = part_of(begin + part, end, parts, idx, val, X + first + column, columns);
+            sum = sum_of_parts(sum, across, s_sums);
+            if (part == 0 && column < count) out[column] = sum;
+        }
+        if (of.pieces == 1) continue;
+        __threadfence();
         __syncthreads();
-        const long long mine = base + threadIdx.x;
-        if (mine < rows && ptr[mine + 1] - ptr[mine] > LONG_ROW) s_rows[atomicAdd(&s_count, 1)] = int(mine);
-        __syncthreads();
-        for (int found = 0; found < s_count; ++found) {
-            const int row = s_rows[found], begin = ptr[row] + (threadIdx.x >> across), end = ptr[row + 1];
-            for (long long from = (long long)blockIdx.y * wide; from < columns; from += (long long)gridDim.y * wide) {
-                const long long column = from + (threadIdx.x & (wide - 1));
-                VALUE sum = 0;
-                if (column < columns) sum = part_of(begin, end, LONG_THREADS >> across, idx, val, X + column, columns);
-                s_sums[threadIdx.x] = sum;
-                __syncthreads();
-                for (int d = LONG_THREADS / 2; d >= wide; d >>= 1) {
-                    if (threadIdx.x < d) s_sums[threadIdx.x] = s_sums[threadIdx.x] + s_sums[threadIdx.x + d];
-                    __syncthreads();
-                }
-                if (threadIdx.x < wide && column < columns) C[row * columns + column] = s_sums[threadIdx.x];
-                __syncthreads();
-            }
+        if (threadIdx.x == 0) {
+            s_last = atomicAdd(&done[of.sums], 1) == of.pieces - 1;
+            if (s_last) done[of.sums] = 0;
         }
         __syncthreads();
+        if (!s_last) continue;
+        __threadfence();
+        for (int from = 0; from < count; from += wide) {
+            const int column = from + (threadIdx.x & (wide - 1));
+            VALUE sum = 0;
+            if (column < count) {
+#pragma unroll 4
+                for (int p = part; p < of.pieces; p += parts) sum = sum + written(&sums[(long long)(of.sums + p) * count + column]);
+            }
+            sum = sum_of_parts(sum, across, s_sums);
+            if (part == 0 && column < count) C[of.row * columns + first + column] = sum;
+        }
     }
 }
 
-// 2^log lanes a row of A, at most a warp; C is 0 before.
-__global__ void __launch_bounds__(256) dense_rows(int rows, long long columns, int log, const int* ptr_a, const int* idx_a,
-                                                  const VALUE* val_a, const int* ptr_b, const int* idx_b, const VALUE* val_b, VALUE* C) {
+// 2^log lanes a row of C, at most a warp.
+__global__ void __launch_bounds__(256) place_rows(int rows, long long columns, int log, const int* ptr, const int* idx, const VALUE* val,
+                                                  VALUE* C) {
     const long long row = ((long long)blockIdx.x * blockDim.x + threadIdx.x) >> log;
     if (row >= rows) return;
-    const int lanes = 1 << log, lane = threadIdx.x & (lanes - 1);
-    const u32 mask = log == 5 ? ALL : ((1u << lanes) - 1) << (threadIdx.x & 31 & ~(lanes - 1));
-    VALUE* out = C + row * columns;
-    for (int p = ptr_a[row]; p < ptr_a[row + 1]; ++p) {
-        const int k = idx_a[p];
-        const VALUE a = val_a[p];
-        for (int q = ptr_b[k] + lane; q < ptr_b[k + 1]; q += lanes) out[idx_b[q]] = add_product(a, val_b[q], out[idx_b[q]]);
-        __syncwarp(mask);
-    }
+    for (int e = ptr[row] + (threadIdx.x & ((1 << log) - 1)); e < ptr[row + 1]; e += 1 << log) C[row * columns + idx[e]] = val[e];
 }
 
 }  // extern "C"

@@ -160,7 +160,9 @@ def _canonicalize(
     _raise_wrong(matrix, flags, precision, "AB"[which])
     counters = Counters(1)
     if flags & UNSORTED:
-        matrix = replace(arranged("AB"[which], matrix), held=matrix.held)
+        boolean, matrix = matrix.boolean, replace(arranged("AB"[which], matrix), held=matrix.held)
+        if boolean:
+            matrix.data = (matrix.data != 0).astype(np.float32)
     factor = _check(matrix, precision, counters, 0, (), check_finite)
     if flags & UNSORTED:
         flags = counters.read()[HEAD["FLAGS"]]

@@ -53,6 +53,8 @@ class Given:
         The largest size of the values where these are integers.
     held : int64 or None
         The columns of B, where they are renumbered.
+    boolean : bool
+        Whether the values are 1 for True: those of an entry that stands twice are not summed.
     """
 
     shape: tuple[int, int]
@@ -63,6 +65,7 @@ class Given:
     places: Places | None = None
     largest: int | None = None
     held: Any = None
+    boolean: bool = False
 
 
 def given(A: Any, B: Any, *, values: bool = True, check_finite: bool = True) -> tuple[Given, Given]:
@@ -112,9 +115,12 @@ def _given(matrix: Any, name: str, values: bool, check_finite: bool) -> Given:
     if matrix.format == "csr":
         indptr, indices, data = matrix.indptr, matrix.indices, matrix.data
         _check_lengths(name, matrix.shape[0], indptr, indices, data)
-        if data.dtype.char in "fdFD":
+        if data.dtype.char in "fdFD?":
             narrow = _plain(name, indices), _plain(name, indptr)
-            return Given(matrix.shape, _narrow(narrow[1]), narrow[0], pointers.operand(name, data), data.shape)
+            found = Given(matrix.shape, _narrow(narrow[1]), narrow[0], pointers.operand(name, data), data.shape)
+            if data.dtype.char == "?":
+                found.data, found.boolean = found.data.astype(np.float32), True
+            return found
     return arranged(name, matrix)
 
 

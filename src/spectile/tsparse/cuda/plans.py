@@ -33,6 +33,10 @@ class Addresses:
         """Set all addresses."""
         self._format.pack_into(self._memory, 0, *addresses)
 
+    def replace(self, number: int, address: int) -> None:
+        """Set one of them."""
+        self._values[number] = address
+
 
 class _Kept(threading.local):
     """Plans of one host thread, those used last at the end."""

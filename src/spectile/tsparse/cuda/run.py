@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -31,10 +32,11 @@ def spgemm(
     *,
     check_finite: bool = True,
     form: str = "csr",
+    fetch: Callable[[Any], np.ndarray] | None = None,
 ) -> Any:
     """Multiply on the device, in CSR or where `form` is dense into an array; see `spectile.tsparse.spgemm`.
 
-    `host` tells that A and B are scipy matrices.
+    `host` tells that A and B are scipy matrices; then `fetch` may tell how columns and values come there.
     """
     precision, kind = of_device(precision)
     exact = kind is not None
@@ -65,14 +67,14 @@ def spgemm(
     def product(left: Factor, right: Factor, counters: Counters | None) -> Any:
         held, C = right.given.held, None
         if dense_too:
-            whole = dense.multiply(*checked(left, right, counters), precision.dtype)
+            whole = dense.multiply(left, right, precision.dtype, counters)
             return whole.get() if host else whole
         if transposed or adjoint:
             checked(left, right, counters)
             left, right, places = turn.with_transpose(left, base is A, adjoint)
             C, counters = turn.multiply(left, right, places, precision, adjoint), None
         if host:
-            C = _gather_on_host(left, right, precision, memory_limit, counters) if C is None else _on_host(*C)
+            C = _gather_on_host(left, right, precision, memory_limit, counters, fetch) if C is None else _on_host(*C)
             return host_csr((rows, columns), *renamed(*C, held, columns), array)
         C = to_csr(left, right, precision, memory_limit, counters) if C is None else C
         return device_csr((rows, columns), *renamed(*C, held, columns), array)
@@ -122,10 +124,10 @@ def largest_sum(A: Given, B: Given, memory_limit: int | None) -> float:
     return with_checked_factors(left, left if B is A else replace(B, data=abs(B.data)), double, largest)
 
 
-def chunk_of(memory_limit: int | None, rows: int, columns: int) -> tuple[int, int]:
-    """Return the rows of one chunk, and the bytes for bitmaps that shared memory does not hold."""
+def chunk_of(memory_limit: int | None, rows: int, columns: int) -> tuple[int, int | None]:
+    """Return the rows of one chunk, and the bytes for bitmaps beyond shared memory, None where nothing limits them."""
     if memory_limit is None:
-        return max(rows, 1), choose.SCRATCH_BYTES
+        return max(rows, 1), None
     need = least_bytes(1, columns)
     if memory_limit < need:
         raise MemoryError(
@@ -175,7 +177,7 @@ def to_csr(
 
 
 def _fill_parts(
-    A: Factor, B: Factor, precision: Precision, starts: np.ndarray, chunk: int, scratch: int
+    A: Factor, B: Factor, precision: Precision, starts: np.ndarray, chunk: int, scratch: int | None
 ) -> tuple[Any, Any, Any]:
     """Return C on the device, its rows counted again and filled part by part."""
     import cupy
@@ -195,13 +197,21 @@ def _fill_parts(
     return cupy.asarray(starts.astype(index)), indices, data
 
 
-def _on_host(indptr: Any, indices: Any, data: Any) -> tuple[Any, Any, Any]:
+def _on_host(
+    indptr: Any, indices: Any, data: Any, fetch: Callable[[Any], np.ndarray] | None = None
+) -> tuple[Any, Any, Any]:
     """Return C on the host."""
-    return indptr.get().astype(np.int64), indices.get(), data.get()
+    fetch = fetch or (lambda array: array.get())
+    return indptr.get().astype(np.int64), fetch(indices), fetch(data)
 
 
 def _gather_on_host(
-    A: Factor, B: Factor, precision: Precision, memory_limit: int | None, counters: Counters | None
+    A: Factor,
+    B: Factor,
+    precision: Precision,
+    memory_limit: int | None,
+    counters: Counters | None,
+    fetch: Callable[[Any], np.ndarray] | None = None,
 ) -> tuple[Any, Any, Any]:
     """Gather C on the host, by as many chunks of rows as its size and the limit ask for."""
     rows, value = A.shape[0], precision.value
@@ -213,7 +223,7 @@ def _gather_on_host(
     for a in range(0, rows, chunk):
         phase = count_rows(A, B, a, min(a + chunk, rows), value, None, scratch)
         if chunk >= rows and phase.entries <= parts.MOST_ENTRIES and phase.entries * entry_bytes <= memory.free_bytes():
-            return _on_host(*finish(A, B, phase, precision))
+            return _on_host(*finish(A, B, phase, precision), fetch)
         counts.append(phase.counts.get())
         del phase  # before the next rows take their place
     starts = parts.row_pointer(counts)

@@ -11,6 +11,13 @@ CONSTANTS = {
     "ANALYSIS_THREADS": 512,  # threads of a block of the analysis
     "SCAN_ROWS": 2048,  # rows that a block of the prefix scan takes
     "BLOCK_PRODUCTS": 16384,  # products from which a block gathers the row, however narrow it is
+    # Steps of a block from which a row is a hub row, each an entry of A or so many products.
+    "HUB_STEPS": 288,
+    "STEP_PRODUCTS": 512,
+    # What the scan knows of hub rows: nothing, that their products are sorted, or that they are rows for blocks.
+    "HUBS_OPEN": 0,
+    "HUBS_SORTED": 1,
+    "HUBS_IN_BLOCKS": 2,
     "MOST_KEPT": 2**31 - 2**10,  # words of kept bitmaps that a slot can name, and add 256 to
     "EMPTY": -(2**20),  # exponent of a row or column without a nonzero
     # Mean lengths of the rows of B from which more lanes take a row.
@@ -36,8 +43,13 @@ _WORDS = {
     "ENTRIES": _WIDE,  # stored entries of C
     "DESCENTS": 2,  # places in A and in B where a column is not above the one before, less those at a row's start
     "KEPT": _WIDE,  # words of the bitmaps that the rows of the window bins keep
+    "HUB_PRODUCTS": _WIDE,  # products of the hub rows
+    "HUB_ENTRIES": 1,  # entries of A in them
+    "MOST_STEPS": 1,  # of a hub row
+    "LONG_PIECES": 1,  # of long rows that meet a dense matrix
+    "LONG_SUMS": 1,  # of these pieces that are parts of a sum
 }
-_ALIGNED = ("FLAGS", "PRODUCTS", "ENTRIES", "DESCENTS", "KEPT")  # that are read as words of 64 bits
+_ALIGNED = ("FLAGS", "PRODUCTS", "ENTRIES", "DESCENTS", "KEPT", "HUB_PRODUCTS")  # that are read as words of 64 bits
 
 
 def _places() -> tuple[dict[str, int], int]:

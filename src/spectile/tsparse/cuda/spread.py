@@ -7,8 +7,9 @@ multiplied.  A row has the same bits wherever it is made.
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -23,12 +24,15 @@ from spectile.tsparse.cuda import wanted as selected
 from spectile.tsparse.cuda.counters import Counters
 from spectile.tsparse.cuda.factors import checked, with_checked_factors
 from spectile.tsparse.cuda.given import Given, arranged, given, require_finite
+from spectile.tsparse.cuda.pinned import Pinned
 from spectile.tsparse.matrices import device_csr, host_csr, is_array
 from spectile.tsparse.selection import Wanted, joined, part
 from spectile.tsparse.types import Factor, Operand, Precision
 
-#: Products of a block of rows, at most, and bytes of free memory for each of them.
-_BLOCK_PRODUCTS, _PRODUCT_BYTES = 2**26, 64
+#: Products of a block of rows, at most, bytes of free memory for each of them, and blocks that are made at a time: one
+#: is copied to the host while the next is computed.
+_BLOCK_PRODUCTS, _PRODUCT_BYTES, _BLOCKS = 2**24, 64, 2
+_PINNED_BYTES = 2**30  # of blocks on the host that the caller has not dropped
 
 
 class RowProduct:
@@ -85,13 +89,20 @@ class RowProduct:
         matrix = _host_matrix(self._right)
         return given(matrix, matrix)[1]
 
-    def rows(self, first: int, stop: int, right: Any, memory_limit: int | None) -> Any:
+    def rows(
+        self,
+        first: int,
+        stop: int,
+        right: Any,
+        memory_limit: int | None,
+        fetch: Callable[[Any], np.ndarray] | None = None,
+    ) -> Any:
         """Return what is wanted of some rows, made on the current device with a B that is there."""
         some = {name: self._part(one, first, stop) for name, one in self._beside.items()}
         wanted, left = replace(self._wanted, **some), self._part(self._left, first, stop)
         options = {"host": self._host, "check_finite": self._check_finite}
         if wanted.all_of_it:
-            return run.spgemm(left, right, self._precision, memory_limit, form=self._form, **options)
+            return run.spgemm(left, right, self._precision, memory_limit, form=self._form, fetch=fetch, **options)
         return selected.spgemm(left, right, self._precision, memory_limit, wanted, **options)
 
     def _part(self, matrix: Any, first: int, stop: int) -> Any:
@@ -142,8 +153,10 @@ class RowProduct:
         import cupy
 
         device, right = cupy.cuda.Device(), self.right_here()
-        device.synchronize()  # what makes blocks has a stream of its own
-        most, limit = min(_BLOCK_PRODUCTS, memory.free_bytes() // _PRODUCT_BYTES), memory_limit
+        device.synchronize()  # what makes blocks has streams of its own
+        most, limit = min(_BLOCK_PRODUCTS, memory.free_bytes() // (_BLOCKS * _PRODUCT_BYTES)), memory_limit
+        mine, workers = threading.local(), _BLOCKS if memory_limit is None else 1
+        fetch = Pinned(_PINNED_BYTES).fetch if memory_limit is None else None
         if memory_limit is not None:
             entry = 4 + self._precision.dtype.itemsize
             most, limit = memory_limit // (2 * entry), memory_limit // 2
@@ -156,15 +169,18 @@ class RowProduct:
 
         def made(first: int, stop: int) -> Any:
             with cupy.cuda.Device(device.id):
-                C = self.rows(first, stop, right, limit)
-                cupy.cuda.get_current_stream().synchronize()
-                return C
+                if not hasattr(mine, "stream"):  # CuPy keeps freed memory for the stream that it was of
+                    mine.stream = cupy.cuda.Stream(non_blocking=True)
+                with mine.stream as stream:
+                    C = self.rows(first, stop, right, limit, fetch)
+                    stream.synchronize()
+                    return C
 
-        with ThreadPoolExecutor(1) as pool:
+        with ThreadPoolExecutor(workers) as pool:
             waiting: deque[tuple[int, int, Any]] = deque()
             for first, stop in _blocks(self.before, max(int(most), 1)):
                 waiting.append((first, stop, pool.submit(made, first, stop)))
-                if len(waiting) > (memory_limit is None):
+                if len(waiting) > (0 if memory_limit is not None else workers):
                     first, stop, C = waiting.popleft()
                     yield first, stop, C.result()
             for first, stop, C in waiting:

@@ -231,8 +231,8 @@ def _pattern(factor: Factor) -> Factor:
     return Factor(factor.shape, factor.indptr.copy(), factor.indices.copy(), None)
 
 
-def _scratch(memory_limit: int | None, A: Given, B: Given) -> int:
-    """Return the bytes for bitmaps that shared memory does not hold, beside the kept pattern."""
+def _scratch(memory_limit: int | None, A: Given, B: Given) -> int | None:
+    """Return the bytes for bitmaps that shared memory does not hold, beside the kept pattern, if these are limited."""
     shape = (A.shape[0], B.shape[1])
     if memory_limit is None:
         return chunk_of(None, *shape)[1]

@@ -59,9 +59,13 @@ SCALING = _by_value("scaling.cu")["float32"]
 ANALYSIS = _unit("rows/analysis.cu", _VALUES["float32"])
 #: By the name of the type of C.
 TURN = _by_value("turn.cu")
-DENSE = _by_value("dense.cu", LONG_ROW=str(choose.LONG_ROW), LONG_THREADS=str(choose.LONG_THREADS))
+DENSE = _by_value(
+    "dense.cu", LONG_ROW=str(choose.LONG_ROW), LONG_THREADS=str(choose.LONG_THREADS), PIECE=str(choose.PIECE)
+)
 PLACE = _by_value("rows/place.cu")
 LIST = _by_value("rows/list.cu")
+#: Of these and of those that read no values, the units of float32.
+HUB = _by_value("rows/hub.cu", HUB_RUN=str(choose.HUB_RUN), HUB_THREADS=str(choose.HUB_THREADS))
 
 
 def _symbolic(family: str, **more: str) -> Unit:
@@ -92,7 +96,7 @@ UNITS = (
     *SYMBOLIC_WINDOWS.values(),
     SYMBOLIC_TABLES,
     SYMBOLIC_SORTS,
-    *(unit for family in (CHECK, MASKED, TURN, DENSE, PLACE, LIST) for unit in family.values()),
+    *(unit for family in (CHECK, MASKED, TURN, DENSE, PLACE, LIST, HUB) for unit in family.values()),
     *(unit for family in _NUMERIC for kernels in family.values() for unit in kernels.values()),
 )
 #: The numeric phase of a product, by the family of a kernel.

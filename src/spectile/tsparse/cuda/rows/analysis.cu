@@ -12,15 +12,17 @@
 
 namespace {
 
-// Bin of a row for the symbolic phase, or NO_BIN for an empty one.  A window has a column of 32 or more in use.
-__device__ int symbolic_bin(u64 products, int span) {
+// Bin of a row for the symbolic phase, or NO_BIN for an empty one.  A window has a column of 32 or more in use; a block
+// takes a step for each of the row's `length` entries of A, at least.
+__device__ int symbolic_bin(u64 products, int span, int length) {
     if (products == 0) return NO_BIN;
-    if (products >= BLOCK_PRODUCTS) return SYMBOLIC_BLOCK;
+    const int long_bin = length + products / STEP_PRODUCTS >= HUB_STEPS ? SYMBOLIC_HUB : SYMBOLIC_BLOCK;
+    if (products >= BLOCK_PRODUCTS) return long_bin;
     const int terms = int(products), most = min(terms, span);
     int bin = span < SORTED_SPAN ? symbolic_sort_bin(terms) : NO_BIN;
     if (bin == NO_BIN && u64(span) <= 32 * u64(most)) bin = symbolic_window_bin(span);
     if (bin == NO_BIN) bin = symbolic_table_bin(most);
-    return bin == NO_BIN ? SYMBOLIC_BLOCK : bin;
+    return bin == NO_BIN ? long_bin : bin;
 }
 
 }  // namespace
@@ -95,7 +97,13 @@ extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows,
     if (threadIdx.x < per_block && mine < rows) {
         sum = s_products[threadIdx.x];
         width = sum ? s_high[threadIdx.x] - s_low[threadIdx.x] + 1 : 0;
-        bin = symbolic_bin(sum, width);
+        const int length = ptr_a[mine + 1] - ptr_a[mine];
+        bin = symbolic_bin(sum, width, length);
+        if (bin == SYMBOLIC_HUB) {
+            atomicAdd((u64*)&head[HUB_PRODUCTS], sum);
+            atomicAdd(&head[HUB_ENTRIES], length);
+            atomicMax(&head[MOST_STEPS], int(min(length + sum / STEP_PRODUCTS, u64(0x7fffffff))));
+        }
         entries[mine] = 0;
         if (sum) {
             low[mine] = s_low[threadIdx.x];
@@ -111,9 +119,10 @@ extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows,
     if (bin != NO_BIN)
         slot[mine] = window                       ? int(min(s_kept + at, u64(MOST_KEPT)))
                      : bin >= SYMBOLIC_FIRST_SORT ? FEW_PRODUCTS - (bin - SYMBOLIC_FIRST_SORT)
+                     : bin == SYMBOLIC_HUB        ? HUB_ROW
                      : sum >= BLOCK_PRODUCTS      ? MANY_PRODUCTS
                                                   : NO_BITMAP;
-    const int widest = __reduce_max_sync(ALL, bin == SYMBOLIC_BLOCK ? width : 0);
+    const int widest = __reduce_max_sync(ALL, bin == SYMBOLIC_BLOCK || bin == SYMBOLIC_HUB ? width : 0);
     for (int d = 16; d; d >>= 1) sum += __shfl_xor_sync(ALL, sum, d);
     if ((threadIdx.x & 31) == 0) {
         if (widest) atomicMax(&s_widest, widest);

@@ -11,7 +11,8 @@ namespace {
 // What the symbolic phase leaves of a row: the place of its kept bitmap if it is not negative, or one of these.
 constexpr int NO_BITMAP = -1;
 constexpr int MANY_PRODUCTS = -2;
-constexpr int FEW_PRODUCTS = -3;  // and below: the bins of sorted rows
+constexpr int HUB_ROW = -3;
+constexpr int FEW_PRODUCTS = -4;  // and below: the bins of sorted rows
 
 // Write `row` to the list of its bin; one global atomic a block and bin.  Called by all threads; bin < 0 writes nothing.
 template <int BINS>

@@ -11,14 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core import memory
+from spectile.core.choice import cheapest
 from spectile.core.compile import is_compiling
 from spectile.core.device import describe
 from spectile.core.launch import BoundLaunch, kernel
 from spectile.core.pointers import address
-from spectile.tsparse.cuda import choose, units
+from spectile.tsparse.cuda import bins, choose, units
 from spectile.tsparse.cuda.counters import FAMILIES, Counters, Head
 from spectile.tsparse.cuda.plans import Addresses, plan
-from spectile.tsparse.cuda.shared import HEAD_WORDS
+from spectile.tsparse.cuda.rows.hubs import HubRows
+from spectile.tsparse.cuda.shared import CONSTANTS, HEAD, HEAD_WORDS
 from spectile.tsparse.cuda.streams import side_by_side
 from spectile.tsparse.types import Factor
 
@@ -44,6 +47,8 @@ class Phase:
         Words of `kept`.
     scratch_bytes : int
         Bytes of bitmaps in global memory, at most.
+    hubs : HubRows or None
+        The products of the hub rows where these are sorted.
     """
 
     first: int
@@ -58,6 +63,7 @@ class Phase:
     kept: int = 0
     kept_words: int = 0
     scratch_bytes: int = 0
+    hubs: HubRows | None = None
     entries: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -83,11 +89,12 @@ def count_rows(
     stop: int,
     value: str,
     counters: Counters | None = None,
-    scratch_bytes: int = choose.SCRATCH_BYTES,
+    scratch_bytes: int | None = None,
 ) -> Phase:
     """Find the row pointer of rows `first` to `stop` of C.
 
-    `counters` are those that the check of the factors wrote to; `Invalid` is raised if a flag is set.
+    `counters` are those that the check of the factors wrote to; `Invalid` is raised if a flag is set.  Where the bytes
+    of bitmaps that shared memory does not hold are limited, so is all other memory, and hub rows are blocks'.
     """
     import cupy
 
@@ -111,16 +118,33 @@ def count_rows(
     kept = at + 4 * (4 + choose.LISTS) * rows
     launches.addresses.set(
         address(A.indptr) + 4 * first, address(A.indices), address(B.indptr), address(B.indices),
-        low, span, slot, entries, lists, kept, address(indptr), counters.head, counters.states,
+        low, span, slot, entries, lists, kept, address(indptr), counters.head, counters.states, launches.hubs,
     )  # fmt: skip
-    scratch = launches(counters, scratch_bytes)
+    bitmaps = choose.SCRATCH_BYTES if scratch_bytes is None else scratch_bytes
+    scratch = launches(counters, bitmaps)
     counted = counters.read()
     del scratch
     counted.raise_invalid()
     if launches.left_out(counted):
         del work, indptr  # before they are made anew
         return count_rows(A, B, first, stop, value, None, scratch_bytes)
-    return Phase(first, rows, indptr, counted, work, low, span, slot, lists, kept, kept_words, scratch_bytes)
+    sorted_hubs = None
+    if counted.hubs:
+        ways = choose.hub_ways(counted, B.shape[1], np.dtype(value).itemsize, describe(), _room(scratch_bytes))
+        by_sort = cheapest("tsparse", ways) is ways[1]
+        if launches.hubs == CONSTANTS["HUBS_OPEN"]:
+            if by_sort:
+                listed = lists + 4 * choose.list_start(bins.SYMBOLIC_PLACES["HUB"], rows, counted.hubs)
+                sizes = counted.hubs, counted[HEAD["HUB_ENTRIES"]], counted.wide("HUB_PRODUCTS")
+                sorted_hubs = HubRows(A, B, first, sizes, np.uint64(listed), np.uint64(entries))
+            counted = launches.with_hubs(counters, counted, bitmaps, by_sort)
+        launches.hubs = CONSTANTS["HUBS_OPEN" if by_sort else "HUBS_IN_BLOCKS"]
+    return Phase(first, rows, indptr, counted, work, low, span, slot, lists, kept, kept_words, bitmaps, sorted_hubs)
+
+
+def _room(scratch_bytes: int | None) -> int:
+    """Return the bytes for the products of hub rows."""
+    return memory.free_bytes() // 4 if scratch_bytes is None else 0
 
 
 def _entries(A: Factor, rows: int) -> int:
@@ -161,8 +185,12 @@ class _Launches:
         nnz = _entries(A, rows)
         kept_words = self.kept_words = choose.kept_words(rows, nnz)
         self.work_bytes = 4 * (4 + choose.LISTS) * rows + 4 * kept_words
-        self.addresses = Addresses(13)
-        *pattern, low, span, slot, entries, lists, kept, indptr, head, states = (self.addresses[i] for i in range(13))
+        self.addresses = Addresses(14)
+        *pattern, low, span, slot, entries, lists, kept, indptr, head, states, hubs = (
+            self.addresses[i] for i in range(14)
+        )
+        #: How the hub rows of the product before, of these sizes, were counted, if they were a block's.
+        self.hubs = CONSTANTS["HUBS_OPEN"]
         count, size = np.int32(rows), np.int32(nnz)
         self._analyse = _analysis(A, rows, *pattern, low, span, entries, slot, lists, head)
 
@@ -177,12 +205,17 @@ class _Launches:
 
         # How many rows fall into which bin stays on the device, and the kernels read it, so that the host need not
         # wait; only bitmaps that shared memory does not hold ask for their size.
-        self._block_arguments = (count, size, lists, *pattern, low, span, entries, head)
+        block_arguments = (count, size, lists, *pattern, low, span, entries, head)
+        #: Of blocks, by the family of the bin whose rows they count.
+        self._block_arguments = {
+            one.lower(): (np.int32(bins.SYMBOLIC_PLACES[one]), *block_arguments) for one in ("BLOCK", "HUB")
+        }
         columns = B.shape[1]
         block, words = choose.symbolic_block(rows, columns, device), np.int32(choose.bitmap_words(columns))
         if block is not None:
-            bitmaps = (*self._block_arguments, np.uint64(0), words)
-            self._kernels["block"] = units.SYMBOLIC_BLOCK, "symbolic_block_shared", block, bitmaps
+            for family, given in self._block_arguments.items():
+                bitmaps = (*given, np.uint64(0), words)
+                self._kernels[family] = units.SYMBOLIC_BLOCK, "symbolic_block_shared", block, bitmaps
         # Families that are launched: all but those that had no rows in the product before, of these sizes.
         possible = frozenset(FAMILIES) if choose.blocks_possible(columns, B.nnz) else frozenset(units_of)
         self._wanted = possible if foreseen is None else foreseen
@@ -190,21 +223,21 @@ class _Launches:
         self._seen: bytes | None = None
 
         limit = np.int32(choose.shared_limit(device, np.dtype(value).itemsize))
-        arguments = (count, limit, entries, span, slot, indptr, lists, head, states)
+        arguments = (count, limit, entries, span, slot, indptr, lists, head, states, hubs)
         self._scan = kernel(units.PLACE[value], "place").bind(choose.scan(rows), *arguments)
 
     def __call__(self, counters: Counters, scratch_bytes: int) -> Any:
         """Launch; return the bitmaps in global memory, if any."""
         stream = counters.stream
         self._analyse(stream)
-        scratch, launches = None, []
-        for family in FAMILIES:
-            if family not in self._wanted:
-                continue
+        scratch, launches = [], []
+        wanted = [family for family in FAMILIES if family in self._wanted]
+        for family in wanted if self.hubs == CONSTANTS["HUBS_OPEN"] else [*wanted, "hub"]:
             if family in self._kernels:
                 launches.append(self._bound.get(family) or self.bind(family))
             else:
-                scratch, block = self._global(counters, scratch_bytes)
+                bitmaps, block = self._global(family, counters.read(), scratch_bytes)
+                scratch.append(bitmaps)
                 launches += [block] if block else []
         if len(launches) == 1:
             launches[0](stream)
@@ -212,6 +245,21 @@ class _Launches:
             side_by_side(launches)
         self._scan(stream)
         return scratch
+
+    def with_hubs(self, counters: Counters, head: Head, scratch_bytes: int, by_sort: bool) -> Head:
+        """Count the hub rows by blocks where no sort has, find the row pointer of all, and return the counters."""
+        scratch = None
+        if not by_sort:
+            if "hub" in self._kernels:
+                launch = self._bound.get("hub") or self.bind("hub")
+            else:
+                scratch, launch = self._global("hub", head, scratch_bytes)
+            launch(counters.stream)
+        self.addresses.replace(13, CONSTANTS["HUBS_SORTED" if by_sort else "HUBS_IN_BLOCKS"])
+        self._scan(counters.stream)
+        counted = counters.read()
+        del scratch
+        return counted
 
     def bind(self, family: str) -> Any:
         """Return the launch for a family of bins, from now on the same."""
@@ -233,15 +281,14 @@ class _Launches:
         self._wanted, self._seen = present | self._once_left_out, head.symbolic
         return bool(missing)
 
-    def _global(self, counters: Counters, scratch_bytes: int) -> tuple[Any, Any]:
-        """Return bitmaps in global memory and the launch for the block bin; None where no row is in it."""
+    def _global(self, family: str, head: Head, scratch_bytes: int) -> tuple[Any, Any]:
+        """Return bitmaps in global memory and the launch for a bin of long rows; None where no row is in it."""
         import cupy
 
-        head = counters.read()
         head.raise_invalid()
-        words, shape = choose.symbolic_block_global(head, scratch_bytes, describe())
+        words, shape = choose.symbolic_block_global(head, scratch_bytes, describe(), family.upper())
         if shape is None:
             return None, None
         scratch = cupy.empty(shape.grid[0] * words, np.uint32)
         block = kernel(units.SYMBOLIC_BLOCK, "symbolic_block_global")
-        return scratch, block.bind(shape, *self._block_arguments, scratch, np.int32(words))
+        return scratch, block.bind(shape, *self._block_arguments[family], scratch, np.int32(words))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,12 @@ def fill_rows(A: Factor, B: Factor, phase: Phase, indices: Any, data: Any, reuse
     key = ("fill", cupy.cuda.runtime.getDevice(), reuse, data.dtype.char, sizes, phase.head.key)
     launches: Launches = plan(key, lambda: Launches(A, B, phase, data.dtype, reuse))
     launches(A, B, phase, indices, data)
+
+
+def _hubs(A: Factor, B: Factor, phase: Phase, indices: Any, data: Any) -> list[Callable[[], None]]:
+    """Return what fills the hub rows, if their products are sorted."""
+    hubs = phase.hubs
+    return [] if hubs is None else [lambda: hubs.fill(A, B, phase.first, (phase.indptr, indices, data))]
 
 
 class Launches:
@@ -78,4 +85,4 @@ class Launches:
             address(phase.indptr), address(indices), address(data), address(scratch) if scratch is not None else 0,
             *[phase.lists + one for one in self._lists],
         )  # fmt: skip
-        side_by_side(self._launches)
+        side_by_side([*self._launches, *_hubs(A, B, phase, indices, data)])

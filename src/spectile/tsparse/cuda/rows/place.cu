@@ -4,6 +4,9 @@
 //       before = the sum of the entries of all earlier blocks (single-pass scan with look-back)
 //       for each of its rows:  ptr[row] = before;  before += entries[row];  append row to the list of its `numeric_bin`
 //
+// Hub rows whose products are sorted go to no bin.  Where it is not known yet how they are counted, nothing is written:
+// the lists still hold them.
+//
 // Invariant: a block waits for blocks with smaller tickets alone, and these have begun: the scan ends.
 
 #include "rows/bins.cuh"
@@ -12,11 +15,13 @@ namespace {
 
 // Bin of a row for the numeric phase, and the shared memory that it needs in a block bin (in the last, the words of its
 // bitmap in global memory).
-__device__ int numeric_bin(int entries, int span, int slot, int shared_bytes, int* need) {
+__device__ int numeric_bin(int entries, int span, int slot, bool sorted, int shared_bytes, int* need) {
     *need = 0;
-    if (entries == 0) return NO_BIN;
+    if (entries == 0 || (slot == HUB_ROW && sorted)) return NO_BIN;
     if (slot <= FEW_PRODUCTS) return NUMERIC_FIRST_SORT + FEW_PRODUCTS - slot;
-    const int bin = slot >= 0 ? numeric_window_bin(span, entries) : slot == MANY_PRODUCTS ? NO_BIN : numeric_table_bin(entries);
+    const int bin = slot >= 0                                  ? numeric_window_bin(span, entries)
+                    : slot == MANY_PRODUCTS || slot == HUB_ROW ? NO_BIN
+                                                               : numeric_table_bin(entries);
     if (bin != NO_BIN) return bin;
     const long long words = 8LL * words_of(span), sums = (long long)entries * sizeof(VALUE);
     *need = int(min(words + sums, (long long)shared_bytes));
@@ -30,10 +35,10 @@ __device__ int numeric_bin(int entries, int span, int slot, int shared_bytes, in
 
 // Row pointer of C by a single-pass scan with look-back (SCAN_ROWS rows a block), and the numeric bins.
 extern "C" __global__ void __launch_bounds__(256) place(int rows, int shared_bytes, const int* entries, const int* span, const int* slot,
-                                                        int* ptr_c, int* lists, int* head, u64* state) {
+                                                        int* ptr_c, int* lists, int* head, u64* state, u64 hubs) {
     __shared__ u64 warp_sums[8], s_before;
     __shared__ int s_ticket;
-    if (invalid(head)) return;
+    if (invalid(head) || (hubs == HUBS_OPEN && head[SYMBOLIC + SYMBOLIC_HUB])) return;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     if (threadIdx.x == 0) s_ticket = atomicAdd(&head[TICKET], 1);
     __syncthreads();
@@ -72,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(256) place(int rows, int shared_byt
         if (row < rows) {
             ptr_c[row] = int(before);
             before += held[i];
-            if (held[i]) bin = numeric_bin(held[i], span[row], slot[row], shared_bytes, &need);
+            if (held[i]) bin = numeric_bin(held[i], span[row], slot[row], hubs == HUBS_SORTED, shared_bytes, &need);
         }
         if (!__syncthreads_or(bin != NO_BIN)) continue;  // of hypersparse matrices most rows are empty
         append<NUMERIC_BINS>(row, bin, rows, head + NUMERIC, lists);

@@ -1,6 +1,6 @@
 // Entries of long rows of C with a wide window: bitmap of the whole window, one block per row.
 //
-//   for each row of the block bin:  clear the bitmap;  set the bit of each product's column;  entries = bits set
+//   for each row of the block bin, or of hub rows:  clear the bitmap;  set the bit of each product's column;  entries = bits set
 //
 // Invariant: the bitmap, in shared memory or global, has as many words as the widest window of the bin.
 
@@ -9,14 +9,15 @@
 namespace {
 
 template <bool SHARED>
-__device__ void symbolic_block(int rows, int nnz, const int* lists, const int* ptr_a, const int* idx_a, const int* ptr_b, const int* idx_b,
-                               const int* low, const int* span, int* entries, const int* head, u32* scratch, int scratch_words) {
+__device__ void symbolic_block(int bin, int rows, int nnz, const int* lists, const int* ptr_a, const int* idx_a, const int* ptr_b,
+                               const int* idx_b, const int* low, const int* span, int* entries, const int* head, u32* scratch,
+                               int scratch_words) {
     extern __shared__ u64 shared[];
     __shared__ int total, s_first[256], s_last[256];
     if (invalid(head)) return;
     u32* bits = SHARED ? (u32*)shared : scratch + (long long)blockIdx.x * scratch_words;
-    const int count = head[SYMBOLIC + SYMBOLIC_BLOCK], width = 1 << lanes_of(mean_row(head, nnz));
-    const int* list = list_of(lists, SYMBOLIC_BLOCK, rows, count);
+    const int count = head[SYMBOLIC + bin], width = 1 << lanes_of(mean_row(head, nnz));
+    const int* list = list_of(lists, bin, rows, count);
     for (int item = blockIdx.x; item < count; item += gridDim.x) {
         const int row = list[item], start = low[row], words = words_of(span[row]);
         for (int w = threadIdx.x; w < words; w += blockDim.x) bits[w] = 0;
@@ -41,11 +42,11 @@ __device__ void symbolic_block(int rows, int nnz, const int* lists, const int* p
 
 extern "C" {
 
-#define SYMBOLIC_BLOCK(NAME, SHARED)                                                                                                       \
-    __global__ void __launch_bounds__(256) NAME(int rows, int nnz, const int* lists, const int* ptr_a, const int* idx_a, const int* ptr_b, \
-                                                const int* idx_b, const int* low, const int* span, int* entries, const int* head,          \
-                                                u32* scratch, int scratch_words) {                                                         \
-        symbolic_block<SHARED>(rows, nnz, lists, ptr_a, idx_a, ptr_b, idx_b, low, span, entries, head, scratch, scratch_words);            \
+#define SYMBOLIC_BLOCK(NAME, SHARED)                                                                                                 \
+    __global__ void __launch_bounds__(256) NAME(int bin, int rows, int nnz, const int* lists, const int* ptr_a, const int* idx_a,    \
+                                                const int* ptr_b, const int* idx_b, const int* low, const int* span, int* entries,   \
+                                                const int* head, u32* scratch, int scratch_words) {                                  \
+        symbolic_block<SHARED>(bin, rows, nnz, lists, ptr_a, idx_a, ptr_b, idx_b, low, span, entries, head, scratch, scratch_words); \
     }
 SYMBOLIC_BLOCK(symbolic_block_shared, true)
 SYMBOLIC_BLOCK(symbolic_block_global, false)
