@@ -238,7 +238,7 @@ def _on_devices(
         raise ValueError("devices spread a product over GPUs: leave them out on a CPU")
     import cupy
 
-    ids = device_ids(devices, cupy.cuda.runtime.getDeviceCount())
+    ids = _device_ids(devices)
     named = {"A": A, "B": B, "mask": wanted.mask, "C": wanted.C}
     places = {name: one.data.device.id if on_gpu else None for name, one in named.items() if one is not None}
     with cupy.cuda.Device(home_of(places, ids)):
@@ -246,6 +246,12 @@ def _on_devices(
 
         C = RowProduct(A, B, chosen, wanted, not on_gpu, check_finite, form).on_devices(ids, memory_limit)
         return _in_format(C, form, wanted.semiring.identity(C.dtype))
+
+
+def _device_ids(devices: Any) -> list[int]:
+    import cupy
+
+    return device_ids(devices, cupy.cuda.runtime.getDeviceCount())
 
 
 def _in_format(C: Any, form: str, missing: complex = 0) -> Any:
@@ -415,17 +421,8 @@ def spmm(A: Any, X: Any, *, check_finite: bool = True) -> Any:
     >>> spmm(sp.csr_array([[1.0, 2.0], [0.0, 3.0]]), np.ones(2)).tolist()
     [3.0, 3.0]
     """
-    on_gpu = check_sparse("A", A)
+    on_gpu, X, kind = _dense_operands(A, X)
     library = importlib.import_module("cupy") if on_gpu else np
-    if not isinstance(X, library.ndarray):
-        name = "CuPy" if on_gpu else "NumPy"
-        raise TypeError(f"X is a {type(X).__name__}, not an array of {name} as A is: use spgemm for a sparse one")
-    X = X if on_gpu else host_array("X", X)
-    if X.ndim not in (1, 2) or X.shape[0] != A.shape[1]:
-        raise ValueError(f"A has shape {A.shape} and X {X.shape}: the columns of A must be the rows of X")
-    kind = np.result_type(A.dtype, X.dtype)
-    if kind.char not in "fdFD":
-        raise TypeError(f"the common type of A and X is {kind}: convert one with .astype(float)")
     if on_gpu:
         choose_backend("cuda", on_gpu)
         require_here("X", X)
@@ -438,6 +435,22 @@ def spmm(A: Any, X: Any, *, check_finite: bool = True) -> Any:
     block = X[:, None] if X.ndim == 1 else X
     C = times_dense(A, block.astype(kind, copy=False), bool(check_finite))
     return C.reshape(A.shape[0], *X.shape[1:])
+
+
+def _dense_operands(A: Any, X: Any) -> tuple[bool, Any, np.dtype]:
+    """Return whether A is on a GPU, X as an array, and the type of their product."""
+    on_gpu = check_sparse("A", A)
+    library = importlib.import_module("cupy") if on_gpu else np
+    if not isinstance(X, library.ndarray):
+        name = "CuPy" if on_gpu else "NumPy"
+        raise TypeError(f"X is a {type(X).__name__}, not an array of {name} as A is: use spgemm for a sparse one")
+    X = X if on_gpu else host_array("X", X)
+    if X.ndim not in (1, 2) or X.shape[0] != A.shape[1]:
+        raise ValueError(f"A has shape {A.shape} and X {X.shape}: the columns of A must be the rows of X")
+    kind = np.result_type(A.dtype, X.dtype)
+    if kind.char not in "fdFD":
+        raise TypeError(f"the common type of A and X is {kind}: convert one with .astype(float)")
+    return on_gpu, X, kind
 
 
 def _check_complement(wanted: Wanted) -> None:
@@ -667,6 +680,7 @@ def explain(
     memory_limit: int | None = None,
     check_finite: bool = True,
     backend: Backend = "auto",
+    devices: int | Sequence[int] | None = None,
 ) -> list[Candidate]:
     """Return the ways in which :func:`spgemm` may make a product, and what each is predicted to take.
 
@@ -674,7 +688,8 @@ def explain(
     ----------
     A, B : sparse matrix or array
         As for :func:`spgemm`; patterns on a GPU are copied to the host.
-    semiring, mask, complement, alpha, beta, C, prune, top_n, format, precision, memory_limit, check_finite, backend
+    semiring, mask, complement, alpha, beta, C, prune, top_n, format, precision, memory_limit, check_finite, backend, \
+devices
         As for :func:`spgemm`.
 
     Returns
@@ -727,8 +742,12 @@ def explain(
     if chosen_backend == "cuda":
         from spectile.core.device import describe
 
-        why = "the product is made on a GPU"
-        return [candidates.on_gpu(work, chosen, describe()), *(one._replace(seconds=None, why=why) for one in cpu)]
+        why, count = "the product is made on a GPU", 1 if devices is None else len(_device_ids(devices))
+        wide = B.shape[1] if form == "dense" and wanted.all_of_it else None
+        one = candidates.on_gpu(work, chosen, describe(), wide, count)
+        return [one, *(one._replace(seconds=None, why=why) for one in cpu)]
+    if devices is not None:
+        raise ValueError("devices spread a product over GPUs: leave them out on a CPU")
     other = not_taken("cpu", backends(backend, on_gpu, _work(A, B, precision)))
     why = other[0].why if other else "the product is made on a CPU"
     return [*cpu, Candidate("cuda: rows by bins", None, why)]
@@ -746,5 +765,31 @@ def _limit(memory_limit: Any) -> int | None:
     return int(min(limit, sys.maxsize))
 
 
+def explain_blocks(A: Any, B: Any, **options: Any) -> list[Candidate]:
+    """Return the ways in which :func:`row_blocks` may make a product; see `explain`."""
+    from spectile.tsparse import candidates
+    from spectile.tsparse.cpu.operands import factors
+
+    listed, on_gpu = explain(A, B, **options), check_sparse("A", A)
+    pair = (A.get(), B.get()) if on_gpu else (A, B)
+    work, chosen = candidates.work_of(*factors(*pair, values=False)), choose_precision(A, B, options.get("precision"))
+    return [
+        candidates.in_blocks(one, work, chosen, not on_gpu and one.kernel.startswith("cuda"))
+        for one in listed
+        if "one pass" not in one.kernel and "mirrored" not in one.kernel
+    ]
+
+
+def explain_spmm(A: Any, X: Any, *, check_finite: bool = True) -> list[Candidate]:
+    """Return the way in which :func:`spmm` makes a product; see `explain`."""
+    from spectile.core.device import describe
+    from spectile.tsparse import candidates
+
+    on_gpu, _, kind = _dense_operands(A, X)
+    flag("check_finite", check_finite)
+    columns, device = 1 if X.ndim == 1 else X.shape[1], describe() if on_gpu else None
+    return [candidates.dense_block(int(A.nnz), A.shape[0], columns, kind.itemsize, num_threads(), device)]
+
+
 #: What `spectile.explain` asks, by the name of the function.
-EXPLAINED = {"spgemm": explain}
+EXPLAINED = {"spgemm": explain, "row_blocks": explain_blocks, "spmm": explain_spmm}

@@ -28,6 +28,8 @@ _CONVERT_S, _SELECT_S = 10e-9, 30e-9  # of one thread, for an entry that changes
 _MIRROR_S = 3e-9  # of one thread, for an entry of a product of which a triangle is made and mirrored
 _LAUNCHES_S = 60e-6  # of all launches of a product on a GPU and its wait
 _WORTH_A_SAMPLE, _SAMPLE, _SAMPLE_ENTRIES = 10_000, 16, 256  # entries from which rows are drawn, how many, and of each
+_LINK = 25e9  # bytes a second from a GPU to the host
+_DENSE_PRODUCT_S, _DENSE_EFFICIENCY = 0.4e-9, 0.5  # of a product with a dense block, of a thread and of a GPU's memory
 _ROW_BYTES = 60  # that the phases read and write of a row
 
 
@@ -169,8 +171,32 @@ def selected(work: Work, precision: Precision, threads: int) -> Candidate:
     return Candidate("cpu: blocks of rows, then selected", seconds, f"{work.products:.3g} products, {threads} threads")
 
 
-def on_gpu(work: Work, precision: Precision, device: Device) -> Candidate:
-    """Return the way on a GPU."""
-    traffic = _traffic(work, precision)
-    seconds = _LAUNCHES_S + traffic / (GATHERED_SHARE * device.bytes_per_second)
-    return Candidate("cuda: rows by bins", seconds, f"{traffic:.3g} bytes of device memory, {device.name}")
+def on_gpu(work: Work, precision: Precision, device: Device, columns: int | None = None, devices: int = 1) -> Candidate:
+    """Return the way on a GPU, or by rows on several; into a dense C where its columns are given."""
+    traffic, itemsize = _traffic(work, precision), precision.dtype.itemsize
+    if columns is not None:
+        traffic += work.rows * columns * itemsize + 2 * work.entries * (4 + itemsize)
+    seconds = _LAUNCHES_S + traffic / (GATHERED_SHARE * device.bytes_per_second * devices)
+    name = "cuda: rows by bins" + (", then dense" if columns is not None else "")
+    name += f", on {devices} devices" if devices > 1 else ""
+    return Candidate(name, seconds, f"{traffic:.3g} bytes of device memory, {device.name}")
+
+
+def in_blocks(way: Candidate, work: Work, precision: Precision, host: bool) -> Candidate:
+    """Return the way of a product that is given block of rows by block, copied to the host where the factors are."""
+    copied = work.entries * (4 + precision.dtype.itemsize) if host else 0.0
+    seconds = None if way.seconds is None else max(way.seconds, copied / _LINK)
+    why = f"{way.why}, {copied:.3g} bytes copied to the host" if copied else way.why
+    return Candidate(f"{way.kernel}, in blocks of rows", seconds, why)
+
+
+def dense_block(entries: int, rows: int, columns: int, itemsize: int, threads: int, device: Device | None) -> Candidate:
+    """Return the way of a sparse matrix times a dense one of so many columns, on a device or on a CPU."""
+    products = entries * columns
+    if device is None:
+        seconds = (_DENSE_PRODUCT_S * products + _ROW_S * rows) / threads
+        return Candidate("cpu: rows times a dense block", seconds, f"{products:.3g} products, {threads} threads")
+    traffic = entries * (4 + itemsize) + (products + rows * columns) * itemsize
+    seconds = _LAUNCHES_S + traffic / (_DENSE_EFFICIENCY * device.bytes_per_second)
+    why = f"{traffic:.3g} bytes of device memory, {device.name}"
+    return Candidate("cuda: rows times a dense block, long ones in pieces", seconds, why)

@@ -62,8 +62,8 @@ namespace c {
 struct VALUE { double x, y; };
 FUNCTIONS
 }
-extern "C" int symbolic(unsigned long long products, int span, int length) {
-    return d::symbolic_bin(products, span, length);
+extern "C" int symbolic(unsigned long long products, int span, int length, int least_sort) {
+    return d::symbolic_bin(products, span, length, least_sort);
 }
 extern "C" int numeric(int size, int entries, int span, int slot, int sorted, int shared, int* need) {
     return size == 4 ? f::numeric_bin(entries, span, slot, sorted, shared, need)
@@ -114,15 +114,17 @@ def random_rows(count):
 @pytest.mark.parametrize("itemsize", [4, 8, 16])
 def test_every_row_has_a_bin_that_holds_it(device_code, device, itemsize):
     limit = choose.shared_limit(device, itemsize)
-    assert device_code.symbolic(ctypes.c_ulonglong(0), 0, 0) == -1
+    assert device_code.symbolic(ctypes.c_ulonglong(0), 0, 0, 0) == -1
     for number, (products, span, entries) in enumerate(random_rows(4000)):
         length = min(products, 1 if number % 3 else 10 ** (number % 7))
-        symbolic = bins.SYMBOLIC[device_code.symbolic(ctypes.c_ulonglong(products), span, length)]
+        least = choose.least_sort(1 + number % 2 * 3)
+        symbolic = bins.SYMBOLIC[device_code.symbolic(ctypes.c_ulonglong(products), span, length, least)]
         most = min(products, span)
         if symbolic.family == "sort":
             lanes = symbolic.lanes
             assert products <= 4 * lanes and span << (4 * lanes).bit_length() - 1 < 2**32
-            assert lanes == 4 or products > 2 * lanes, "the smallest group that holds the row"
+            assert lanes <= 4 or products > 2 * lanes, "the smallest group that holds the row"
+            assert (lanes == 1) == (products <= 4 and number % 2 == 0)
         elif symbolic.family == "window":
             assert span <= 32 * symbolic.words and products < CONSTANTS["BLOCK_PRODUCTS"]
         elif symbolic.family in ("block", "hub"):
@@ -174,7 +176,7 @@ def test_foreseen_kernels_are_those_that_fill_rows_without_columns_met_twice(dev
     """Rows whose products all meet columns of their own; wide windows may need a block with more room."""
     for products, span, _ in random_rows(2000):
         entries = min(products, span)
-        symbolic = device_code.symbolic(ctypes.c_ulonglong(products), span, 1)
+        symbolic = device_code.symbolic(ctypes.c_ulonglong(products), span, 1, 0)
         one = bins.SYMBOLIC[symbolic]
         if one.family in ("block", "hub"):
             continue

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+import spectile
 from spectile.core.devices import TABLE
-from spectile.tsparse import candidates, explain, spgemm
+from spectile.tsparse import candidates, explain, row_blocks, spgemm, spmm
 from spectile.tsparse.cpu import one_pass
 from spectile.tsparse.cpu.operands import operands
 from spectile.tsparse.types import lookup
@@ -82,6 +83,35 @@ def test_options_have_ways_of_their_own(options, taken):
     A = random(300, 300, 40)
     assert applies(explain(A, A, backend="cpu", **options)) == taken
     assert spgemm(A, A, backend="cpu", **options).shape == (300, 300)
+
+
+def test_blocks_of_rows_and_dense_blocks_are_explained():
+    A, X = random(300, 300, 5), np.ones((300, 7))
+    for options in ({}, {"top_n": 3}, {"mask": random(300, 300, 4)}, {"memory_limit": 10**7}):
+        (one, *_) = whole = spectile.explain(row_blocks, A, A, backend="cpu", **options)
+        assert one.seconds > 0 and all("in blocks of rows" in way.kernel for way in whole)
+    few, many = (spectile.explain(spmm, A, x)[0] for x in (X[:, :1], X))
+    assert 0 < few.seconds < many.seconds and few.kernel == many.kernel == "cpu: rows times a dense block"
+    assert spectile.explain(spmm, A, X[:, 0])[0] == few
+    with pytest.raises(ValueError, match="columns of A must be the rows of X"):
+        spectile.explain(spmm, A, X[:5])
+    with pytest.raises(ValueError, match="leave them out on a CPU"):
+        explain(A, A, backend="cpu", devices=2)
+
+
+@pytest.mark.parametrize("device", TABLE.values(), ids=list(TABLE))
+def test_ways_on_a_gpu_take_as_long_as_what_they_move(device):
+    A, double = random(2000, 2000, 30), lookup("float64")
+    work = candidates.work_of(*operands(A, A, values=False))
+    plain, dense, spread = (
+        candidates.on_gpu(work, double, device, **more) for more in ({}, {"columns": 2000}, {"devices": 4})
+    )
+    assert spread.seconds < plain.seconds < dense.seconds
+    assert len({plain.kernel, dense.kernel, spread.kernel}) == 3
+    here, there = (candidates.in_blocks(plain, work, double, host) for host in (False, True))
+    assert here.seconds == plain.seconds <= there.seconds >= 12 * work.entries / 25e9
+    dense = [candidates.dense_block(A.nnz, 2000, columns, 8, 1, device).seconds for columns in (1, 8, 32)]
+    assert sorted(set(dense)) == dense
 
 
 def test_conversions_take_time():

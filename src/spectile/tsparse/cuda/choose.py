@@ -44,6 +44,8 @@ _MOST_HUBS = 1024
 # As measured (docs/notes/tsparse.md, steps 5 and 7 of the ladder), per multiprocessor or per row: the same everywhere.
 #: Mean entries of a row of A up to which so many lanes, their logarithm, analyse a row.
 _ANALYSIS_LANES = ((0.75, 0), (2, 1), (6, 2), (16, 3), (float("inf"), 5))
+#: Mean entries of a row of A up to which rows of so few products are a lane's.
+_MEAN_OF_A_LANE = 2.5
 #: Mean entries of a row of A from which a block counts a row where a warp a row would leave warps without one.
 _LONG_ROWS = 16
 #: Blocks a multiprocessor of symbolic kernels: of groups of lanes, and with a bitmap in shared and in global memory.
@@ -103,6 +105,11 @@ def analysis(rows: int, mean_a: float) -> tuple[int, Shape]:
     """Return the logarithm of the lanes that analyse a row, and the launch."""
     log = next(log for most, log in _ANALYSIS_LANES if mean_a <= most)
     return log, Shape((ceil_div(rows, CONSTANTS["ANALYSIS_THREADS"] >> log),), CONSTANTS["ANALYSIS_THREADS"])
+
+
+def least_sort(mean_a: float) -> int:
+    """Return the place of the first bin of sorted rows that has any: rows of a lane each pay where most are such."""
+    return bins.SYMBOLIC_PLACES["SORT_4" if mean_a <= _MEAN_OF_A_LANE else "SORT_16"]
 
 
 def symbolic_groups(rows: int, nnz: int, device: Device) -> tuple[bool, Shape]:

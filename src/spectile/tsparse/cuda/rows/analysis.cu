@@ -13,13 +13,14 @@
 namespace {
 
 // Bin of a row for the symbolic phase, or NO_BIN for an empty one.  A window has a column of 32 or more in use; a block
-// takes a step for each of the row's `length` entries of A, at least.
-__device__ int symbolic_bin(u64 products, int span, int length) {
+// takes a step for each of the row's `length` entries of A, at least.  No bin of sorted rows is before `least_sort`.
+__device__ int symbolic_bin(u64 products, int span, int length, int least_sort) {
     if (products == 0) return NO_BIN;
     const int long_bin = length + products / STEP_PRODUCTS >= HUB_STEPS ? SYMBOLIC_HUB : SYMBOLIC_BLOCK;
     if (products >= BLOCK_PRODUCTS) return long_bin;
     const int terms = int(products), most = min(terms, span);
     int bin = span < SORTED_SPAN ? symbolic_sort_bin(terms) : NO_BIN;
+    if (bin != NO_BIN) bin = max(bin, least_sort);
     if (bin == NO_BIN && u64(span) <= 32 * u64(most)) bin = symbolic_window_bin(span);
     if (bin == NO_BIN) bin = symbolic_table_bin(most);
     return bin == NO_BIN ? long_bin : bin;
@@ -28,7 +29,7 @@ __device__ int symbolic_bin(u64 products, int span, int length) {
 }  // namespace
 
 // Products, window and symbolic bin of each row; a group of 2^group_log lanes takes a row, all warps the long ones.
-extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows, int inner, int group_log, const int* ptr_a,
+extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows, int inner, int group_log, int least_sort, const int* ptr_a,
                                                                        const int* idx_a, const int* ptr_b, const int* idx_b, int* low,
                                                                        int* span, int* entries, int* slot, int* lists, int* head) {
     __shared__ u64 s_products[ANALYSIS_THREADS];
@@ -98,7 +99,7 @@ extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows,
         sum = s_products[threadIdx.x];
         width = sum ? s_high[threadIdx.x] - s_low[threadIdx.x] + 1 : 0;
         const int length = ptr_a[mine + 1] - ptr_a[mine];
-        bin = symbolic_bin(sum, width, length);
+        bin = symbolic_bin(sum, width, length, least_sort);
         if (bin == SYMBOLIC_HUB) {
             atomicAdd((u64*)&head[HUB_PRODUCTS], sum);
             atomicAdd(&head[HUB_ENTRIES], length);

@@ -14,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(GROUP_THREADS) NAME(int count, cons
     constexpr int G = LANES;
     extern __shared__ u64 shared[];
     constexpr int N = EACH * G, STRIDE = (2 * sizeof(VALUE) + 6) * N + 8;  // bytes
-    constexpr int LOG = G == 4 ? 4 : G == 8 ? 5 : G == 16 ? 6 : 7;
+    constexpr int LOG = G == 1 ? 2 : G == 4 ? 4 : G == 8 ? 5 : G == 16 ? 6 : 7;
     const int lane = threadIdx.x & (G - 1), group = threadIdx.x / G, item = (blockIdx.x * blockDim.x + threadIdx.x) / G;
     if (item >= count) return;
     const u32 mask = group_mask<G>();
