@@ -717,7 +717,7 @@ devices
     from spectile.tsparse.cpu.wanted import as_mask
 
     on_gpu = check_pair(A, B)
-    chosen_backend = _backend(A, B, backend, on_gpu, precision)
+    chosen_backend = _backend(A, B, backend, on_gpu, precision, devices is None)
     memory_limit = _limit(memory_limit)
     form = word("format", format, *FORMATS)
     wanted = _wanted(semiring, mask, complement, alpha, beta, C, prune, top_n)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from spectile.core.choice import Candidate
 from spectile.core.devices import Device
 from spectile.core.launch import Shape
+from spectile.core.placement import GATHERED_SHARE
 from spectile.core.tiling import ceil_div
 from spectile.tsparse.cuda import bins
 from spectile.tsparse.cuda.counters import Head
@@ -37,9 +38,9 @@ _GROUP_WARPS = bins.GROUP_THREADS // 32
 
 
 #: What hub rows take: a step of a block, which counts and fills; launches of the sort; bytes that it holds of a
-#: product, and that it reads and writes, and the share of the bandwidth that it and the kernels of other rows reach.
+#: product, and that it reads and writes, and the share of the bandwidth that it reaches.
 _STEP_S, _HUB_S = 0.4e-6, 100e-6
-_HUB_BYTES, _HUB_TRAFFIC, _HUB_EFFICIENCY, _ROWS_EFFICIENCY = 24, 300, 0.6, 0.14
+_HUB_BYTES, _HUB_TRAFFIC, _HUB_EFFICIENCY = 24, 300, 0.6
 _MOST_HUBS = 1024
 # As measured (docs/notes/tsparse.md, steps 5 and 7 of the ladder), per multiprocessor or per row: the same everywhere.
 #: Mean entries of a row of A up to which so many lanes, their logarithm, analyse a row.
@@ -167,7 +168,7 @@ def hub_ways(head: Head, columns: int, itemsize: int, device: Device, room: int)
     """
     rows, products = head.hubs, head.wide("HUB_PRODUCTS")
     steps = head[HEAD["HUB_ENTRIES"]] + products / CONSTANTS["STEP_PRODUCTS"]
-    others = (head.wide("PRODUCTS") - products) * (4 + itemsize) / (_ROWS_EFFICIENCY * device.bytes_per_second)
+    others = (head.wide("PRODUCTS") - products) * (4 + itemsize) / (GATHERED_SHARE * device.bytes_per_second)
     resident = device.multiprocessors * (device.threads // bins.BLOCKS[-1].threads)
     in_blocks = _STEP_S * max(head[HEAD["MOST_STEPS"]], steps / resident)
     held = _HUB_BYTES * products
