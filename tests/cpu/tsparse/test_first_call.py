@@ -10,12 +10,13 @@ import pytest
 from spectile.core.compile import Unit
 from spectile.core.devices import TABLE
 from spectile.tsparse import types
-from spectile.tsparse.cuda import choose, factors, plans, units
+from spectile.tsparse.cuda import bins, choose, factors, plans, units
 from spectile.tsparse.cuda.counters import Head
 
 from ...heads import head_of
 
 DEVICE = TABLE["H200"]
+FIRST_SORTS = bins.SYMBOLIC_PLACES["SORT_4"], bins.NUMERIC_PLACES["SORT_4"]
 #: Rows and entries of A that lanes and blocks count, by warps and by blocks.
 BY_WARPS, BY_BLOCKS = (1_000_000, 5_000_000), (2_000, 40_000)
 
@@ -61,7 +62,7 @@ def _heads(symbolic: dict[int, int], numeric: dict[int, int]) -> Head:
         ({0: 2000}, {1: 2000}, 2000, 1),
         ({1: 50}, {2: 40, 8: 10}, 8000, 0),
         ({4: 9, 5: 90}, {5: 9, 6: 40, 7: 40, 8: 10}, 10**6, 0),
-        ({7: 5, 8: 4, 9: 3, 10: 2}, {12: 5, 13: 4, 14: 3, 15: 2}, 500, 0),
+        (*(dict(zip(range(first, first + 5), (6, 5, 4, 3, 2), strict=True)) for first in FIRST_SORTS), 500, 0),
         ({4: 9}, {5: 9}, 10**8, 1),
         ({}, {}, 10, 0),
     ],
