@@ -341,7 +341,7 @@ def row_blocks(
         copied there when their block is made, while the block before is read; B is there as a whole.
     memory_limit : int, optional
         Bytes that the product may use beside A and B, one block of C included unless it is a single row or on a CPU
-        one of 4,096 parts of the rows; without it a block has four million products, on a GPU 17 million.
+        one of 4,096 parts of the rows; without it a block has four million products, on a GPU eight million.
 
     Yields
     ------

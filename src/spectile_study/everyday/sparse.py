@@ -49,14 +49,16 @@ def csr(rows: Any, columns: Any, shape: tuple[int, int], dtype: Any, rng: Any, p
         Places, in any order; those that stand more than once count once.
     shape : (int, int)
     dtype : dtype
-        bool, float32 or float64; True, or normal numbers.
+        bool, float32 or float64; True, or normal numbers, of which none is 0: SciPy leaves out what is 0 of a product.
     rng, place
         The generator of the values, and where the arrays are.
     """
     xp = place.xp
     key = xp.unique(rows * shape[1] + columns)
-    values = xp.ones(len(key), bool) if np.dtype(dtype).kind == "b" else rng.standard_normal(len(key), dtype=dtype)
-    return from_keys(key, values, shape, place)
+    if np.dtype(dtype).kind == "b":
+        return from_keys(key, xp.ones(len(key), bool), shape, place)
+    values = rng.standard_normal(len(key), dtype=dtype)
+    return from_keys(key, xp.where(values == 0, xp.ones_like(values), values), shape, place)
 
 
 def from_keys(key: Any, values: Any, shape: tuple[int, int], place: Place) -> Any:

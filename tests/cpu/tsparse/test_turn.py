@@ -179,6 +179,7 @@ def test_half_of_a_product_with_the_transpose_is_the_whole(turn, first, adjoint)
 @pytest.mark.parametrize("fitting", [1, 60, 10**6])
 def test_a_dense_product(turn, fitting, monkeypatch):
     """Of all rows, or of as many at a time as fit."""
+    monkeypatch.setattr(turn.dense, "_ALWAYS", 0)
     monkeypatch.setattr(turn.dense, "_fitting", lambda dtype: fitting)
     A, B = random(20, 30, turn.dtype), random(30, 25, turn.dtype, 2)
     factors = (Factor(x.shape, x.indptr.astype(np.int32), x.indices.astype(np.int32), x.data) for x in (A, B))

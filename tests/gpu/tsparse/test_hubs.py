@@ -20,13 +20,14 @@ def factors(kind):
     """Return two factors of which some rows of the product are hub rows, and rows of A meet long rows of B."""
     rng = np.random.default_rng(len(kind))
     if kind == "wide":  # bitmaps beyond shared memory
-        return random(500, 3000, 0.3, rng)[:3], random(3000, 2_500_000, 4e-6, rng)
-    few, square = random(5997, 6000, 0.001, rng), kind == "square"
-    A = sp.csr_array(sp.vstack([few[:100], random(3, 6000, 0.4, rng), few[100:]]))
+        return random(3, 20_000, 0.3, rng), random(20_000, 2_500_000, 2e-6, rng)
+    few, square = random(19_997, 20_000, 0.0003, rng), kind == "square"
+    A = sp.csr_array(sp.vstack([few[:100], random(3, 20_000, 0.3, rng), few[100:]]))
     if square:
         return A, A
-    column = sp.csr_array((rng.uniform(1, 2, 3000), (2 * np.arange(3000), np.full(3000, 7))), shape=(6000, 40_000))
-    wide = sp.vstack([random(2, 40_000, 0.5, rng), random(5998, 40_000, 0.0002, rng)])
+    places = 2 * np.arange(10_000), np.full(10_000, 7)
+    column = sp.csr_array((rng.uniform(1, 2, 10_000), places), shape=(20_000, 40_000))
+    wide = sp.vstack([random(2, 40_000, 0.5, rng), random(19_998, 40_000, 0.0001, rng)])
     return A, sp.csr_array(wide + column)  # one entry has thousands of products
 
 
@@ -36,7 +37,10 @@ def by(way, monkeypatch):
 
     def ways(*arguments):
         listed = real(*arguments)
-        return [one._replace(seconds=float(number != way)) for number, one in enumerate(listed)]
+        return [
+            one if one.seconds is None else one._replace(seconds=float(number != way))
+            for number, one in enumerate(listed)
+        ]
 
     monkeypatch.setattr(choose, "hub_ways", ways)
     monkeypatch.setattr(plans, "_kept", plans._Kept())
@@ -104,12 +108,13 @@ def test_a_limit_holds_with_hub_rows_and_changes_no_bit(monkeypatch):
 
 def test_products_of_the_same_sizes_with_other_hub_rows(monkeypatch):
     """Some have hub rows, some have none: what the product before had is no promise."""
-    few = sp.csr_array((np.ones(3000), np.arange(3000) * 2 % 5999, np.arange(0, 3001, 10)), shape=(300, 6000))
-    pointer = np.append([0], 2701 + np.arange(300))
-    hub = sp.csr_array((np.ones(3000), np.arange(3000) * 2 % 5999, pointer), shape=(300, 6000))
+    columns = np.arange(6000) * 2 % 11_999
+    few = sp.csr_array((np.ones(6000), columns, np.arange(0, 6001, 20)), shape=(300, 12_000))
+    pointer = np.append([0], 5701 + np.arange(300))
+    hub = sp.csr_array((np.ones(6000), columns, pointer), shape=(300, 12_000))
     for A in (few, hub):
         A.sort_indices()
-    B = random(6000, 90_000, 5 / 90_000, np.random.default_rng(3))
+    B = random(12_000, 90_000, 4 / 90_000, np.random.default_rng(3))
     right = on_gpu(B)
     for ways in ((1,), (0,), (1, 0, 1)):
         for way in ways:

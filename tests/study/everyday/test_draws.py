@@ -1,6 +1,7 @@
 """The generator: fair from the first draws on, within its ranges, of the structures that it names."""
 
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -96,6 +97,14 @@ def test_every_structure_of_every_shape_is_a_canonical_matrix(kind, shape):
         assert made.dtype == dtype and made.shape == shape and again.has_canonical_format
         assert made.indices.min() >= 0 and made.indices.max() < shape[1]
         assert made.nnz and made.data.all()
+
+
+def test_no_value_is_zero():
+    """What is 0 would be missing in the product of the rival that the check believes."""
+    zeros = SimpleNamespace(standard_normal=lambda size, dtype: np.zeros(size, dtype))
+    for dtype in (np.float32, np.float64):
+        made = sparse.csr(np.array([0, 1, 1]), np.array([1, 0, 1]), (2, 2), dtype, zeros, HERE)
+        assert made.dtype == dtype and (made.data != 0).all()
 
 
 def test_structures_are_what_they_are_called():

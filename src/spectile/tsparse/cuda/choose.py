@@ -6,7 +6,7 @@ Nothing here needs a device: the shape of every launch follows from sizes, from 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from spectile.core.choice import Candidate
@@ -39,7 +39,7 @@ _GROUP_WARPS = bins.GROUP_THREADS // 32
 
 #: What hub rows take: a step of a block, which counts and fills; launches of the sort; bytes that it holds of a
 #: product, and that it reads and writes, and the share of the bandwidth that it reaches.
-_STEP_S, _HUB_S = 0.4e-6, 100e-6
+_STEP_S, _HUB_S = 25e-9, 450e-6
 _HUB_BYTES, _HUB_TRAFFIC, _HUB_EFFICIENCY = 24, 300, 0.6
 _MOST_HUBS = 1024
 # As measured (docs/notes/tsparse.md, steps 5 and 7 of the ladder), per multiprocessor or per row: the same everywhere.
@@ -153,7 +153,9 @@ def hub_long(runs: int, device: Device) -> Shape:
     return Shape((min(runs, 2 * device.multiprocessors),), HUB_THREADS)
 
 
-def hub_ways(head: Head, columns: int, itemsize: int, device: Device, room: int) -> list[Candidate]:
+def hub_ways(
+    head: Head, columns: int, itemsize: int, device: Device, room: Callable[[], int] | None
+) -> list[Candidate]:
     """Return the ways of hub rows: a block each, beside all other rows, or a sort of their products before them.
 
     Parameters
@@ -163,8 +165,8 @@ def hub_ways(head: Head, columns: int, itemsize: int, device: Device, room: int)
     columns, itemsize : int
         Columns of C, and bytes of a value.
     device : Device
-    room : int
-        Bytes for the products of the hub rows.
+    room : callable or None
+        Returns the bytes for the products of the hub rows, and is asked where these are many; None where there is none.
     """
     rows, products = head.hubs, head.wide("HUB_PRODUCTS")
     steps = head[HEAD["HUB_ENTRIES"]] + products / CONSTANTS["STEP_PRODUCTS"]
@@ -175,7 +177,8 @@ def hub_ways(head: Head, columns: int, itemsize: int, device: Device, room: int)
     refusal = (
         f"{rows} rows of {columns} columns have no number of 32 bits" if rows * columns >= 2**32 or rows > _MOST_HUBS
         else f"{products} products are beyond 32 bits" if products > 2**31 - 2**10
-        else f"their products take {held} bytes, of {room}" if held > room
+        else "memory is limited" if room is None
+        else f"their products take {held} bytes, of {room()}" if held > SCRATCH_BYTES and held > room()
         else None
     )  # fmt: skip
     traffic = (_HUB_TRAFFIC + itemsize) * products

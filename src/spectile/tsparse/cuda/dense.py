@@ -17,6 +17,9 @@ from spectile.tsparse.cuda.rows.count import Phase, count_rows
 from spectile.tsparse.cuda.rows.fill import fill_rows
 from spectile.tsparse.types import Factor, of_values
 
+#: Entries that are made together whatever the free memory, which takes as long to ask for as small products do.
+_ALWAYS = 2**22
+
 
 def multiply(A: Factor, B: Factor, dtype: np.dtype, counters: Counters | None) -> Any:
     """Return A B as a dense array of C order: the sparse product of as many rows as fit, and these placed."""
@@ -32,7 +35,7 @@ def multiply(A: Factor, B: Factor, dtype: np.dtype, counters: Counters | None) -
             phase = count_rows(A, B, first, stop, dtype.name)
         if not phase.entries:
             continue
-        if stop - first > 1 and phase.entries > _fitting(dtype):
+        if stop - first > 1 and phase.entries > _ALWAYS and phase.entries > _fitting(dtype):
             middle = (first + stop) // 2
             waiting += [(middle, stop, None), (first, middle, None)]
             continue

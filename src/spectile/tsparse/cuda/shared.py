@@ -12,8 +12,9 @@ CONSTANTS = {
     "SCAN_ROWS": 2048,  # rows that a block of the prefix scan takes
     "BLOCK_PRODUCTS": 16384,  # products from which a block gathers the row, however narrow it is
     # Steps of a block from which a row is a hub row, each an entry of A or so many products.
-    "HUB_STEPS": 288,
-    "STEP_PRODUCTS": 512,
+    "HUB_STEPS": 4096,
+    "STEP_PRODUCTS": 32,
+    "SHORT_B": 24,  # mean length of rows of B up to which each warp of a block meets all of them
     # What the scan knows of hub rows: nothing, that their products are sorted, or that they are rows for blocks.
     "HUBS_OPEN": 0,
     "HUBS_SORTED": 1,

@@ -31,7 +31,7 @@ from spectile.tsparse.types import Factor, Operand, Precision
 
 #: Products of a block of rows, at most, bytes of free memory for each of them, and blocks that are made at a time: one
 #: is copied to the host while the next is computed.
-_BLOCK_PRODUCTS, _PRODUCT_BYTES, _BLOCKS = 2**24, 64, 2
+_BLOCK_PRODUCTS, _PRODUCT_BYTES, _BLOCKS = 2**23, 64, 2
 _PINNED_BYTES = 2**30  # of blocks on the host that the caller has not dropped
 
 

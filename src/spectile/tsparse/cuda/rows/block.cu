@@ -5,20 +5,23 @@
 //   for k in A's row, in order, with a barrier after each:
 //       for each entry (j, b) of B's row k, a thread each:  sums[before[j / 32] + bits below j] += a b
 //
+// Where rows of B are short (`by_warps`) each warp meets all products and adds those of its own part of the row, so that no
+// block waits after each k.
+//
 // Bitmap and sums are in shared memory, or in global memory where they do not fit (SHARED_WORDS, SHARED_SUMS).
 // Invariant: columns of one row of B are distinct, so between two barriers no two threads add to one sum.
 
 #include "rows/rows.cuh"
 
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int width, const int* list, const int* ptr_a, const int* idx_a,
-                                                                 const VALUE* val_a, const int* ptr_b, const int* idx_b, const VALUE* val_b,
-                                                                 const int* low, const int* span, const int* ptr_c, int* idx_c,
-                                                                 VALUE* val_c, Word* scratch, int scratch_words) {
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int log, int by_warps, const int* list, const int* ptr_a,
+                                                                 const int* idx_a, const VALUE* val_a, const int* ptr_b, const int* idx_b,
+                                                                 const VALUE* val_b, const int* low, const int* span, const int* ptr_c,
+                                                                 int* idx_c, VALUE* val_c, Word* scratch, int scratch_words) {
     constexpr int THREADS = BLOCK_THREADS;
     extern __shared__ u64 shared[];
     __shared__ int warp_sums[THREADS / 32], s_first[THREADS], s_last[THREADS];
     __shared__ VALUE s_factor[THREADS];
-    const int t = threadIdx.x, lane = t & 31;
+    const int t = threadIdx.x, lane = t & 31, width = 1 << log;
     Word* words = SHARED_WORDS ? (Word*)shared : scratch + (long long)blockIdx.x * scratch_words;
     for (int item = blockIdx.x; item < count; item += gridDim.x) {
         const int row = list[item], start = low[row], used = words_of(span[row]), out = ptr_c[row];
@@ -57,57 +60,69 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int 
             for (u32 bits = word.bits; bits; bits &= bits - 1) idx_c[at++] = start + 32 * w + __ffs(bits) - 1;
         }
 #endif
-        for (int base = begin; base < end; base += THREADS) {
+        if (by_warps && n / SHORT_B <= end - begin) {
+            constexpr int WARPS = THREADS / 32;
+            const int first = int((long long)n * (t / 32) / WARPS), last = int((long long)n * (t / 32 + 1) / WARPS);
+            each_product<32, 2, 4>(
+                begin, end, idx_a, val_a, ptr_b, idx_b, val_b, log, lane, ALL,
+                [&](int column) {
+                    const int place = column >= 0 ? place_of(words, column - start) : -1;
+                    return place >= first && place < last ? place : -1;
+                },
+                [&](int place, VALUE a, VALUE b) { sums[place] = add_product(a, b, sums[place]); });
             __syncthreads();
-            if (base + t < end) {
-                const int k = idx_a[base + t];
-                s_first[t] = ptr_b[k];
-                s_last[t] = ptr_b[k + 1];
-                s_factor[t] = val_a[base + t];
-            }
-            __syncthreads();
-            const int steps = min(THREADS, end - base);
-            int columns[AHEAD][2];
-            VALUE values[AHEAD][2];
-            const auto fetch = [&](int s) {
+        } else
+            for (int base = begin; base < end; base += THREADS) {
+                __syncthreads();
+                if (base + t < end) {
+                    const int k = idx_a[base + t];
+                    s_first[t] = ptr_b[k];
+                    s_last[t] = ptr_b[k + 1];
+                    s_factor[t] = val_a[base + t];
+                }
+                __syncthreads();
+                const int steps = min(THREADS, end - base);
+                int columns[AHEAD][2];
+                VALUE values[AHEAD][2];
+                const auto fetch = [&](int s) {
 #pragma unroll
-                for (int d = 0; d < AHEAD; ++d)
+                    for (int d = 0; d < AHEAD; ++d)
 #pragma unroll
-                    for (int c = 0; c < 2; ++c) {
-                        const int q = s + d < steps ? s_first[s + d] + c * THREADS + t : 0;
-                        const bool present = s + d < steps && q < s_last[s + d];
-                        columns[d][c] = present ? idx_b[q] : -1;
-                        values[d][c] = present ? val_b[q] : VALUE(0);
-                    }
-            };
-            fetch(0);
-            for (int s = 0; s < steps; s += AHEAD) {
-                int places[AHEAD][2];
-                VALUE met[AHEAD][2];
+                        for (int c = 0; c < 2; ++c) {
+                            const int q = s + d < steps ? s_first[s + d] + c * THREADS + t : 0;
+                            const bool present = s + d < steps && q < s_last[s + d];
+                            columns[d][c] = present ? idx_b[q] : -1;
+                            values[d][c] = present ? val_b[q] : VALUE(0);
+                        }
+                };
+                fetch(0);
+                for (int s = 0; s < steps; s += AHEAD) {
+                    int places[AHEAD][2];
+                    VALUE met[AHEAD][2];
 #pragma unroll
-                for (int d = 0; d < AHEAD; ++d)
+                    for (int d = 0; d < AHEAD; ++d)
 #pragma unroll
-                    for (int c = 0; c < 2; ++c) {
-                        places[d][c] = columns[d][c] >= 0 ? place_of(words, columns[d][c] - start) : -1;
-                        met[d][c] = values[d][c];
-                    }
-                if (s + AHEAD < steps) fetch(s + AHEAD);
+                        for (int c = 0; c < 2; ++c) {
+                            places[d][c] = columns[d][c] >= 0 ? place_of(words, columns[d][c] - start) : -1;
+                            met[d][c] = values[d][c];
+                        }
+                    if (s + AHEAD < steps) fetch(s + AHEAD);
 #pragma unroll
-                for (int d = 0; d < AHEAD; ++d) {
-                    if (s + d >= steps) break;
-                    const VALUE a = s_factor[s + d];
+                    for (int d = 0; d < AHEAD; ++d) {
+                        if (s + d >= steps) break;
+                        const VALUE a = s_factor[s + d];
 #pragma unroll
-                    for (int c = 0; c < 2; ++c)
-                        if (places[d][c] >= 0) sums[places[d][c]] = add_product(a, met[d][c], sums[places[d][c]]);
+                        for (int c = 0; c < 2; ++c)
+                            if (places[d][c] >= 0) sums[places[d][c]] = add_product(a, met[d][c], sums[places[d][c]]);
 #pragma unroll 4
-                    for (int q = s_first[s + d] + 2 * THREADS + t; q < s_last[s + d]; q += THREADS) {
-                        VALUE* sum = &sums[place_of(words, idx_b[q] - start)];
-                        *sum = add_product(a, val_b[q], *sum);
+                        for (int q = s_first[s + d] + 2 * THREADS + t; q < s_last[s + d]; q += THREADS) {
+                            VALUE* sum = &sums[place_of(words, idx_b[q] - start)];
+                            *sum = add_product(a, val_b[q], *sum);
+                        }
+                        __syncthreads();
                     }
-                    __syncthreads();
                 }
             }
-        }
         if (SHARED_SUMS)
             for (int e = t; e < n; e += THREADS) val_c[out + e] = sums[e];
         __syncthreads();

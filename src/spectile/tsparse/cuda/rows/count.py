@@ -130,7 +130,8 @@ def count_rows(
         return count_rows(A, B, first, stop, value, None, scratch_bytes)
     sorted_hubs = None
     if counted.hubs:
-        ways = choose.hub_ways(counted, B.shape[1], np.dtype(value).itemsize, describe(), _room(scratch_bytes))
+        room = _room if scratch_bytes is None else None
+        ways = choose.hub_ways(counted, B.shape[1], np.dtype(value).itemsize, describe(), room)
         by_sort = cheapest("tsparse", ways) is ways[1]
         if launches.hubs == CONSTANTS["HUBS_OPEN"]:
             if by_sort:
@@ -142,9 +143,9 @@ def count_rows(
     return Phase(first, rows, indptr, counted, work, low, span, slot, lists, kept, kept_words, bitmaps, sorted_hubs)
 
 
-def _room(scratch_bytes: int | None) -> int:
+def _room() -> int:
     """Return the bytes for the products of hub rows."""
-    return memory.free_bytes() // 4 if scratch_bytes is None else 0
+    return memory.free_bytes() // 4
 
 
 def _entries(A: Factor, rows: int) -> int:

@@ -16,6 +16,7 @@ from spectile.core.pointers import address
 from spectile.tsparse.cuda import choose, units
 from spectile.tsparse.cuda.plans import Addresses, plan
 from spectile.tsparse.cuda.rows.count import Phase
+from spectile.tsparse.cuda.shared import CONSTANTS
 from spectile.tsparse.cuda.streams import side_by_side
 from spectile.tsparse.types import Factor
 
@@ -45,7 +46,7 @@ class Launches:
 
     def __init__(self, A: Factor, B: Factor, phase: Phase, dtype: np.dtype, reuse: bool) -> None:
         mean_b = phase.products / max(A.nnz * phase.rows / max(A.shape[0], 1), 1)
-        self._lanes = choose.row_lanes(mean_b)
+        self._lanes, self._by_warps = choose.row_lanes(mean_b), mean_b <= CONSTANTS["SHORT_B"]
         value = str(dtype)
         self._units = {name: unit[value] for name, unit in (units.REUSE if reuse else units.NUMERIC).items()}
         chosen = list(choose.numeric(phase.head, B.shape[1], mean_b, dtype.itemsize, phase.scratch_bytes))
@@ -65,8 +66,8 @@ class Launches:
         if chosen.family == "window":
             arguments = (count, lanes, *rows, span, slot, kept, np.int32(kept_words), *product)
         elif chosen.family == "block":
-            width = np.int32(1 << self._lanes)
-            arguments = (count, width, *rows, span, *product, scratch, np.int32(chosen.scratch_words))
+            arguments = (count, lanes, np.int32(self._by_warps), *rows, span, *product, scratch)
+            arguments += (np.int32(chosen.scratch_words),)
         elif chosen.family == "sort":
             arguments = (count, *rows, *product)
         else:

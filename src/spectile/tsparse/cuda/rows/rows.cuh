@@ -142,8 +142,8 @@ __device__ __forceinline__ void each_column(int begin, int end, const int* idx_a
 }
 
 // add(locate(column), a, b) for every product of a row, in the order of k.  All lanes of the group call `locate` together,
-// some with column -1, for which it returns -1 and nothing is added; rows of B that are read side by side are located
-// together and added one after the other.
+// some with column -1, for which it returns -1, as for what is not theirs, and nothing is added; rows of B that are read
+// side by side are located together and added one after the other.
 template <int G, int PIECES, int ROWS, class Locate, class Add>
 __device__ __forceinline__ void each_product(int begin, int end, const int* idx_a, const VALUE* val_a, const int* ptr_b, const int* idx_b,
                                              const VALUE* val_b, int log, int lane, u32 mask, Locate locate, Add add) {
@@ -180,7 +180,7 @@ __device__ __forceinline__ void each_product(int begin, int end, const int* idx_
                     for (int q = from[d] + PIECES * G; q < stop[d]; q += G) {
                         const bool present = q + lane < stop[d];
                         const int place = locate(present ? idx_b[q + lane] : -1);
-                        if (present) add(place, a, val_b[q + lane]);
+                        if (place >= 0) add(place, a, val_b[q + lane]);
                     }
                     __syncwarp(mask);
                 }
@@ -226,7 +226,7 @@ __device__ __forceinline__ void each_product(int begin, int end, const int* idx_
                         for (int q = first + PIECES * side.width; q < last; q += G) {
                             const bool present = q + lane < last;
                             const int place = locate(present ? idx_b[q + lane] : -1);
-                            if (present) add(place, a, val_b[q + lane]);
+                            if (place >= 0) add(place, a, val_b[q + lane]);
                         }
                     }
                     __syncwarp(mask);
