@@ -12,11 +12,12 @@ import numpy as np
 
 from spectile.core.arrays import on_device
 from spectile.core.choice import Candidate
-from spectile.core.device import Backend
+from spectile.core.device import Backend, require_device
 from spectile.core.options import flag
+from spectile.core.places import device_ids
 from spectile.core.protocols import ArrayLike
 from spectile.nearsparse import checks
-from spectile.nearsparse.types import ALL, OF_PARTS, Method, NormMap, PrecisionName, Request, Split, Threshold
+from spectile.nearsparse.types import Method, NormMap, PrecisionName, Request, Split, Threshold
 
 if TYPE_CHECKING:
     from spectile.nearsparse.cuda.plan import SpammPlan
@@ -41,7 +42,7 @@ def spamm(
     backend: Backend = "auto",
     devices: int | Sequence[int] | None = None,
     split: Split = "rows",
-    method: Method = "spamm",
+    method: Method | None = None,
 ) -> SpammResult:
     """Multiply near-sparse matrices, skipping the tile products whose norms are small (SpAMM).
 
@@ -105,12 +106,13 @@ def spamm(
         placed in the same way.  The result has the bits of one GPU's.
     split : {"rows", "columns"}
         How the operands in lists were distributed.
-    method : {"spamm", "auto"}
-        "auto" takes the dense product (the vendor's on a GPU, NumPy's on a CPU) where it is estimated to be faster, and
-        the result's `method` says so.  A valid ratio that is given decides at once, and so does a size at which SpAMM
-        never wins; otherwise the valid products are counted first and the count is read back where that costs less than
-        a wrong choice would. This is for two matrices: SpAMM always multiplies a batch, on several GPUs, complex ones
-        on a GPU, and on a CPU where C is added.
+    method : {"auto", "spamm"}, optional
+        By default "auto" with `rtol`, which says how large the error may be, and "spamm" with `tau` or `valid_ratio`,
+        which say what is left out.  "auto" takes the dense product (the vendor's on a GPU, NumPy's on a CPU) where it
+        is estimated to be faster, and the result's `method` says so.  Where that depends on how much is valid, it is
+        counted first, if that costs less than a wrong choice would; on a GPU, calls that repeat a layout keep to what
+        was found, and count again after 1, 2, 4 ... 64 of them.  With ``strict=True``, in a graph that is captured, in
+        a batch and on several GPUs SpAMM always multiplies, and on a CPU where C is added.
 
     Returns
     -------
@@ -149,6 +151,7 @@ def spamm(
     True
     """
     key = None
+    method = _default(rtol) if method is None else method
     if devices is None and _on_cupy(a) and (check_finite is None or check_finite is False) and _is_zero(beta):
         # A call that repeats an earlier layout needs no checks.
         kind, value = _given(tau, valid_ratio, rtol)
@@ -168,18 +171,22 @@ def spamm(
         operands, where = checks.spread_operands(a, b, c, out, split, backend), "cuda"
     request = Request(
         operands.precision(precision, where), alpha=alpha, beta=beta, block=block, strict=flag("strict", strict),
-        check_finite=not operands.on_gpu if check_finite is None else flag("check_finite", check_finite), method=method,
-        **wanted,
+        check_finite=not operands.on_gpu if check_finite is None else flag("check_finite", check_finite),
+        method="spamm" if strict else method, **wanted,
     )  # fmt: skip
     operands.check_results(request)
     if devices is not None:
-        checks.refuse_complex("devices", request.precision)
-        return operands.in_kind(_on_devices(operands, request, devices, split))
+        return operands.in_kind(_on_devices(operands, request, _listed(devices), split))
     if operands.by_columns:
         operands = operands.transposed()
     if operands.a is not a or operands.b is not b:
         key = None
     return operands.in_kind(_on_cuda(operands, request, key) if where == "cuda" else _on_cpu(operands, request))
+
+
+def _default(rtol: float | None) -> Method:
+    """Return the method where none is named."""
+    return "spamm" if rtol is None else "auto"
 
 
 def _given(tau: float | None, valid_ratio: float | None, rtol: float | None) -> tuple[str, float | None]:
@@ -215,7 +222,7 @@ def _on_cpu(operands: checks.Operands, request: Request) -> SpammResult:
 def _on_cuda(operands: checks.Operands, request: Request, key: Any) -> SpammResult:
     from spectile.nearsparse.cuda.run import spamm_cuda
 
-    if operands.on_host_and_simple and request.arithmetic.parts == 1:
+    if operands.on_host_and_simple:
         from spectile.nearsparse.multi import run as multi
 
         if not multi.fits(operands.a, operands.b, request.arithmetic.output):
@@ -223,12 +230,19 @@ def _on_cuda(operands: checks.Operands, request: Request, key: Any) -> SpammResu
     return spamm_cuda(operands.a, operands.b, operands.c, operands.out, request, key)
 
 
-def _on_devices(operands: checks.Operands, request: Request, devices: int | Sequence[int], split: Split) -> SpammResult:
+def _listed(devices: int | Sequence[int]) -> list[int]:
+    """Return the ids of the devices asked for."""
+    require_device()
+    import cupy
+
+    return device_ids(devices, cupy.cuda.runtime.getDeviceCount())
+
+
+def _on_devices(operands: checks.Operands, request: Request, devices: Sequence[int], split: Split) -> SpammResult:
     from spectile.nearsparse.multi import run as multi
 
-    chosen = multi.device_list(devices)
-    operands.check_spread(len(chosen), split)
-    return multi.spamm_devices(operands.a, operands.b, operands.c, operands.out, request, chosen, split)
+    operands.check_spread(len(devices), split)
+    return multi.spamm_devices(operands.a, operands.b, operands.c, operands.out, request, devices, split)
 
 
 def spamm_plan(
@@ -282,7 +296,6 @@ def spamm_plan(
     if not (operands.on_gpu and _on_cupy(a) and _on_cupy(b)):
         raise ValueError("a plan is of CuPy arrays: pass cupy.asarray(a) and cupy.asarray(b)")
     request = Request(operands.precision(precision, "cuda"), tau=0.0, alpha=alpha, block=block, strict=strict)
-    checks.refuse_complex("a plan", request.precision)
     checks.check_two_matrices(a, b)
     from spectile.nearsparse.cuda.geometry import log2, row_major
     from spectile.nearsparse.cuda.plan import SpammPlan
@@ -305,7 +318,7 @@ def explain(
     strict: bool = False,
     precision: PrecisionName | None = None,
     backend: Backend = "auto",
-    method: Method = "spamm",
+    method: Method | None = None,
     beta: float = 0.0,
 ) -> list[Candidate]:
     """Return the products that :func:`spamm` may take on one device, and what each is predicted to take.
@@ -336,17 +349,21 @@ def explain(
     >>> [one.kernel for one in explain(np.eye(64), np.eye(64), tau=1e-3, backend="cpu")]
     ['cpu']
     """
-    valid_ratio = dict([checks.check_choice(tau, valid_ratio, rtol)]).get("valid_ratio")
+    method = _default(rtol) if method is None else method
+    ((kind, value),) = [checks.check_choice(tau, valid_ratio, rtol)]
+    valid_ratio = value if kind == "valid_ratio" else None
     block, _, beta = checks.check_scalars(block, 1.0, beta)
     checks.check_method(method)
     operands = checks.operands(a, b, None, None)
     checks.check_two_matrices(operands.a, operands.b)
     where = operands.backend(backend, block, precision, valid_ratio)
-    name = operands.precision(precision, where)
+    wanted: dict[str, Any] = {kind: value}
+    request = Request(operands.precision(precision, where), block=block, strict=flag("strict", strict), **wanted)
     elsewhere = operands.other_place(where, backend, block, precision, valid_ratio)
+    auto = method == "auto" and not request.strict and 0 not in (*operands.a.shape, *operands.b.shape)
     if where == "cpu":
         listed = [Candidate("cpu", math.nan, "the valid tile products")]
-        if method == "auto":
+        if auto:
             listed.append(Candidate("dense", math.nan, "where its work is less"))
         return listed + elsewhere
     from spectile.core.arrays import to_device
@@ -355,12 +372,10 @@ def explain(
     from spectile.nearsparse.cuda.choose import Problem
 
     one, two = (to_device(x, "an operand")[0] if operands.on_gpu else x for x in (operands.a, operands.b))
-    parts = ALL[name].parts
+    parts, real = request.arithmetic.parts, request.real.precision
     shape = one.shape[0], parts * one.shape[1], parts * two.shape[1]
-    problem = Problem.of_parts(shape, [one], [two], block, OF_PARTS.get(name, name), strict)
-    problem = dataclasses.replace(problem, added=beta != 0)
-    dense = method == "auto" and parts == 1 and 0 not in shape
-    return candidates(problem, describe(), valid_ratio, dense) + elsewhere
+    problem = Problem.of_parts(shape, [one], [two], block, real, request.strict)
+    return candidates(dataclasses.replace(problem, added=beta != 0), describe(), request, auto) + elsewhere
 
 
 def distribute(
@@ -398,13 +413,15 @@ def distribute(
     """
     _, tau = checks.check_choice(tau, None, None)
     block, _, _ = checks.check_scalars(block)
+    for name, x in (("a", a), ("b", b)):
+        checks.refuse_with_error(name, x)
     a, b = checks.widened(a, b)
-    checks.refuse_complex("distribute", checks.check_precision(a, b, None, "cuda"))
+    checks.check_precision(a, b, None, "cuda")
     checks.check_split(split)
     checks.check_one_batch(a, b)
     from spectile.nearsparse.multi import run as multi
 
-    return multi.distribute(a, b, tau, multi.device_list(devices), block=block, split=split)
+    return multi.distribute(a, b, tau, _listed(devices), block=block, split=split)
 
 
 def norm_map(a: Any, block: int = 32) -> NormMap:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import reprlib
 from collections.abc import Callable, Sequence
@@ -192,6 +193,8 @@ def result_shape(shape_a: tuple[int, ...], shape_b: tuple[int, ...]) -> tuple[in
             f"operands of shapes {shape_a} and {shape_b} do not multiply: the columns of a ({shape_a[-1]}) must be the "
             f"rows of b ({shape_b[-2]})"
         )
+    if len(shape_a) == len(shape_b) == 2:
+        return shape_a[0], shape_b[1]
     try:
         batch = np.broadcast_shapes(shape_a[:-2], shape_b[:-2])
     except ValueError:
@@ -328,12 +331,6 @@ def check_precision(a: Any, b: Any, precision: str | None, backend: str) -> str:
     return name
 
 
-def refuse_complex(what: str, precision: str) -> None:
-    """Raise for complex operands of what is of real ones alone."""
-    if ALL[precision].parts > 1:
-        raise TypeError(f"{what} takes real matrices, and a and b are {ALL[precision].dtype}: call spamm without it")
-
-
 def check_dtype(name: str, array: Any) -> str:
     """Return the dtype of an array, or raise where SpAMM does not multiply it."""
     dtype = _dtype(array)
@@ -358,7 +355,7 @@ def widened(*arrays: Any) -> tuple[Any, ...]:
     TypeError
         If one is of another dtype.
     """
-    kinds = [str(getattr(x, "dtype", "")).removeprefix("torch.") for x in arrays]
+    kinds = [_dtype(x) if hasattr(x, "dtype") else "" for x in arrays]
     if "bfloat16" not in kinds:
         return arrays
     if set(kinds) != {"bfloat16"}:
@@ -366,8 +363,19 @@ def widened(*arrays: Any) -> tuple[Any, ...]:
     return tuple(x.float() if hasattr(x, "float") else x.astype("float32") for x in arrays)
 
 
+def refuse_with_error(name: str, array: Any) -> None:
+    """Raise for a matrix that has an error of its own, as a `TileMatrix`: bounds would be of its entries alone."""
+    error = getattr(array, "error", None)
+    if hasattr(array, "to_dense") and isinstance(error, tuple) and any(error):
+        raise TypeError(
+            f"{name} is a {type(array).__name__} with an error of its own, which no bound would hold: multiply such "
+            f"matrices by @ or multiply(), or pass {name}.to_dense() and add what its error makes of the product"
+        )
+
+
 def host_array(name: str, array: Any) -> Any:
     """Return a host array of any library as NumPy's, sharing its memory unless kernels cannot read it there."""
+    refuse_with_error(name, array)
     array = arrays.host_array(name, array)
     return array if array.dtype.isnative and array.flags.aligned else pointers.operand(name, array)
 
@@ -437,4 +445,8 @@ def _shape(array: Any) -> tuple[int, ...]:
 def _dtype(array: Any) -> str:
     if not hasattr(array, "dtype"):
         return str(np.dtype(array.__cuda_array_interface__["typestr"]))
-    return str(array.dtype).removeprefix("torch.")
+    return _name(array.dtype) if isinstance(array.dtype, np.dtype) else str(array.dtype).removeprefix("torch.")
+
+
+#: The name of a NumPy dtype, which takes longer to make than to look up.
+_name = functools.lru_cache(maxsize=64)(str)

@@ -117,6 +117,13 @@ class Request:
         return ALL[self.precision]
 
     @property
+    def real(self) -> Request:
+        """The real product by which this one is made: itself, or of complex matrices that of their parts."""
+        if self.arithmetic.parts == 1:
+            return self
+        return dataclasses.replace(self, precision=OF_PARTS[self.precision])
+
+    @property
     def value(self) -> float:
         """The one of tau, `valid_ratio` and `rtol` that is given."""
         return next(x for x in (self.tau, self.valid_ratio, self.rtol) if x is not None)

@@ -38,10 +38,12 @@ class Predicted(NamedTuple):
 def _spamm(row: Any, device: Device) -> Predicted:
     from spectile.nearsparse.cuda.candidates import candidates
     from spectile.nearsparse.cuda.choose import Problem
+    from spectile.nearsparse.types import Request
     from spectile_study.everyday.spamm import PRECISIONS
 
     problem = Problem(int(row["p_m"]), int(row["p_k"]), int(row["p_n"]), precision=PRECISIONS[row["p_dtype"]])
-    listed = candidates(problem, device, float(row["w_share"]), True)
+    request = Request(problem.precision, rtol=float(row["p_rtol"]))
+    listed = candidates(problem, device, request, True, float(row["w_share"]))
     dense = next(one.seconds for one in listed if one.kernel == "dense")
     best = _cheapest([one for one in listed if one.kernel != "dense"])
     return Predicted(best.kernel, best.seconds or 0.0, dense)

@@ -14,7 +14,7 @@ from spectile.nearsparse import explain
 from spectile.nearsparse.cuda.candidates import candidates
 from spectile.nearsparse.cuda.choose import Problem, choose_kernel
 from spectile.nearsparse.cuda.dense import decide
-from spectile.nearsparse.types import PRECISIONS
+from spectile.nearsparse.types import PRECISIONS, Request
 
 
 @pytest.mark.parametrize("device", TABLE)
@@ -24,20 +24,25 @@ def test_the_kernel_that_applies_and_the_product_that_is_taken(precision: str, d
     for n in (100, 2048, 16384):
         for problem in (Problem(n, n, n, precision=precision), Problem(n, n, n, 1, 8, precision, strict=True)):
             for share in (None, 0.01, 1.0):
-                listed = {one.kernel: one for one in candidates(problem, TABLE[device], share, True)}
+                request = Request(precision, *(1.0, None) if share is None else (None, share), block=problem.block)
+                request = replace(request, strict=problem.strict)
+                listed = {one.kernel: one for one in candidates(problem, TABLE[device], request, True)}
                 taken = [name for name, one in listed.items() if one.seconds is not None and name != "dense"]
                 taken = [min(taken, key=lambda name: listed[name].seconds or 0.0)]
                 assert taken == [choose_kernel(problem, TABLE[device])]
-                verdict = decide(n, n, n, precision, share, TABLE[device])[0]
+                verdict = decide((n, n, n), request, TABLE[device])[0]
                 if share is not None:
                     faster = min((*taken, "dense"), key=lambda name: listed[name].seconds or math.inf)
                     assert (faster == "dense") == (verdict == "dense")
                 seen.add(verdict)
-                without = candidates(problem, TABLE[device], share, False)
+                without = candidates(problem, TABLE[device], request, False)
                 assert without[-1].kernel == "dense" and without[-1].seconds is None
     assert {"spamm", "dense"} <= seen
     # Each product of a batch takes as long.
-    one, many = (candidates(replace(problem, batches=count), TABLE[device], 0.5, False) for count in (1, 3))
+    one, many = (
+        candidates(replace(problem, batches=count), TABLE[device], Request(precision, None, 0.5), False)
+        for count in (1, 3)
+    )
     assert [x.seconds and 3 * x.seconds for x in one] == pytest.approx([x.seconds for x in many])
 
 

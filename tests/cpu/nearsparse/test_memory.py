@@ -43,7 +43,7 @@ def _call(kind: str, dtype: str) -> Callable[[], object]:
         options |= {"block": 5}
     elif kind == "rounded":
         options |= {"precision": "float16c16"}
-    options |= {"valid_ratio": {"valid_ratio": 1.0}, "rtol": {"rtol": 1e-2}}.get(kind, {"tau": 0.0})  # type: ignore[operator]
+    options |= {"valid_ratio": {"valid_ratio": 1.0}, "rtol": {"rtol": 1e-2, "method": "spamm"}}.get(kind, {"tau": 0.0})  # type: ignore[operator]
     return lambda: spamm(a, b, **options)
 
 

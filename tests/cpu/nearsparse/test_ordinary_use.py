@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from spectile import TileMatrix
 from spectile.core.devices import TABLE
 from spectile.core.tensor_map import _strides
-from spectile.nearsparse import NormMap, norm_map, reference, spamm, spamm_threshold, tune_tau
+from spectile.nearsparse import NormMap, distribute, norm_map, reference, spamm, spamm_threshold, tune_tau
 from spectile.nearsparse.cpu.norms import row_major
 from spectile.nearsparse.cuda.choose import Problem, choose_kernel
 from spectile.nearsparse.result import SpammResult
@@ -105,7 +106,8 @@ def test_matrices_are_told_from_norm_maps() -> None:
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
 def test_a_threshold_is_that_of_the_product(choice: dict[str, float], dtype: str) -> None:
     a, b = decay(300, 260, dtype), decay(260, 200, dtype)
-    made, told = spamm(a, b, backend="cpu", **choice), spamm_threshold(a, b, backend="cpu", **choice)
+    made = spamm(a, b, backend="cpu", method="spamm", **choice)
+    told = spamm_threshold(a, b, backend="cpu", **choice)
     assert (told.tau, told.valid_ratio) == (made.tau, made.valid_ratio)
     assert told.error_bound == pytest.approx(made.error_bound)
 
@@ -212,7 +214,7 @@ def test_a_wanted_error_is_met_or_refused_wherever_entries_lie(dtype: str, expon
             with pytest.raises(ValueError, match="below what rounding"):
                 call(scaled, scaled, rtol=rtol, backend="cpu")
         return
-    plain, found = (spamm(x, x, rtol=rtol, backend="cpu") for x in (a, scaled))
+    plain, found = (spamm(x, x, rtol=rtol, backend="cpu", method="spamm") for x in (a, scaled))
     assert 0.1 < plain.valid_ratio < 0.9 and found.valid_ratio == plain.valid_ratio
     assert np.ldexp(found.tau, -2 * exponent) == pytest.approx(plain.tau, rel=2e-6)
     wide = a.astype(float)
@@ -270,3 +272,24 @@ def test_a_tile_larger_than_the_matrices_takes_no_more_memory() -> None:
     a = np.random.default_rng(1).standard_normal((70, 50))
     result = spamm(a, a.T, tau=1.0, block=10**7, backend="cpu")
     np.testing.assert_array_equal(result.c, spamm(a, a.T, tau=1.0, block=70, backend="cpu").c)
+
+
+def test_a_matrix_with_an_error_of_its_own_is_refused() -> None:
+    i = np.arange(96)
+    dense = np.exp(-abs(i[:, None] - i) / 4.0)
+    rough, exact = (TileMatrix.from_dense(dense, 32, atol=atol) for atol in (1e-3, 0.0))
+    assert rough.error.fro > 0 == exact.error.fro
+    calls: list[Any] = [
+        lambda x: spamm(x, dense, rtol=1e-6, backend="cpu"),
+        lambda x: spamm(dense, x, tau=0.0, backend="cpu"),
+        lambda x: spamm(dense, dense, tau=0.0, beta=1.0, c=x, backend="cpu"),
+        lambda x: spamm_threshold(x, x, rtol=1e-6, backend="cpu"),
+        lambda x: norm_map(x),
+        lambda x: tune_tau(x, dense, 0.5),
+        lambda x: distribute(dense, x, 1.0, 1),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match=r"is a TileMatrix with an error of its own.*to_dense\(\)"):
+            call(rough)
+    found = spamm(exact, exact, rtol=1e-6, backend="cpu")
+    assert np.linalg.norm(found.c - dense @ dense) <= found.error_bound

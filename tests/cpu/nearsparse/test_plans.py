@@ -17,7 +17,7 @@ import pytest
 
 from spectile.core import plan as bound
 from spectile.nearsparse import api
-from spectile.nearsparse.cuda import after, repeated
+from spectile.nearsparse.cuda import after, parts, repeated
 from spectile.nearsparse.cuda import plan as plans
 from spectile.nearsparse.cuda.geometry import fill, record
 from spectile.nearsparse.cuda.norms import NORM_TASKS
@@ -43,7 +43,8 @@ class Array:
         self.dtype = np.dtype(dtype)
         self.itemsize, self.size, self.ndim = self.dtype.itemsize, int(np.prod(self.shape)), len(self.shape)
         self.strides = tuple(int(self.itemsize * np.prod(self.shape[axis + 1 :])) for axis in range(self.ndim))
-        self.data = Memory(self.size * self.itemsize, shift)
+        self.nbytes = self.size * self.itemsize
+        self.data = Memory(self.nbytes, shift)
         self.device = "device"
 
 
@@ -82,13 +83,28 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     state = Machine()
 
     class NormMaps:
-        def __init__(self, a: Any, b: Any, block: int) -> None:
+        def __init__(self, a: Any, b: Any, block: int, *, paired: bool = False) -> None:
             size = -(-a.shape[1] // block)
-            self.a, self.b = Array((-(-a.shape[0] // block), size)), Array((-(-b.shape[1] // block), size))
+            kind = "f8" if paired else "f4"
+            self.a, self.b = Array((-(-a.shape[0] // block), size), kind), Array((-(-b.shape[1] // block), size), kind)
             self.block, self.parameters = block, np.zeros((), NORM_TASKS)
+            self.pairing = parts.Pairing(self.a, self.b) if paired else None
+
+        @property
+        def tiles(self) -> Any:
+            half = [tuple(-(-size // 2) for size in self.b.shape), (self.a.shape[0], -(-self.a.shape[1] // 2))]
+            return SimpleNamespace(a=Array(half[1], "f8"), b=Array(half[0], "f8"))
 
         def bind(self) -> Any:
-            return lambda stream: state.launched.append(("norms", self.parameters.copy()))
+            pairs = [] if self.pairing is None else [self.pairing.bind()]
+            return [lambda stream: state.launched.append(("norms", self.parameters.copy())), *pairs]
+
+    class Kernel:
+        def __init__(self, unit: Any, name: str) -> None:
+            self.name = name
+
+        def bind(self, shape: Any, parameters: Any) -> Any:
+            return lambda stream: state.launched.append((self.name, parameters.copy()))
 
     class Product:
         grain = (1, 1, 1)
@@ -124,6 +140,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr(repeated, "_number", lambda ptr: state.stream.number)
     monkeypatch.setattr(plans, "NormMaps", NormMaps)
+    monkeypatch.setattr(parts.launch, "kernel", Kernel)
+    monkeypatch.setattr(parts, "real_view", lambda x: x)
     monkeypatch.setattr(plans, "Product", Product)
     monkeypatch.setattr(plans, "prepared_choice", lambda *arguments, **options: None)
     monkeypatch.setattr(bound, "replace_address", lambda encoded, pointer: state.launched.append(("map", pointer)))
@@ -165,6 +183,30 @@ def test_a_plan_writes_what_changes(machine: Machine, ordered: bool) -> None:
         if ordered:
             order = machine.launched[1][1]
             assert [int(order["norms_a"]), float(order["tau"])] == [pointers[0], tau]
+
+
+def test_a_complex_plan_makes_the_real_form_of_b_anew(machine: Machine) -> None:
+    request, key = Request("complex64", tau=1.0), None
+    for tau in (1.0, 2.0):
+        a, b = Array((100, 70), "c8"), Array((70, 90), "c8")
+        key = key or repeated.key_of(a, b, None, tau, *OPTIONS)
+        machine.launched.clear()
+        result = repeated.execute(key, a, b, None, tau, request)
+        assert [name for name, _ in machine.launched] == ["expand", "norms", "pair_norms", "product"]
+        expand, norms, pairs, product = (parameters for _, parameters in machine.launched)
+        assert [int(expand[name]) for name in ("b", "rows", "columns", "batches")] == [b.data.ptr, 70, 90, 1]
+        assert int(expand["out"]) not in (0, b.data.ptr)
+        assert [int(task["matrix"]) for task in norms["task"]] == [a.data.ptr, int(expand["out"])]
+        assert [int(product[name]) for name in ("a", "b", "out")] == [a.data.ptr, int(expand["out"]), result.c.data.ptr]
+        maps = [int(pairs[name]) for name in ("norms_a", "norms_b", "complex_a", "complex_b")]
+        assert (
+            [int(task["norms"]) for task in norms["task"]]
+            == maps[:2]
+            == [int(product[x]) for x in pairs.dtype.names[:2]]
+        )
+        # Real maps of 4 x 3 and 6 x 3 tiles, and complex ones of 4 x 2 and 3 x 2; the counters behind.
+        assert np.diff([*maps, int(norms["counter"])]).tolist() == [8 * 4 * 3, 8 * 6 * 3, 8 * 4 * 2, 8 * 3 * 2]
+        assert float(product["tau"]) == tau
 
 
 @pytest.mark.parametrize("choice", ["valid_ratio", "rtol"])
@@ -233,7 +275,7 @@ def test_a_count_decides_while_the_product_is_on_its_way(
     cuda.Event = lambda **_: SimpleNamespace(record=lambda: machine.launched.append(("end", None)), synchronize=wait)
     monkeypatch.setattr(plans, "bind_count", bind_count)
     monkeypatch.setattr(plans.dense, "multiply", multiply)
-    monkeypatch.setattr(plans, "_verdict", lambda *_: ("count", 0.25))
+    monkeypatch.setattr(plans.dense, "decide_here", lambda *_: ("count", 0.25))
     a, b = Array((100, 70)), Array((70, 90))
     key = repeated.key_of(a, b, None, 1.0, *OPTIONS[:-1], "auto")
     request = Request("fp32", tau=1.0, method="auto")
@@ -258,6 +300,63 @@ def test_a_count_decides_while_the_product_is_on_its_way(
             assert int(order["cancelled"]) == int(count["cancelled"]) and int(order["finished"]) == 0
         if dense:
             assert found["dense"] == result.c.data.ptr
+    # What was found stands for 1, 2, 4 ... runs with the same threshold, and is counted anew when that is another.
+    verdict[:1] = b"\1"
+    machine.launched.clear()
+    counted = []
+    for _ in range(40):
+        before = len(machine.launched)
+        result = repeated.execute(key, a, b, None, 3.0)
+        assert result is not None and result.method == "dense"
+        counted.append("count" in [name for name, _ in machine.launched[before:]])
+    assert np.flatnonzero(counted).tolist() == [0, 2, 5, 10, 19, 36]
+    verdict[:1] = b"\0"
+    methods = [repeated.execute(key, a, b, None, tau).method for tau in (3.0, 0.5, 0.5)]  # type: ignore[union-attr]
+    assert methods == ["dense", "spamm", "spamm"]
+
+
+def test_a_dense_product_that_is_always_faster_prepares_nothing_else(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Gemm:
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def __call__(self, a: int, b: int, out: int) -> None:
+            machine.launched.append(("dense", (a, b, out)))
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("kernels of SpAMM are prepared")
+
+    monkeypatch.setattr(plans.dense, "Gemm", Gemm)
+    monkeypatch.setattr(plans.dense, "decide_here", lambda *_: ("dense", -1.0))
+    monkeypatch.setattr(plans, "prepared_choice", refuse)
+    a, b = Array((100, 70)), Array((70, 90))
+    request = Request("fp32", rtol=1e-3, method="auto")
+    key = repeated.key_of(a, b, None, 1e-3, "rtol", *OPTIONS[1:-1], "auto")
+    for turn in range(2):
+        result = repeated.execute(key, a, b, None, 1e-3, request if turn == 0 else None)
+        assert result is not None and result.method == "dense" and result.valid_ratio == 1
+        assert machine.launched == [("dense", (a.data.ptr, b.data.ptr, result.c.data.ptr))]
+        machine.launched.clear()
+    assert repeated.execute(key, a, b, a, 1e-3) is None and not machine.launched
+    with pytest.raises(ValueError, match="is below what rounding"):
+        repeated.execute(key, a, b, None, 1e-9)
+    # What the entries' size rules out is told when tau is read.
+    for scale, refused in ((1.0, False), (1e-30, True), (float("nan"), True), (0.0, False)):
+        norms = SimpleNamespace(a=np.full((4, 3), scale), b=np.full((3, 3), scale))
+        found = plans.dense_result(np.zeros((100, 90), "f4"), norms, request, (100, 70, 90), 1e-3, read=None)
+        if refused:
+            with pytest.raises(ValueError, match="nothing was left out"):
+                _ = found.tau
+        else:
+            assert found.tau == 0 and found.error_bound <= 1e-3 * 20 * scale**2
+
+
+def test_a_capture_reads_nothing_back(machine: Machine) -> None:
+    machine.stream.capturing = True
+    request = Request("fp32", rtol=1e-3, method="auto")
+    assert plans.dense.decide_here((64, 64, 64), request) == ("spamm", 1.0)
 
 
 @pytest.mark.parametrize("ptr", [1 << 20, after.PER_THREAD])

@@ -155,12 +155,12 @@ def test_operands_may_lie_anywhere_if_their_product_fits(of_a: int, of_b: int, d
     if dtype == "c16":
         a, b = a + 1j * a.T, b - 2j * b
     one, two = (np.ldexp(x.view("f8"), exponent).view(dtype) for x, exponent in ((a, of_a), (b, of_b)))
-    near = spamm(a, b, rtol=1e-3, block=4, backend="cpu")
+    near = spamm(a, b, rtol=1e-3, block=4, backend="cpu", method="spamm")
     assert 0.1 < near.valid_ratio < 0.9
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for wanted in ({"rtol": 1e-3}, {"valid_ratio": near.valid_ratio}, {"tau": math.ldexp(near.tau, of_a + of_b)}):
-            found = spamm(one, two, block=4, backend="cpu", **wanted)
+            found = spamm(one, two, block=4, backend="cpu", method="spamm", **wanted)
             before = spamm_threshold(one, two, block=4, backend="cpu", **wanted)
             assert found.tau == before.tau
             assert found.valid_ratio == pytest.approx(near.valid_ratio, abs=0.02)

@@ -27,7 +27,7 @@ def block_decay(rng, m, n, dtype, block=32, rate=0.6):
 
 
 def product(a, b, **options):
-    return spamm(a, b, backend="cpu", **options)
+    return spamm(a, b, **{"backend": "cpu", "method": "spamm"} | options)
 
 
 @settings(max_examples=40, deadline=None)

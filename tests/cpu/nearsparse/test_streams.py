@@ -16,10 +16,13 @@ import pytest
 
 from spectile.core import device as core_device
 from spectile.core.devices import TABLE
+from spectile.nearsparse import reference
 from spectile.nearsparse.cuda import choose as cuda_choose
 from spectile.nearsparse.cuda import norms as cuda_norms
+from spectile.nearsparse.cuda import parts
 from spectile.nearsparse.cuda import product as cuda_product
 from spectile.nearsparse.multi import from_device as gpu_multi_device
+from spectile.nearsparse.multi import from_host as gpu_multi_host
 from spectile.nearsparse.multi import partition
 from spectile.nearsparse.multi import plan as gpu_multi_plan
 from spectile.nearsparse.multi import resident as gpu_multi_resident
@@ -145,6 +148,9 @@ class Stream:
     def is_capturing(self):
         return False
 
+    def synchronize(self):
+        MACHINE.run_until_idle()
+
 
 def copy_rows(into, pitch, out_of, step, width, rows, kind, pointer):
     def copy():
@@ -161,8 +167,8 @@ def empty(shape, dtype="float64"):
 
 
 class NormMaps:
-    def __init__(self, a, b, block, into=None):
-        self.block, self.k_blocks = block, -(-a.shape[-1] // block)
+    def __init__(self, a, b, block, into=None, *, paired=False):
+        self.block, self.k_blocks, self.paired = block, -(-a.shape[-1] // block), paired
         self.operands = a, b
         sizes = (*a.shape[:-2], -(-a.shape[-2] // block)), (*b.shape[:-2], -(-b.shape[-1] // block))
         self.a, self.b = into or (empty((*size, self.k_blocks)) for size in sizes)
@@ -180,8 +186,19 @@ class NormMaps:
                     for i, k in np.ndindex(*norms.shape):
                         tile = matrix[i * self.block : (i + 1) * self.block, k * self.block : (k + 1) * self.block]
                         norms[i, k] = np.sqrt((np.asarray(tile, float) ** 2).sum())
+            if self.paired:
+                pair(self.a, 1)
+                pair(self.b, 2)
 
         MACHINE.launch(measure, self.a, self.b, *self.operands)
+
+
+def pair(norms, height):
+    """Give real tiles the norm of their complex one; entries of B's real form are there twice."""
+    for i in range(0, norms.shape[-2], height):
+        for k in range(0, norms.shape[-1], 2):
+            tile = norms[..., i : i + height, k : k + 2]
+            tile[...] = np.sqrt((np.asarray(tile) ** 2).sum(axis=(-2, -1), keepdims=True) / height)
 
 
 class Product:
@@ -327,7 +344,7 @@ def test_all_on_the_first_gpu(machine, devices, asked, spared, monkeypatch):
         b[...] = np.asarray(b) * (turn < 2) + np.round(np.asarray(b) * np.exp(-np.arange(K) / 10.0)[:, None]) * (
             turn == 2
         )
-        for part in plan._parts:
+        for part in plan._ring:
             part.b[...] = np.nan
         plan()
         machine.run_until_idle()
@@ -373,9 +390,9 @@ def test_columns_on_their_gpus(machine, devices, shared, monkeypatch):
     cuts = [*range(0, 256 * len(devices), 256), N]
     parts_a, parts_b, out = [], [], []
     for first, last, index in zip(cuts[:-1], cuts[1:], devices, strict=True):
-        for parts, source in ((parts_a, a), (parts_b, b[:, first:last])):
-            parts.append(integers(*source.shape, index))
-            parts[-1][...] = source
+        for listed, source in ((parts_a, a), (parts_b, b[:, first:last])):
+            listed.append(integers(*source.shape, index))
+            listed[-1][...] = source
         with Device(index):
             out.append(empty((M, last - first)))
     plan = gpu_multi.Resident(parts_a, parts_b, out, Request("fp64", TAU), split="columns")
@@ -396,7 +413,7 @@ def test_blocks_of_rows_from_the_host(machine, devices, asked):
     room = 8 * K * N + (9 << 20) + 2 * 8 * (K + N) * 200
     c = None if c is None else np.asarray(c)
     plan = gpu_multi.FromHost(a, b, out, devices, asked, c, memory_bytes=room * len(devices))
-    assert len(plan._parts[0].blocks) >= 2
+    assert len(plan.parts[0].rows) >= 2
     for _ in range(2):
         a[...], b[...], out[...] = integers(M, K), integers(K, N), np.nan
         plan()
@@ -428,6 +445,80 @@ def test_batches(machine, devices, shared, on_host, asked):
             x, y = (z[item] if z.ndim == 3 else z for z in (a, b))
             plus = 0 if c is None else asked.beta * np.asarray(c[item])
             np.testing.assert_array_equal(np.asarray(out[item]), wanted(x, y, 3000.0, plus))
+
+
+def complex_integers(rows, columns, device=0):
+    x = integers(rows, 2 * columns, device)
+    return x.view("c16")
+
+
+def real_forms(a, b):
+    with Device(a.home):
+        return parts.real_view(a), parts.expanded(b)
+
+
+@pytest.mark.parametrize("place", ["device", "rows", "columns", "host", "batch"])
+def test_complex_products_in_their_real_forms(machine, place, monkeypatch):
+    monkeypatch.setattr(partition, "shares", lambda parts, *_: (1 / parts,) * parts)
+    monkeypatch.setattr(partition, "PANEL_COLUMNS", 256)
+    monkeypatch.setattr(gpu_multi_resident, "SHARED_NORM_BYTES", 0)
+    m, k, n, tau, devices = 400, 70, 450, 14000.5, [0, 1, 2]
+    a, b, out = complex_integers(m, k), complex_integers(k, n), empty((m, n), "complex128")
+    expected = reference.spamm_flat(np.asarray(a), np.asarray(b), tau)
+    dense = np.asarray(a) @ np.asarray(b)
+    assert np.mean(expected != dense) > 0.1 and np.any(expected == dense)
+    request, real_out = Request("complex128", tau), parts.real_view(out)
+    if place == "batch":
+        stack = [np.stack([np.asarray(x)] * 5).view(Array) for x in (a, b, out)]
+        out = stack[2]
+        plan = Batch(partitioned(*real_forms(*stack[:2]), parts.real_view(out), None, devices), request, (5,))
+    elif place == "device":
+        plan = gpu_multi.FromDevice(*real_forms(a, b), real_out, devices, request)
+    elif place == "host":
+        given = (np.asarray(x) for x in (*real_forms(a, b), real_out))
+        room = 2 * 16 * k * n + (9 << 20) + 2 * 16 * (k + n) * 200
+        plan = gpu_multi.FromHost(*given, devices, request, memory_bytes=room)
+        assert len(plan.parts[0].rows) >= 1 and len(plan.panels) > 1
+    else:
+        by_rows = place == "rows"
+        ends = [0, 128, 256, m if by_rows else n]
+        cuts = [slice(*pair) for pair in itertools.pairwise(ends)]
+        mine, targets = [], []
+        for index, cut in zip(devices, cuts, strict=True):
+            x, y = (a[cut], b) if by_rows else (a, b[:, cut])
+            x, y, z = (np.ascontiguousarray(one).view(Array) for one in (x, y, np.zeros((len(x), y.shape[1]), "c16")))
+            x.home = y.home = z.home = index
+            targets.append(z)
+            mine.append([*real_forms(x, y), parts.real_view(z)])
+        plan = gpu_multi.Resident(*map(list, zip(*mine, strict=True)), request, split=place)
+    for _ in range(2):
+        plan()
+        machine.run_until_idle()
+        if place in ("rows", "columns"):
+            out = np.concatenate(targets, axis=int(place == "columns"))
+        for found in out if place == "batch" else [out]:
+            np.testing.assert_array_equal(np.asarray(found), expected)
+        out[...] = np.nan
+    assert plan.told_shape == (m, k, n)
+
+
+@pytest.mark.parametrize(("batch", "dtype"), [((), "f8"), ((2,), "c16"), ((2, 3), "c16")], ids=str)
+def test_calls_with_matrices_of_the_host(machine, batch, dtype, monkeypatch):
+    monkeypatch.setattr(gpu_multi_host, "free_bytes", lambda: 1 << 30)
+    make = complex_integers if dtype == "c16" else integers
+    a, b, c = (
+        np.stack([np.asarray(make(*size)) for _ in range(int(np.prod(batch)))]).reshape(*batch, *size)
+        for size in ((300, 70), (70, 90), (300, 90))
+    )
+    tau = 9000.5 if dtype == "c16" else 3000.5
+    asked = Request({"f8": "fp64", "c16": "complex128"}[dtype], tau, beta=3.0)
+    expected = np.empty(c.shape, dtype)
+    for i in np.ndindex(batch):
+        expected[i] = reference.spamm_flat(a[i], b[i], tau) + 3 * c[i]
+    for out in (None, np.full(c.shape, np.nan, dtype), c):
+        result = gpu_multi.spamm_devices(a, b, c, out, asked, [0, 1, 2], "rows")
+        assert out is None or result.c is out
+        np.testing.assert_array_equal(result.c, expected)
 
 
 def test_the_stand_in_refuses_what_cuda_refuses(machine):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from spectile.nearsparse import explain, norm_map, reference, spamm, spamm_plan, spamm_threshold
+from spectile.nearsparse.cuda import dense, repeated
 
 pytestmark = pytest.mark.gpu
 
@@ -67,7 +68,8 @@ def test_thresholds_are_those_of_the_cpu(dtype: str) -> None:
     rng = np.random.default_rng(1)
     a, b = _random(rng, 300, 250, dtype), _random(rng, 250, 280, dtype)
     for wanted in ({"valid_ratio": 0.3}, {"rtol": 1e-2}, {"tau": 40.0}):
-        here, there = spamm(a, b, **wanted, backend="cpu"), spamm(cupy.asarray(a), cupy.asarray(b), **wanted)
+        here = spamm(a, b, **wanted, backend="cpu", method="spamm")
+        there = spamm(cupy.asarray(a), cupy.asarray(b), **wanted, method="spamm")
         assert there.tau == pytest.approx(here.tau, rel=1e-4)
         assert there.valid_ratio == pytest.approx(here.valid_ratio, abs=5e-3)
         assert there.error_bound == pytest.approx(here.error_bound, rel=1e-2)
@@ -112,18 +114,67 @@ def test_sums_batches_layouts_and_repeated_calls() -> None:
     assert isinstance(host.c, np.ndarray) and np.linalg.norm(host.c - a[0, 0] @ b) <= host.error_bound
 
 
-def test_what_is_not_a_number_and_what_is_real_alone() -> None:
+def test_what_is_not_a_number() -> None:
     import cupy
 
     x = cupy.eye(70, dtype="c16")
     x[3, 40] = complex(0, np.nan)
-    with pytest.raises(ValueError, match="a holds NaN or infinity"):
-        spamm(x, cupy.eye(70, dtype="c16"), tau=0.1, check_finite=True)
-    found = spamm(x, cupy.eye(70, dtype="c16"), tau=0.1)
-    assert bool(cupy.isnan(found.c[3, 40])) and found.method == "spamm" and found.faster is None
-    assert spamm(cupy.eye(70, dtype="c16"), cupy.eye(70, dtype="c16"), tau=0.1, method="auto").method == "spamm"
+    for method in ("spamm", "auto"):
+        with pytest.raises(ValueError, match="a holds NaN or infinity"):
+            spamm(x, cupy.eye(70, dtype="c16"), tau=0.1, check_finite=True, method=method)  # type: ignore[arg-type]
+        found = spamm(x, cupy.eye(70, dtype="c16"), tau=0.1, method=method)  # type: ignore[arg-type]
+        assert bool(cupy.isnan(found.c[3, 40])) and found.faster in ("spamm", "dense")
     assert any(one.seconds for one in explain(x, x, tau=0.0))
-    with pytest.raises(TypeError, match="a plan takes real matrices"):
-        spamm_plan(x, x)
-    with pytest.raises(TypeError, match="devices takes real matrices"):
-        spamm(x, x, tau=0.0, devices=1)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("verdict", ["dense", "count", "spamm"])
+def test_the_dense_product_has_bounds_too(dtype: str, verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    rng = np.random.default_rng(3)
+    a, b = _random(rng, 300, 250, dtype), _random(rng, 250, 280, dtype)
+    exact = a.astype("c16") @ b.astype("c16")
+    limit = {"dense": -1.0, "count": 0.5, "spamm": 1.0}[verdict]
+    monkeypatch.setattr(dense, "decide_here", lambda *_: (verdict, limit))
+    repeated._plans.clear()
+    known = spamm(cupy.asarray(a), cupy.asarray(b), rtol=1e-3, method="spamm")
+    for out in (None, cupy.full((300, 280), cupy.nan, dtype)):
+        for _ in range(3):
+            found = spamm(cupy.asarray(a), cupy.asarray(b), rtol=1e-3, alpha=-2.0, out=out)
+            taken = {"count": "spamm" if known.valid_ratio <= 0.5 else "dense"}.get(verdict, verdict)
+            assert found.method == taken and found.c.dtype == dtype
+            assert np.linalg.norm(found.c.get() + 2 * exact) <= found.error_bound
+            assert found.error_bound <= 2e-3 * np.linalg.norm(a) * np.linalg.norm(b) * (1 + 1e-4)
+            assert found.tau == (0 if taken == "dense" else pytest.approx(known.tau))
+    c = cupy.asarray(_random(rng, 300, 280, dtype))
+    summed = spamm(cupy.asarray(a), cupy.asarray(b), rtol=1e-3, beta=0.5, c=c)
+    assert np.linalg.norm(summed.c.get() - exact - 0.5 * c.get()) <= summed.error_bound
+    repeated._plans.clear()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_plans_of_complex_products(dtype: str) -> None:
+    import cupy
+
+    rng = np.random.default_rng(4)
+    pairs = [[cupy.asarray(_random(rng, *size, dtype)) for size in ((200, 130), (130, 170))] for _ in range(2)]
+    plan = spamm_plan(*pairs[0])
+    for a, b in [*pairs, pairs[0]]:
+        plan.reset_operands(a, b)
+        for wanted in ({"tau": 30.0}, {"valid_ratio": 0.4}, {"rtol": 1e-2}):
+            found, direct = plan.execute(**wanted), spamm(a, b, method="spamm", check_finite=True, **wanted)  # type: ignore[arg-type]
+            np.testing.assert_array_equal(found.c.get().view("f4"), direct.c.get().view("f4"))
+            for name in ("tau", "valid_ratio", "executed_ratio", "error_bound", "error_bound_rel"):
+                assert getattr(found, name) == pytest.approx(getattr(direct, name))
+    stream, out = cupy.cuda.Stream(non_blocking=True), cupy.empty((200, 170), dtype)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        plan.execute(30.0)
+        stream.begin_capture()
+        plan.execute(30.0, out=out)
+        graph = stream.end_capture()
+        out.fill(cupy.nan)
+        graph.launch(stream)
+        stream.synchronize()
+    np.testing.assert_array_equal(out.get().view("f4"), spamm(*pairs[0], tau=30.0).c.get().view("f4"))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spectile.nearsparse import distribute, spamm, spamm_plan
+from spectile.nearsparse import api, distribute, spamm, spamm_plan
 from spectile.nearsparse.cuda import repeated
 
 pytestmark = pytest.mark.gpu
@@ -81,16 +81,17 @@ def test_plans_refuse_what_overlaps_and_run_again() -> None:
             with pytest.raises(ValueError, match="out overlaps an operand"):
                 plan.execute(**{kind: 0.5}, out=place[first : first + N])
         cupy.testing.assert_array_equal(place, _place("f4"))
-        wanted = spamm(place[:N].copy(), place[:N].copy(), **{kind: 0.5})
+        wanted = spamm(place[:N].copy(), place[:N].copy(), method="spamm", **{kind: 0.5})
         cupy.testing.assert_array_equal(plan.execute(**{kind: 0.5}, out=place[N:]).c, wanted.c)
         place[N:] = _place("f4")[N:]
     with pytest.raises(TypeError, match="out is a ndarray"):
         plan.execute(0.5, out=np.empty((N, N), "f4"))
 
 
-def test_parts_may_overlap() -> None:
+def test_parts_may_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     import cupy
 
+    monkeypatch.setattr(api, "_listed", list)  # one device stands for two
     for split in ("rows", "columns"):
         a = cupy.random.default_rng(7).standard_normal((256, 256)).astype("f4")
         parts_a, parts_b = distribute(a, a, 5.0, [0, 0], split=split)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spectile.nearsparse import distribute, spamm
+from spectile.nearsparse import api, distribute, spamm
 from spectile.nearsparse.cuda import norms as gpu_norms
 from spectile.nearsparse.cuda.tuning import WGMMA
 from spectile.nearsparse.multi import cut as gpu_multi_cut
@@ -29,11 +29,15 @@ SHAPES = [(2100, 1031, 1500), (640, 512, 2304), (1, 40, 3)]
 
 
 @pytest.fixture
-def devices() -> list[int]:
+def devices(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     import cupy
 
     count = cupy.cuda.runtime.getDeviceCount()
-    return list(range(min(count, 8))) if count > 1 else [0, 0, 0]
+    if count > 1:
+        return list(range(min(count, 8)))
+    listed = api._listed
+    monkeypatch.setattr(api, "_listed", lambda asked: asked if asked == [0, 0, 0] else listed(asked))
+    return [0, 0, 0]
 
 
 def _random(rows: int, columns: int, dtype: str) -> Any:
@@ -187,7 +191,7 @@ def test_rows_of_b_that_no_valid_product_needs_stay(
     out = cupy.empty((m, n), OUTPUTS[precision])
     plan = gpu_multi.FromDevice(a, b, out, devices, Request(precision, tau))
     for turn in range(2):
-        for part in plan._parts:
+        for part in plan._ring:
             with part.b.device:
                 part.b.fill(np.nan)
         out.fill(cupy.nan)
@@ -339,7 +343,7 @@ def test_memory_is_that_of_the_operands(devices: list[int]) -> None:
     plan = gpu_multi.FromDevice(a, b, out, devices, Request("fp32", tau))
     plan()
     copies, part = dict.fromkeys(before, 0), None
-    for part in plan._parts:
+    for part in plan._ring:
         copies[part.a.device.id] += part.a.nbytes + part.b.nbytes
     # On the first device inputs and C were there before; the others hold rows of A, all of B, and no C.
     there = dict.fromkeys(before, 0) | {devices[0]: a.nbytes + b.nbytes + out.nbytes}
@@ -386,10 +390,11 @@ def test_searches_on_several_gpus(devices: list[int]) -> None:
     wanted = spamm(a, b, valid_ratio=0.3)
     assert spamm(a, b, valid_ratio=0.3, devices=devices).tau == wanted.tau
     assert spamm(a.get(), b.get(), valid_ratio=0.3, devices=devices).valid_ratio == pytest.approx(0.3, abs=0.01)
-    assert spamm(a, b, rtol=1e-3, devices=devices).tau == pytest.approx(float(spamm(a, b, rtol=1e-3).tau))
+    one = float(spamm(a, b, rtol=1e-3, method="spamm").tau)
+    assert spamm(a, b, rtol=1e-3, devices=devices).tau == pytest.approx(one)
     parts = distribute(a, b, wanted.tau, devices)
     assert spamm(*parts, valid_ratio=0.3, devices=devices).tau == wanted.tau
-    assert spamm(*parts, rtol=1e-3, devices=devices).tau == pytest.approx(float(spamm(a, b, rtol=1e-3).tau))
+    assert spamm(*parts, rtol=1e-3, devices=devices).tau == pytest.approx(one)
     host = spamm(a.get(), b.get(), rtol=1e-3, devices=devices)
     assert host.error_bound <= 1e-3 * float(np.linalg.norm(a.get()) * np.linalg.norm(b.get())) * (1 + 1e-9)
 
@@ -406,7 +411,7 @@ def test_blocks_of_rows_where_memory_is_short() -> None:
     plan = gpu_multi.FromHost(a.get(), b.get(), out, [0], asked, memory_bytes=needed + 4 * 2 * 1200 * 300)
     plan()
     cupy.cuda.Device().synchronize()
-    assert len(plan._parts[0].blocks) > 5
+    assert len(plan.parts[0].rows) > 5
     _same([out], one.c)
     with pytest.raises(MemoryError, match=r"needs [\d,]+ bytes of device memory"):
         gpu_multi.FromHost(a.get(), b.get(), out, [0], asked, memory_bytes=1000)
@@ -464,6 +469,10 @@ def test_wrong_devices_and_operands_are_named(devices: list[int]) -> None:
     for wrong in (visible + 1, [visible], [], -1):
         with pytest.raises(ValueError, match="visible"):
             spamm(a, b, tau=1.0, devices=wrong)
+    with pytest.raises(ValueError, match="names device 0 twice"):
+        spamm(a, b, tau=1.0, devices=[0, 0])
+    with pytest.raises(TypeError, match="are no GPUs"):
+        spamm(a, b, tau=1.0, devices="0")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="beta"):
         spamm(a, b, tau=1.0, devices=devices, beta=1.0)
     with pytest.raises(ValueError, match="c lies elsewhere"):
@@ -511,3 +520,45 @@ def test_out_that_overlaps_an_operand_and_what_is_added(devices: list[int]) -> N
         found = spamm(x, y, c=shifted[:-1], out=shifted[1:], devices=devices, **options)
         assert found.error_bound == pytest.approx(one.error_bound, rel=1e-4)
         _same([shifted[1:]], one.c)
+
+
+@pytest.mark.parametrize("dtype", ["c8", "c16"])
+def test_complex_products_give_the_bits_of_one_gpu(dtype: str, devices: list[int]) -> None:
+    import cupy
+
+    m, k, n, real = 700, 260, 900, {"c8": "f4", "c16": "f8"}[dtype]
+    a, b, c = (_random(*size, real) + 1j * _random(*size, real) for size in ((m, k), (k, n), (m, n)))
+    tau = _tau(a, b)
+    for options in ({"alpha": 1.5}, {"beta": -0.5}):
+        more: Any = {"tau": tau} | options
+        one = spamm(a, b, c=c, **more)
+        wide = a.astype("c16") @ b.astype("c16") * options.get("alpha", 1.0) + c * options.get("beta", 0.0)
+        assert float(cupy.linalg.norm(one.c - wide)) <= one.error_bound
+        out = cupy.full((m, n), cupy.nan, dtype)
+        found = spamm(a, b, c=c, out=out, devices=devices, **more)
+        assert found.c is out
+        host = spamm(a.get(), b.get(), c=c.get(), devices=devices, **more)
+        assert isinstance(host.c, np.ndarray) and host.c.dtype == dtype
+        for other in (found.c, host.c):
+            bits = other if isinstance(other, np.ndarray) else other.get()
+            np.testing.assert_array_equal(bits.view(real), one.c.get().view(real))
+        for other in (found, host):
+            assert other.valid_ratio == one.valid_ratio and other.executed_ratio == one.executed_ratio
+            assert other.error_bound == pytest.approx(one.error_bound, rel=1e-6)
+    one = spamm(a, b, tau=tau)
+    for split, axis in (("rows", 0), ("columns", 1)):
+        parts = distribute(a, b, tau, devices, split=split)  # type: ignore[arg-type]
+        assert all(part.dtype == dtype for listed in parts for part in listed)
+        spread = spamm(*parts, tau=tau, devices=devices, split=split)  # type: ignore[arg-type]
+        joined = np.concatenate([part.get() for part in spread.c], axis=axis)
+        np.testing.assert_array_equal(joined.view(real), one.c.get().view(real))
+        assert spread.valid_ratio == one.valid_ratio
+    for wanted in ({"valid_ratio": 0.3}, {"rtol": 1e-2}):
+        told = spamm(a, b, method="spamm", **wanted)  # type: ignore[arg-type]
+        assert spamm(a, b, devices=devices, **wanted).tau == pytest.approx(told.tau)  # type: ignore[arg-type]
+        assert spamm(a.get(), b.get(), devices=devices, **wanted).tau == pytest.approx(told.tau, rel=0.2)  # type: ignore[arg-type]
+    stack = cupy.stack([a[:100, :70]] * 5), b[:70, :90]
+    whole = spamm(*stack, tau=tau / 4)
+    spread = spamm(*stack, tau=tau / 4, devices=devices)
+    np.testing.assert_array_equal(spread.c.get().view(real), whole.c.get().view(real))
+    np.testing.assert_array_equal(spread.valid_ratio, whole.valid_ratio)

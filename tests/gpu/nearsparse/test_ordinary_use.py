@@ -114,8 +114,9 @@ def test_the_bound_holds_where_products_underflow(precision: str, scale: float) 
         error = float(cupy.linalg.norm(result.c.astype("f8") / scale / scale - exact))
         assert error <= result.error_bound / scale / scale * (1 + 1e-6)
     if scale < 1e-20:
-        with pytest.raises(ValueError, match="underflow"):
-            _ = spamm(a, b, rtol=1e-3, precision=precision).tau
+        for method in ("spamm", "auto"):
+            with pytest.raises(ValueError, match="underflow"):
+                _ = spamm(a, b, rtol=1e-3, precision=precision, method=method).tau  # type: ignore[arg-type]
 
 
 # Powers of two by which entries below 1 are scaled, and whether norms of 256 x 256 of them have a product within range
@@ -138,16 +139,17 @@ def test_a_wanted_error_is_met_or_refused_wherever_entries_lie(precision: str, e
     a[a < 1e-3] = 0
     scaled, rtol = cupy.asarray(np.ldexp(a, exponent)), 1e-3
     if not fits:
-        result = spamm(scaled, scaled, rtol=rtol, precision=precision)
-        with pytest.raises(ValueError, match="below what rounding"):
-            _ = result.tau
-        assert result.executed_ratio == 1
+        for method in ("spamm", "auto"):
+            result = spamm(scaled, scaled, rtol=rtol, precision=precision, method=method)  # type: ignore[arg-type]
+            with pytest.raises(ValueError, match="below what rounding"):
+                _ = result.tau
+            assert result.executed_ratio == 1
         with pytest.raises(ValueError, match=r"below what rounding|norm overflows"):
             _ = spamm_threshold(scaled, scaled, rtol=rtol, precision=precision).tau
         if exponent > 0:
             assert spamm(scaled, scaled, tau=0.0, precision=precision).error_bound == np.inf
         return
-    plain, found = (spamm(x, x, rtol=rtol, precision=precision) for x in (cupy.asarray(a), scaled))
+    plain, found = (spamm(x, x, rtol=rtol, precision=precision, method="spamm") for x in (cupy.asarray(a), scaled))
     assert 0.1 < plain.valid_ratio < 0.9 and found.valid_ratio == pytest.approx(plain.valid_ratio, abs=0.02)
     assert np.ldexp(found.tau, -2 * exponent) == pytest.approx(plain.tau, rel=1e-4)
     wide = a.astype(float)
@@ -160,7 +162,8 @@ def test_a_wanted_error_is_met_or_refused_wherever_entries_lie(precision: str, e
 @pytest.mark.parametrize("precision", ["fp16", "fp32", "fp64"])
 def test_a_threshold_is_that_of_the_product(choice: dict[str, float], precision: str) -> None:
     a, b = _random(700, 500, DTYPES[precision]), _random(500, 600, DTYPES[precision])
-    made, told = spamm(a, b, precision=precision, **choice), spamm_threshold(a, b, precision=precision, **choice)
+    made = spamm(a, b, precision=precision, method="spamm", **choice)
+    told = spamm_threshold(a, b, precision=precision, **choice)
     assert (told.tau, told.valid_ratio) == (made.tau, made.valid_ratio)
     assert told.error_bound == pytest.approx(made.error_bound)
 
@@ -171,7 +174,8 @@ def test_the_largest_entries_beside_tiny_ones(precision: str) -> None:
 
     a, b = cupy.zeros((64, 64), "f4"), cupy.eye(64, dtype="f4") * np.float32(1e-10)
     a[3, 5] = np.finfo("f4").max
-    result, searched = spamm(a, b, tau=0.0, precision=precision), spamm(a, b, rtol=1e-3, precision=precision)
+    result = spamm(a, b, tau=0.0, precision=precision)
+    searched = spamm(a, b, rtol=1e-3, precision=precision, method="spamm")
     if precision == "fp32":
         assert float(result.c[3, 5]) == float(a[3, 5] * b[5, 5]) and result.error_bound < np.inf
         assert searched.tau > 0

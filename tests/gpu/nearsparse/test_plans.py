@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spectile.nearsparse import spamm, spamm_plan
+from spectile.nearsparse import api, spamm, spamm_plan
 from spectile.nearsparse.cuda import repeated
 
 pytestmark = pytest.mark.gpu
@@ -177,9 +177,12 @@ def test_results_keep_their_own_numbers() -> None:
 
 
 @pytest.mark.parametrize("way", ["first", "repeated", "plan", "dense", "devices"])
-def test_numbers_are_read_after_the_product_whatever_stream_is_current(way: str) -> None:
+def test_numbers_are_read_after_the_product_whatever_stream_is_current(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import cupy
 
+    monkeypatch.setattr(api, "_listed", list)  # one device stands for two
     a, b = _random(1500, 1200, "f4"), _random(1200, 1700, "f4")
     choice: dict[str, Any] = {"valid_ratio": 0.4}
     options: dict[str, Any] = {"dense": {"method": "auto"}, "devices": {"devices": [0, 0]}}.get(way, {})

@@ -196,13 +196,13 @@ def test_repeated_calls_plans_and_graphs_search_alike(precision: str, choice: di
     wanted = []
     for a, b in pairs:
         repeated._plans.clear()
-        wanted.append(spamm(a, b, precision=precision, **choice))  # type: ignore[arg-type]
+        wanted.append(spamm(a, b, precision=precision, method="spamm", **choice))  # type: ignore[arg-type]
         told = spamm_threshold(a, b, precision=precision, **choice)  # type: ignore[arg-type]
         assert (told.tau, told.valid_ratio) == (wanted[-1].tau, wanted[-1].valid_ratio)
         assert (wanted[-1].c == spamm(a, b, tau=told.tau, precision=precision).c).all()  # type: ignore[arg-type]
     for _ in range(3):
         for (a, b), first in zip(pairs, wanted, strict=True):
-            again = spamm(a, b, precision=precision, **choice)  # type: ignore[arg-type]
+            again = spamm(a, b, precision=precision, method="spamm", **choice)  # type: ignore[arg-type]
             assert again.tau == first.tau and again.valid_ratio == first.valid_ratio
             assert again.error_bound == pytest.approx(first.error_bound) and (again.c == first.c).all()
     stream = cupy.cuda.Stream(non_blocking=True)
@@ -234,15 +234,15 @@ def test_a_batch_searches_for_each_product() -> None:
 
 def test_a_tolerance_that_cannot_be_kept_is_said_when_it_is_read() -> None:
     a = (1e-24 * _random(256, "f4")).astype("f4")
-    for _ in range(3):
-        result = spamm(a, a, rtol=1e-3)
+    for method in ("spamm", "auto", "spamm", "auto"):
+        result = spamm(a, a, rtol=1e-3, method=method)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="underflow"):
             _ = result.tau
         assert result.executed_ratio == 1
         with pytest.raises(ValueError, match="below what rounding"):
             spamm(a, a, rtol=1e-12)
     with pytest.raises(ValueError, match="underflow"):
-        spamm(a, a, rtol=1e-3, check_finite=True)
+        spamm(a, a, rtol=1e-3, check_finite=True, method="spamm")
 
 
 def test_more_rows_than_a_grid_has_blocks_for() -> None:
@@ -308,7 +308,7 @@ def test_auto_by_the_count(precision: str, choice: str, monkeypatch: pytest.Monk
     import cupy
 
     # Sizes at which counting pays are large: here it decides at every size, at a share of a half.
-    monkeypatch.setattr(dense, "decide", lambda *_: ("count", 0.5))
+    monkeypatch.setattr(dense, "decide_here", lambda *_: ("count", 0.5))
     dtype = {"float16": "f2", "float64": "f8"}.get(precision, "f4")
     a, b = _random(512, dtype), _random(512, dtype)
     scale = float(cupy.linalg.norm(a.astype("f8")) * cupy.linalg.norm(b.astype("f8")))
@@ -324,13 +324,38 @@ def test_auto_by_the_count(precision: str, choice: str, monkeypatch: pytest.Monk
             assert float(cupy.linalg.norm(found.c.astype("f8") - exact)) <= found.error_bound * (1 + 1e-9)
             assert found.method == "dense" or found.valid_ratio <= 0.5
     repeated._plans.clear()
-    stream = cupy.cuda.Stream(non_blocking=True)
-    with stream, pytest.raises(ValueError, match="in a capture"):
+    monkeypatch.undo()
+    # A capture reads nothing back: SpAMM multiplies there.
+    stream, out, tau = cupy.cuda.Stream(non_blocking=True), cupy.empty_like(found.c), float(known.tau)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        for method in ("spamm", "auto"):  # loads what is launched
+            spamm(a, b, tau=tau, precision=precision, method=method, out=out, check_finite=True)  # type: ignore[arg-type]
+        stream.synchronize()
         stream.begin_capture()
         try:
-            spamm(a, b, tau=1.0, precision=precision, method="auto")  # type: ignore[arg-type]
+            kept = spamm(a, b, tau=tau, precision=precision, method="auto", out=out)  # type: ignore[arg-type]
         finally:
-            stream.end_capture()
+            graph = stream.end_capture()
+        graph.launch(stream)
+        stream.synchronize()
+    assert kept.method == "spamm" and float(cupy.linalg.norm(out.astype("f8") - exact)) <= kept.error_bound
+
+
+def test_what_counting_found_is_kept_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    monkeypatch.setattr(dense, "decide_here", lambda *_: ("count", 0.5))
+    a = _random(512, "f4")
+    scale = float(cupy.linalg.norm(a.astype("f8"))) ** 2
+    repeated._plans.clear()
+    for share, method in ((0.1, "spamm"), (0.7, "dense")):
+        rtol = 1.001 * spamm(a, a, valid_ratio=share).error_bound / scale
+        found = [spamm(a, a, rtol=rtol, method="auto") for _ in range(12)]
+        assert {one.method for one in found} == {method}
+        for one in found[1:]:
+            assert (one.c == found[0].c).all() and one.error_bound <= rtol * scale * (1 + 1e-4)
+    repeated._plans.clear()
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
@@ -359,7 +384,7 @@ def test_a_product_that_is_cancelled_writes_nothing(n: int, precision: str, monk
     out = cupy.empty_like(known.c)
     share = known.valid_ratio
     for limit, method in ((share * 0.99, "dense"), (share, "spamm"), (share * 0.99, "dense")):
-        monkeypatch.setattr(dense, "decide", lambda *_, limit=limit: ("count", limit))
+        monkeypatch.setattr(dense, "decide_here", lambda *_, limit=limit: ("count", limit))
         repeated._plans.clear()
         with monkeypatch.context() as context:
             for turn in range(3):
@@ -383,6 +408,8 @@ def test_auto_of_what_it_does_not_choose_for() -> None:
     assert spamm(a, a, tau=0.0, method="auto").method == "spamm"
     host = a[0].get()
     assert spamm(host, host, tau=0.0, method="auto", backend="cuda").method in ("spamm", "dense")
+    assert spamm(a[0], a[0], rtol=0.1, strict=True).method == spamm(a[0], a[0], tau=0.0).method == "spamm"
+    assert spamm(a[0], a[0], rtol=0.1).method == "dense"  # so small a product always is
     host[0, 0] = np.nan
     with pytest.raises(ValueError, match="NaN or infinity"):
         spamm(host, host, tau=0.0, method="auto", backend="cuda")

@@ -401,7 +401,7 @@ def test_bad_calls_are_worded() -> None:
     for given in ({"rtol": 10**400}, {"valid_ratio": 10**400}, {"tau": 10**400}):
         with pytest.raises(ValueError, match="is beyond the largest number of float64"):
             spamm(cupy.ones((4, 4)), cupy.ones((4, 4)), **given)
-    with pytest.raises(ValueError, match="are visible, name some of"):
+    with pytest.raises(ValueError, match="are visible: name some of"):
         spamm(cupy.ones((4, 4)), cupy.ones((4, 4)), tau=0.0, devices=10**400)
     with pytest.raises(ValueError, match="not row-major"):
         spamm(cupy.asfortranarray(cupy.zeros((64, 32), "f4")), cupy.zeros((32, 64), "f4"), tau=0.0)

@@ -7,12 +7,13 @@ that is written) is dear where the other two dimensions are small.
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from spectile.nearsparse.bounds import rounding_terms
+from spectile.nearsparse.bounds import Rounding, rounding_terms
 from spectile.nearsparse.types import Request
 
 # A multiply-add of a valid tile product, over one of a dense product.
@@ -24,6 +25,10 @@ SQUARED, PACKED, READ, STORED, WRITTEN = 5.0, 25.0, 4.0, 12.0, 4.0
 SEARCHED, CALLED = 8e6, 3e6
 # What finding out is weighed against: skipping where so small a share is multiplied.
 LEAST_SHARE = 0.05
+# Squares that are summed in the precision of the entries.
+_SUMMED = 1 << 15
+# The smallest normal number of float64.
+_NORMAL = 2.0**-1022
 
 
 def is_faster(shape: tuple[int, int, int], request: Request, share: float) -> bool:
@@ -64,32 +69,66 @@ def _costs(shape: tuple[int, int, int], request: Request, share: float) -> tuple
     return dense, found + TILED * share * products + PACKED * math.sqrt(share) * given + STORED * made + CALLED, found
 
 
-def needs_norms(request: Request, shape: tuple[int, int, int]) -> bool:
-    """Return whether norms of A and B are needed to see that a wanted error is kept.
+class Prospect(NamedTuple):
+    """What is known of a product by its sizes and what is wanted alone.
 
-    Of float16 small entries count as larger ones, and an error is of the product without its factor.
+    Attributes
+    ----------
+    at_once : bool
+        Whether the dense product is taken before it is known how many tile products are valid.
+    rounding : Rounding or None
+        The bound of rounding, where an error is wanted.
     """
-    if request.rtol is None:
-        return False
-    terms = rounding_terms(shape, request.precision)
-    return request.alpha != 1 or terms.lift_a > 0 or terms.relative >= request.rtol
+
+    at_once: bool
+    rounding: Rounding | None
 
 
-def tells(out: Any, request: Request, shape: tuple[int, int, int]) -> bool:
-    """Return whether a dense product alone tells that nothing is to be refused.
+@functools.lru_cache(maxsize=256)
+def prospect(shape: tuple[int, int, int], request: Request) -> Prospect:
+    """Return what is known of a product of (m, k, n)."""
+    terms = None if request.rtol is None else rounding_terms(shape, request.precision)
+    return Prospect(is_taken_at_once(shape, request), terms)
+
+
+def tells(a: Any, b: Any, out: Any, request: Request, terms: Rounding | None) -> bool:
+    """Return whether a dense product is known to be what was asked for, by a look that takes little beside it.
+
+    That is one at all entries of C or at those of A and B, which are fewer; where it does not tell, norm maps do.
 
     NaN and infinity in A or B leave some in C; and no entry of C is above ``||A||_F ||B||_F``, so that one that is far
     above what underflows is enough to see that rounding stays within `rtol`.
     """
-    real = [out.real, out.imag] if out.dtype.kind == "c" else [out]
-    with np.errstate(invalid="ignore"):  # NaN is the largest and the least where there is one
-        ends = [float(end) for part in real for end in (part.max(), part.min())]
-    if not all(map(math.isfinite, ends)):
-        return request.rtol is None and not request.check_finite
-    if request.rtol is None:
+    few = 2 * out.size <= a.size + b.size or not (a.flags.c_contiguous and b.flags.c_contiguous)
+    if few and request.alpha == 1 and (terms is None or terms.lift_a == 0):
+        real = [out.real, out.imag] if out.dtype.kind == "c" else [out]
+        with np.errstate(invalid="ignore"):  # NaN is the largest and the least where there is one
+            ends = [float(end) for part in real for end in (part.max(), part.min())]
+        if not all(map(math.isfinite, ends)):
+            return terms is None and not request.check_finite
+        return terms is None or terms.underflow <= 0.9 * (request.value - terms.relative) * max(map(abs, ends))
+    if terms is None and not request.check_finite:
         return True
-    terms = rounding_terms(shape, request.precision)
-    return terms.underflow <= 0.9 * (request.rtol - terms.relative) * max(map(abs, ends))
+    norm_a, norm_b = _least_norm(a), _least_norm(b)
+    if not (0 < norm_a < math.inf and 0 < norm_b < math.inf):
+        return False
+    if terms is None:
+        return True
+    rounding = terms.relative * (1 + terms.lift_a / norm_a) * (1 + terms.lift_b / norm_b)
+    within = 1.1 * norm_a * norm_b < terms.largest and norm_a * norm_b > _NORMAL
+    return within and rounding + terms.underflow / norm_a / norm_b <= request.value
+
+
+def _least_norm(x: Any) -> float:
+    """Return a Frobenius norm, a hundredth too small at most and not too large; NaN where it is not easily told."""
+    if not x.flags.c_contiguous:
+        return math.nan
+    flat, total = x.reshape(-1), 0.0
+    # Sums of so many squares are off by 2^-9 at most, in any order; those of tiny entries are too small.
+    for first in range(0, flat.size, _SUMMED):
+        part = flat[first : first + _SUMMED]
+        total += float(np.vdot(part, part).real)
+    return 0.99 * math.sqrt(total) if total >= 0 else math.nan
 
 
 def multiply(a: Any, b: Any, alpha: float, out: Any) -> None:

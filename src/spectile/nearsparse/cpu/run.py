@@ -27,6 +27,10 @@ UNASKED = 64 << 20
 
 def spamm_cpu(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResult:
     """Multiply on the CPU; see :func:`spectile.nearsparse.spamm`.  Exactly the valid products, `strict` or not."""
+    # Of a batch, or a sum with C, every product is SpAMM's.
+    chooses = request.method == "auto" and a.ndim == b.ndim == 2 and c is None and 0 not in (*a.shape, *b.shape)
+    if chooses and out is None and (at_once := _dense_at_once(a, b, request)) is not None:
+        return at_once
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     sums = as_summed(a[..., :0, :0]).dtype
     # A and B are packed while C is written.
@@ -38,11 +42,9 @@ def spamm_cpu(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResult
     if c is not None:
         c = copy_if_overlapping(np.ascontiguousarray(c, dtype=sums), result, True)
     taus, ratios, bounds = np.empty(batch), np.empty(batch), np.empty(batch, object)
-    # Of a batch, or a sum with C, every product is SpAMM's.
-    chooses = request.method == "auto" and batch == () and c is None and 0 not in (*a.shape, *b.shape)
     method = "spamm"
     for index, one in zip(np.ndindex(batch), each_product(a, b, c, result, batch), strict=True):
-        taus[index], ratios[index], bounds[index], method = _one(*one, request, chooses, fresh=out is None)
+        taus[index], ratios[index], bounds[index], method = _one(*one, request, chooses)
     if request.arithmetic.output != result.dtype:
         result = _rounded(result, request.arithmetic.output)
     if out is not None and result is not out:
@@ -56,6 +58,34 @@ def spamm_cpu(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResult
         error_bound=lambda: _collect(batch, lambda index: bounds[index]()),
         norm_c=lambda: _collect(batch, lambda index: whole_norm(norm_map(result[index], request.block))),
         method=method,
+    )
+
+
+def _dense_at_once(a: Any, b: Any, request: Request) -> SpammResult | None:
+    """Return the dense product where it is taken whatever is valid, and None where norms have to tell more."""
+    shape = (*a.shape, b.shape[1])
+    known = dense.prospect(shape, request)
+    if not known.at_once or (known.rounding is not None and known.rounding.relative >= request.value):
+        return None
+    x, y = as_summed(a), as_summed(b)
+    made = shape[0] * shape[2] * x.itemsize
+    copied = sum(one.nbytes for one, given in ((x, a), (y, b)) if one is not given)
+    if made + copied > UNASKED:
+        require_host_free(made, f"the product of shape {(shape[0], shape[2])}")
+    out = np.empty((shape[0], shape[2]), x.dtype)
+    dense.multiply(x, y, request.alpha, out)
+    if not dense.tells(x, y, out, request, known.rounding):
+        return None
+    if request.arithmetic.output != out.dtype:
+        out = _rounded(out, request.arithmetic.output)
+    return SpammResult(
+        out,
+        tau=0.0,
+        valid_ratio=1.0,
+        executed_ratio=1.0,
+        error_bound=lambda: error_bound(Maps.of(a, b, _block(request, shape)), 0.0, request, shape, 0.0),
+        norm_c=lambda: whole_norm(norm_map(out, request.block)),
+        method="dense",
     )
 
 
@@ -125,21 +155,15 @@ def _block(request: Request, shape: tuple[int, int, int]) -> int:
 
 
 def _one(
-    a: Any, b: Any, c: Any, out: Any, request: Request, chooses: bool, fresh: bool
+    a: Any, b: Any, c: Any, out: Any, request: Request, chooses: bool
 ) -> tuple[float, float, Callable[[], float], str]:
     """Multiply two matrices; return tau, the valid ratio, a function that bounds the error, and what multiplied.
 
-    With `chooses` the dense product does where it is faster: before the threshold is searched, or when it is known; and
-    before norms are taken, where C is in `fresh` memory, which may be written before it is known whether the call is to
-    be refused.
+    With `chooses` the dense product does where it is faster: before the threshold is searched, or when it is known.
     """
     shape = (*a.shape, b.shape[1])
     request = dataclasses.replace(request, block=_block(request, shape))
-    at_once = chooses and dense.is_taken_at_once(shape, request)
-    if at_once and fresh and not dense.needs_norms(request, shape):
-        dense.multiply(as_summed(a), as_summed(b), request.alpha, out)
-        if dense.tells(out, request, shape):
-            return 0.0, 1.0, lambda: error_bound(Maps.of(a, b, request.block), 0.0, request, shape, 0.0), "dense"
+    at_once = chooses and dense.prospect(shape, request).at_once
     x, y = (row_major(as_summed(one)) for one in (a, b))
     maps = Maps.of(x, y, request.block)
     if request.norms_first:

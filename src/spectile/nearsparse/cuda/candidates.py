@@ -7,9 +7,12 @@ from spectile.core.devices import Device
 from spectile.nearsparse.cuda import choose
 from spectile.nearsparse.cuda.choose import Problem
 from spectile.nearsparse.cuda.dense import Costs
+from spectile.nearsparse.types import Request
 
 
-def candidates(problem: Problem, device: Device, share: float | None, auto: bool) -> list[Candidate]:
+def candidates(
+    problem: Problem, device: Device, request: Request, auto: bool, share: float | None = None
+) -> list[Candidate]:
     """Return the kernels, of which the cheapest is taken, and the dense product.
 
     Parameters
@@ -18,12 +21,16 @@ def candidates(problem: Problem, device: Device, share: float | None, auto: bool
         Sizes and layout.
     device : Device
         Need not be there.
-    share : float or None
-        The valid ratio, where it is known.
+    request : Request
+        What is wanted: a search for it takes its time.
     auto : bool
         Whether the dense product may be taken.
+    share : float, optional
+        The valid ratio, where it is known; by default that of the request.
     """
-    costs = Costs.of(problem.m, problem.k, problem.n, problem.precision, device)
+    share = request.valid_ratio if share is None else share
+    parts = request.arithmetic.parts
+    costs = Costs.of((problem.m, problem.k // parts, problem.n // parts), request, device)
     executed, fixed = 1.0 if share is None else share, problem.batches * costs.fixed
     told = "if every tile product is valid" if share is None else f"{share:.2%} of the tile products"
     listed = [

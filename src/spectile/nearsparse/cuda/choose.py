@@ -21,9 +21,11 @@ from spectile.nearsparse.cuda.tuning import (
     HOPPER_BAND_ROWS,
     ORDERED_FROM,
     PARTS,
+    PARTS_OF_SMALL,
     PORTABLE,
     SEARCH_CHUNK,
     SLOWDOWN,
+    UNALIGNED_SLOWDOWN,
     WGMMA,
     HopperShape,
     Kernel,
@@ -192,7 +194,9 @@ def candidates(problem: Problem, device: Device) -> list[Candidate]:
 
     def seconds(kernel: Kernel) -> float:
         slowdown = SLOWDOWN.get((kernel, problem.precision), 1.0) if hopper else 1.0
-        return work * slowdown * max(1.0, device.multiprocessors / (PARTS[kernel] * pieces))
+        slowdown *= 1.0 if problem.aligned else UNALIGNED_SLOWDOWN[PRECISIONS[problem.precision].dtype]
+        parts = PARTS_OF_SMALL.get(problem.precision, PARTS[kernel])
+        return work * slowdown * max(1.0, device.multiprocessors / (parts * pieces))
 
     return [Candidate(name, None if why else seconds(name), why or "by its tiles") for name, why in why_not.items()]
 

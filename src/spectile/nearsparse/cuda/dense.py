@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from dataclasses import dataclass
@@ -12,17 +13,31 @@ import numpy as np
 from spectile.core.cupy_parts import part
 from spectile.core.device import describe
 from spectile.core.devices import Device
+from spectile.core.launch import launch_seconds
 from spectile.core.pointers import address
 from spectile.core.tiling import ceil_div
+from spectile.nearsparse.cuda.choose import Problem, candidates
 from spectile.nearsparse.cuda.geometry import pitch
-from spectile.nearsparse.cuda.tuning import COPY_SHARE, COUNT_RATE, COUNT_SECONDS, FIXED_SECONDS, READ_SECONDS, rates
-from spectile.nearsparse.types import PRECISIONS, Request
+from spectile.nearsparse.cuda.tuning import (
+    COPY_SHARE,
+    COUNT_RATE,
+    COUNT_SECONDS,
+    FIXED_SECONDS,
+    KEPT,
+    LAUNCH_SECONDS,
+    READ_SECONDS,
+    SEARCH_SECONDS,
+    SPLIT_DEPTH,
+    UNALIGNED,
+    rates,
+)
+from spectile.nearsparse.types import Request
 
 Verdict = Literal["spamm", "dense", "count"]
 # What finding out is weighed against: SpAMM's time where so small a share is multiplied.
 _LEAST_SHARE = 0.05
 # cudaDataType of the dtypes.
-_CUDA_TYPES = {"float16": 2, "float32": 0, "float64": 1}
+_CUDA_TYPES = {"float16": 2, "float32": 0, "float64": 1, "complex64": 4, "complex128": 5}
 
 
 @dataclass(frozen=True)
@@ -36,7 +51,7 @@ class Costs:
     fixed, whole : float
         Of SpAMM: ``fixed + share * whole`` where a share of the tile products is executed.
     norms : float
-        Of the norm maps alone.
+        Of the norm maps alone, and of the search for a threshold.
     count : float
         Of counting the valid products.
     """
@@ -48,19 +63,48 @@ class Costs:
     count: float
 
     @classmethod
-    def of(cls, m: int, k: int, n: int, precision: str, device: Device) -> Costs:
-        """Return the costs on a device, which need not be there."""
-        row, rate = PRECISIONS[precision], rates(device)
+    def of(
+        cls, shape: tuple[int, int, int], request: Request, device: Device, launch_s: float = LAUNCH_SECONDS
+    ) -> Costs:
+        """Return the costs of a product of (m, k, n) on a device, which need not be there.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            (m, k, n).
+        request : Request
+            What is wanted: its precision, and whether a threshold is searched for.
+        device : Device
+            Its rates.
+        launch_s : float
+            What a launch takes the host.
+        """
+        (m, k, n), row, rate = shape, request.arithmetic, rates(device)
+        real = m, row.parts * k, row.parts * n
+        itemsize, output = np.dtype(row.dtype).itemsize, np.dtype(row.output).itemsize
         copied = COPY_SHARE * device.bytes_per_second
-        read = (m * k + k * n) * np.dtype(row.dtype).itemsize / copied
-        written = m * n * np.dtype(row.output).itemsize / copied
-        work = 2.0 * m * k * n
+        read, written = (m * k + k * n) * itemsize / copied, m * n * output / copied
+        if row.parts == 2:
+            read += 5 * k * n * itemsize / copied  # B's real form is written and read twice more
+        tiles = math.prod(ceil_div(size, request.block) for size in shape)
+        searched = _search_seconds(request, tiles)
+        # The host is ahead of the device unless a launch takes it long.
+        slower = max(1.0, launch_s / LAUNCH_SECONDS)
+        dtype = request.real.arithmetic.dtype
+        # Rows that begin at multiples of 16 bytes, as those of contiguous matrices of such sizes do.
+        aligned = all(size * itemsize % 16 == 0 for size in (k, n))
+        reached = rate.dense[dtype] * (1.0 if aligned else UNALIGNED[dtype])
+        dense = READ_SECONDS / 4 * slower + max(_dense_seconds(real, reached, device), read + written)
+        problem = Problem(
+            *real, block=request.block, precision=request.real.precision, strict=request.strict, aligned=aligned
+        )
+        whole = min(one.seconds for one in candidates(problem, device) if one.seconds is not None)
         return cls(
-            dense=READ_SECONDS / 4 + work / rate.dense[row.dtype],
-            fixed=FIXED_SECONDS + read + written,
-            whole=work / rate.executed[precision],
-            norms=READ_SECONDS / 2 + read,
-            count=COUNT_SECONDS + ceil_div(m, 32) * ceil_div(n, 32) * ceil_div(k, 32) / COUNT_RATE,
+            dense=dense,
+            fixed=FIXED_SECONDS * slower + read + written + searched,
+            whole=whole,
+            norms=READ_SECONDS / 2 + read + searched,
+            count=COUNT_SECONDS + tiles / COUNT_RATE,
         )
 
     @property
@@ -87,22 +131,56 @@ class Costs:
         losses: dict[Verdict, float] = {
             "spamm": (self.fixed + self.whole) / self.dense,
             "dense": self.dense / min(self.dense, least),
-            # SpAMM goes on while the host reads the count; the dense product begins after that.
-            "count": 1 + max(self.count / least, (self.count + READ_SECONDS + self.norms) / self.dense),
+            # SpAMM goes on while the host reads the count; the dense product begins after that.  Runs that keep to what
+            # was found share this.
+            "count": 1 + max(self.count / least, (self.count + READ_SECONDS + self.norms) / self.dense) / KEPT,
         }
         return min(losses, key=lambda verdict: losses[verdict])
 
 
-@functools.lru_cache(maxsize=256)
-def decide(m: int, k: int, n: int, precision: str, share: float | None, device: Device) -> tuple[Verdict, float]:
+_costs = functools.lru_cache(maxsize=256)(Costs.of)
+
+
+def _dense_seconds(shape: tuple[int, int, int], rate: float, device: Device) -> float:
+    """Return what cuBLAS takes: few tiles of C leave multiprocessors idle, unless k is long enough to be split."""
+    m, k, n = shape
+    pieces = ceil_div(m, 128) * ceil_div(n, 128) * max(1, k // SPLIT_DEPTH)
+    waves = ceil_div(pieces, device.multiprocessors) * device.multiprocessors / pieces
+    padded = 2.0 * ceil_div(m, 64) * 64 * k * ceil_div(n, 64) * 64
+    return padded / rate * (waves if pieces < 2 * device.multiprocessors else 1.0)
+
+
+def _search_seconds(request: Request, tiles: int) -> float:
+    """Return what the search for a threshold takes, in the norm maps of so many tile products."""
+    if request.tau is not None:
+        return 0.0
+    fixed, growing, rate = SEARCH_SECONDS["ratio" if request.rtol is None else "error"]
+    return max(fixed, fixed + growing * math.log(tiles / 2**15, 8)) + tiles / rate
+
+
+def decide(
+    shape: tuple[int, int, int], request: Request, device: Device, launch_s: float = LAUNCH_SECONDS
+) -> tuple[Verdict, float]:
     """Return the verdict on a product, and the executed share up to which SpAMM is faster."""
-    costs = Costs.of(m, k, n, precision, device)
-    return costs.verdict(share), costs.limit
+    # Of a threshold and an error the value does not matter.
+    tau, rtol = (None if wanted is None else 1.0 for wanted in (request.tau, request.rtol))
+    general = dataclasses.replace(request, tau=tau, rtol=rtol, alpha=1.0, beta=0.0)
+    costs = _costs(shape, general, device, launch_s)
+    return costs.verdict(request.valid_ratio), costs.limit
+
+
+def decide_here(shape: tuple[int, int, int], request: Request) -> tuple[Verdict, float]:
+    """Return the verdict on a product on the current device, which is SpAMM's in a capture: that reads nothing back."""
+    import cupy
+
+    if request.method == "spamm" or cupy.cuda.get_current_stream().is_capturing():
+        return "spamm", 1.0
+    return decide(shape, request, describe(), launch_seconds())
 
 
 def faster(share: float, shape: tuple[int, int, int], request: Request) -> str:
     """Return which product is the faster one on the current device where a share of the tile products is executed."""
-    return "spamm" if share <= Costs.of(*shape, request.precision, describe()).limit else "dense"
+    return "spamm" if share <= Costs.of(shape, request, describe()).limit else "dense"
 
 
 def multiply(a: Any, b: Any, c: Any, out: Any, request: Request) -> None:
@@ -117,34 +195,51 @@ def multiply(a: Any, b: Any, c: Any, out: Any, request: Request) -> None:
     request : Request
         Precision, alpha and beta.  "tf32x3" is multiplied in float32.
     """
-    row = PRECISIONS[request.precision]
     if request.beta != 0 and address(c) != address(out):
         out[...] = c
-    cublas, handle_of, stream_of = _library()
-    wide = row.dtype == "float64"
-    scalars = _scalars(request.alpha, request.beta, wide)
-    first = address(scalars)
-    handle, kind = handle_of(), _CUDA_TYPES[row.dtype]
-    (a, pitch_a), (b, pitch_b), (_, pitch_out) = _pitched(a), _pitched(b), _pitched(out)
-    (m, k), n = a.shape, b.shape[1]
-    cublas.setStream(handle, stream_of().ptr)
-    # Row-major C = A B is column-major C^T = B^T A^T.
-    cublas.gemmEx(
-        handle, cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_N, n, m, k, first,
-        address(b), kind, pitch_b, address(a), kind, pitch_a, first + scalars.itemsize,
-        address(out), _CUDA_TYPES[row.output], pitch_out,
-        cublas.CUBLAS_COMPUTE_64F if wide else cublas.CUBLAS_COMPUTE_32F, cublas.CUBLAS_GEMM_DEFAULT,
-    )  # fmt: skip
+    a, b = (_near(x) for x in (a, b))
+    Gemm(a, b, out, request)(address(a), address(b), address(out))
 
 
-def _pitched(x: Any) -> tuple[Any, int]:
-    """Return a matrix and the elements from one row to the next, which cuBLAS takes in 32 bits: else a copy."""
-    between = max(pitch(x), x.shape[1]) if x.shape[0] > 1 else x.shape[1]
-    if between < 2**31:
-        return x, between
+class Gemm:
+    """The call of cuBLAS for matrices of one layout: all but their addresses is known.
+
+    Parameters as those of :func:`multiply`; the rows of each are less than 2^31 elements apart.
+    """
+
+    def __init__(self, a: Any, b: Any, out: Any, request: Request) -> None:
+        row = request.arithmetic
+        cublas, self._handle, self._stream = _library()
+        self._set_stream, self._multiply = cublas.setStream, cublas.gemmEx
+        # Held: their address is an argument.
+        self._scalars = scalars = _scalars(request.alpha, request.beta, row.sums if row.parts == 1 else row.dtype)
+        first, kind, none = address(scalars), _CUDA_TYPES[row.dtype], cublas.CUBLAS_OP_N
+        (m, k), n = a.shape, b.shape[1]
+        compute = cublas.CUBLAS_COMPUTE_64F if row.sums == "float64" else cublas.CUBLAS_COMPUTE_32F
+        # Row-major C = A B is column-major C^T = B^T A^T.
+        self._sizes = none, none, n, m, k, first
+        self._of_b, self._of_a = (kind, _between(b)), (kind, _between(a), first + scalars.itemsize)
+        self._of_out = _CUDA_TYPES[row.output], _between(out), compute, cublas.CUBLAS_GEMM_DEFAULT
+
+    def __call__(self, a: int, b: int, out: int) -> None:
+        """Multiply matrices at these addresses on the current stream."""
+        handle = self._handle()
+        self._set_stream(handle, self._stream().ptr)
+        self._multiply(handle, *self._sizes, b, *self._of_b, a, *self._of_a, out, *self._of_out)
+
+
+def _between(x: Any) -> int:
+    """Return the elements from one row of a matrix to the next."""
+    return max(pitch(x), x.shape[1]) if x.shape[0] > 1 else int(x.shape[1])
+
+
+def _near(x: Any) -> Any:
+    """Return a matrix whose rows are no further apart than cuBLAS counts in 32 bits: else a copy."""
+    if _between(x) < 2**31:
+        return x
     import cupy
 
-    return cupy.ascontiguousarray(x), x.shape[1]
+    return cupy.ascontiguousarray(x)
 
 
 @functools.cache
@@ -156,5 +251,5 @@ def _library() -> tuple[Any, Any, Any]:
 
 
 @functools.lru_cache(maxsize=64)
-def _scalars(alpha: float, beta: float, wide: bool) -> np.ndarray[Any, Any]:
-    return np.array([alpha, beta], np.float64 if wide else np.float32)
+def _scalars(alpha: float, beta: float, dtype: str) -> np.ndarray[Any, Any]:
+    return np.array([alpha, beta], dtype)

@@ -13,8 +13,9 @@ from spectile.core.pointers import address
 from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cuda.choose import norms_launch
 from spectile.nearsparse.cuda.geometry import is_aligned, layout, log2, pitch, stride
+from spectile.nearsparse.cuda.parts import Pairing
 from spectile.nearsparse.cuda.units import NORM_UNITS
-from spectile.nearsparse.types import Request
+from spectile.nearsparse.types import Grain, Request
 
 NORM_TASK = layout(
     "matrix:p norms:p stride_matrix:l stride_norms:l leading:l rows:i columns:i norm_rows:i norm_columns:i batches:i "
@@ -44,6 +45,26 @@ class Norms:
             norms[index] if norms.ndim == 3 else norms for norms, index in zip((self.a, self.b), item, strict=True)
         )
 
+    @property
+    def tiles(self) -> Norms:
+        """The maps of complex tiles, where these are maps of real tiles that have their norms."""
+        import cupy
+
+        norms_a, norms_b = (cupy.ascontiguousarray(x) for x in (self.a[..., ::2], self.b[..., ::2, ::2]))
+        return Norms(norms_a, norms_b, self.block)
+
+
+def told(maps: Norms, request: Request) -> Norms:
+    """Return the maps of the tiles that a request speaks of, given those by which it is multiplied."""
+    return maps if request.arithmetic.parts == 1 else maps.tiles
+
+
+def told_grain(grain: Grain, request: Request) -> Grain:
+    """Return in tiles that a request speaks of what a product multiplies together: two of B's real ones are one."""
+    rows, columns, depth = grain
+    parts = request.arithmetic.parts
+    return rows, max(1, columns // parts), max(1, depth // parts)
+
 
 class NormMaps(Norms):
     """Norm maps computed from A and B by each call.
@@ -56,13 +77,16 @@ class NormMaps(Norms):
         Tile size (LoNum).
     into : pair of cupy.ndarray, optional
         Where to write the maps of `a` and `b`: contiguous, so that a panel of B fills a part of the map of all of B.
+    paired : bool
+        Whether these are real forms of complex matrices: each tile has the norm of its complex one.
     unit : Unit, optional
         Another kernel than the one of the dtype: the study's variants.
     """
 
     def __init__(
-        self, a: Any, b: Any, block: int, into: tuple[Any, Any] | None = None, *, unit: Unit | None = None
-    ) -> None:
+        self, a: Any, b: Any, block: int, into: tuple[Any, Any] | None = None,
+        *, paired: bool = False, unit: Unit | None = None,
+    ) -> None:  # fmt: skip
         import cupy
 
         dtype = "float32" if a.dtype == np.float16 else "float64"
@@ -71,6 +95,7 @@ class NormMaps(Norms):
             shapes = [(*x.shape[:-2], ceil_div(x.shape[axis], block), k_blocks) for x, axis in ((a, -2), (b, -1))]
             into = cupy.empty(shapes[0], dtype), cupy.empty(shapes[1], dtype)
         self.a, self.b = into
+        self.pairing = Pairing(*into) if paired else None
         # The norm kernel sets it to zero, and what follows: a word in which the blocks of a search meet, and a count.
         self.counter = cupy.zeros(8, cupy.uint32)
         self.parameters = parameters = np.zeros((), NORM_TASKS)
@@ -90,10 +115,13 @@ class NormMaps(Norms):
     def __call__(self) -> None:
         """Compute both maps on the current stream."""
         self._kernel(self._shape, self.parameters)
+        if self.pairing is not None:
+            self.pairing()
 
-    def bind(self) -> launch.BoundLaunch:
-        """Return the launch with its parameters, which may be changed in place."""
-        return self._kernel.bind(self._shape, self.parameters)
+    def bind(self) -> list[launch.BoundLaunch]:
+        """Return the launches with their parameters, which may be changed in place."""
+        measure = self._kernel.bind(self._shape, self.parameters)
+        return [measure] if self.pairing is None else [measure, self.pairing.bind()]
 
 
 def check_norms(maps: Norms, a: Any, b: Any) -> None:

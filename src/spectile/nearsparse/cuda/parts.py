@@ -1,9 +1,10 @@
 """Complex products on a GPU, as real ones of real and imaginary parts.
 
 A complex matrix lies in memory as a real one, the parts of an entry side by side.  Where each entry b of B becomes
-((Re b, Im b), (-Im b, Re b)), the real product of A with it is C, parts side by side again: A and C are not copied.
+((Re b, Im b), (-Im b, Re b)) the real product of A with it is C, parts side by side again: A and C are not copied.
 
-A tile of A is a pair of real ones along k, and a tile of B four of them, which are valid or not all together.
+A tile of A is a pair of real ones along k, and a tile of B four of them, which are valid or not all together: each has
+the norm of its complex tile.
 """
 
 from __future__ import annotations
@@ -12,63 +13,121 @@ from typing import Any
 
 import numpy as np
 
-from spectile.nearsparse.cuda.geometry import check_sizes
-from spectile.nearsparse.cuda.norms import NormMaps, Norms
+from spectile.core import launch
+from spectile.core.launch import Shape
+from spectile.core.pointers import address
+from spectile.core.tiling import ceil_div
+from spectile.nearsparse.cuda.geometry import check_sizes, fill, layout, pitch, stride
+from spectile.nearsparse.cuda.units import COMPLEX_UNITS
+
+EXPAND = layout("b:p out:p stride:l leading:l rows:l columns:l batches:l")
+PAIR_NORMS = layout("norms_a:p norms_b:p complex_a:p complex_b:p rows_a:l rows_b:l depth:l batches_a:l batches_b:l")
+# Threads of a block, and blocks that keep any device at work: each takes one entry after another.
+_THREADS, _MOST_BLOCKS = 256, 1 << 14
+
+
+def _shape(entries: int) -> Shape:
+    return Shape((max(1, min(_MOST_BLOCKS, ceil_div(entries, _THREADS))),), _THREADS)
+
+
+def _real(dtype: Any) -> np.dtype[Any]:
+    return np.empty(0, dtype).real.dtype
 
 
 def real_view(x: Any) -> Any:
     """Return a row-major complex matrix, or a batch, as a real one of twice as many columns that shares its memory."""
-    import cupy
+    dtype = _real(x.dtype)
+    if isinstance(x, np.ndarray):
+        view = x.view(dtype)
+    else:
+        import cupy
 
-    dtype = np.empty(0, x.dtype).real.dtype
-    strides = (*x.strides[:-1], dtype.itemsize)
-    view = cupy.ndarray((*x.shape[:-1], 2 * x.shape[-1]), dtype, memptr=x.data, strides=strides)
+        strides = (*x.strides[:-1], dtype.itemsize)
+        view = cupy.ndarray((*x.shape[:-1], 2 * x.shape[-1]), dtype, memptr=x.data, strides=strides)
     check_sizes("a complex operand, as parts,", view)
     return view
 
 
-def expanded(b: Any) -> Any:
-    """Return the real matrix of twice as many rows and columns with which a real view of A is multiplied."""
+def empty_expanded(b: Any) -> Any:
+    """Return memory for the real matrix that a complex B on a device becomes."""
     import cupy
 
-    real = cupy.empty((*b.shape[:-2], 2 * b.shape[-2], 2 * b.shape[-1]), np.empty(0, b.dtype).real.dtype)
+    real = cupy.empty((*b.shape[:-2], 2 * b.shape[-2], 2 * b.shape[-1]), _real(b.dtype))
     check_sizes("b, as parts,", real)
-    real[..., 0::2, 0::2] = real[..., 1::2, 1::2] = b.real
-    real[..., 0::2, 1::2] = b.imag
-    cupy.negative(b.imag, out=real[..., 1::2, 0::2])
     return real
 
 
-def norm_maps(a: Any, b: Any, block: int) -> Norms:
-    """Return the norm maps of two complex matrices, or batches, computed on the current stream."""
-    import cupy
-
-    real_a, real_b = real_view(a), real_view(b)
-    pairs = (
-        (real_a, cupy.empty((real_a.shape[-1], 0), real_a.dtype)),
-        (cupy.empty((0, real_b.shape[-2]), real_b.dtype), real_b),
-    )
-    maps = [NormMaps(*pair, block) for pair in pairs]
-    for one, x in zip(maps, (a, b), strict=True):
-        if x.size:
-            one()
-    return Norms(_paired(maps[0].a, -1), _paired(maps[1].b, -2), block)
-
-
-def _paired(norms: Any, axis: int) -> Any:
-    """Return the norms of pairs of neighbouring real tiles, of which the last may have none."""
-    import cupy
-
-    along = cupy.moveaxis(norms, axis, 0)
-    first, second = along[0::2], along[1::2]
-    found = first.copy()
-    cupy.hypot(first[: len(second)], second, out=found[: len(second)])
-    return cupy.ascontiguousarray(cupy.moveaxis(found, 0, axis))
+def expanded(b: Any) -> Any:
+    """Return the real matrix of twice as many rows and columns with which a real view of A is multiplied."""
+    if isinstance(b, np.ndarray):
+        real = np.empty_like(b, _real(b.dtype), "C", shape=(*b.shape[:-2], 2 * b.shape[-2], 2 * b.shape[-1]))
+        check_sizes("b, as parts,", real)
+        real[..., 0::2, 0::2] = real[..., 1::2, 1::2] = b.real
+        real[..., 0::2, 1::2] = b.imag
+        np.negative(b.imag, out=real[..., 1::2, 0::2])
+        return real
+    real = empty_expanded(b)
+    if b.size:
+        Expansion(b, real)()
+    return real
 
 
-def of_real_tiles(maps: Norms) -> Norms:
-    """Return the norm maps by which the real product is made: each norm for all real tiles of its complex one."""
-    import cupy
+def real_forms(a: Any, b: Any, c: Any, out: Any) -> tuple[Any, Any, Any, Any]:
+    """Return A, B, and C and the result where there are, as the matrices of the real product."""
+    added, target = (None if x is None else real_view(x) for x in (c, out))
+    return real_view(a), expanded(b), added, target
 
-    norms_b = cupy.repeat(cupy.repeat(maps.b, 2, axis=-1), 2, axis=-2)
-    return Norms(cupy.repeat(maps.a, 2, axis=-1), norms_b, maps.block)
+
+class Expansion:
+    """What writes the real matrix of a complex B, or of a batch, on a device.
+
+    Parameters
+    ----------
+    b : cupy.ndarray, shape ([items,] k, n)
+        Row-major.
+    out : cupy.ndarray, shape ([items,] 2 k, 2 n)
+        Contiguous.
+    """
+
+    def __init__(self, b: Any, out: Any) -> None:
+        sizes = {"rows": b.shape[-2], "columns": b.shape[-1], "batches": len(b) if b.ndim == 3 else 1}
+        places = {"b": address(b), "out": address(out), "stride": stride(b), "leading": pitch(b)}
+        self.parameters = fill(np.zeros((), EXPAND), sizes | places)
+        self._shape = _shape(b.size)
+        self._kernel = launch.kernel(COMPLEX_UNITS[out.dtype.name], "expand")
+
+    def __call__(self) -> None:
+        """Write it on the current stream."""
+        self._kernel(self._shape, self.parameters)
+
+    def bind(self) -> launch.BoundLaunch:
+        """Return the launch with its parameters, which may be changed in place."""
+        return self._kernel.bind(self._shape, self.parameters)
+
+
+class Pairing:
+    """What gives real tiles the norm of their complex one.
+
+    Parameters
+    ----------
+    norms_a, norms_b : cupy.ndarray, shapes ([items,] rows, depth)
+        Contiguous norm maps of the real matrices, k along the last axis, changed in place.  Maps of the complex tiles
+        are written where the parameters `complex_a` and `complex_b` are set.
+    """
+
+    def __init__(self, norms_a: Any, norms_b: Any) -> None:
+        (*batch_a, rows_a, depth), (*batch_b, rows_b, _) = norms_a.shape, norms_b.shape
+        sizes = {"rows_a": rows_a, "rows_b": rows_b, "depth": depth}
+        items = {"batches_a": int(np.prod(batch_a)), "batches_b": int(np.prod(batch_b))}
+        maps = {"norms_a": address(norms_a), "norms_b": address(norms_b)}
+        self.parameters = fill(np.zeros((), PAIR_NORMS), sizes | items | maps)
+        self._shape = _shape(norms_a.size + norms_b.size)
+        self._kernel = launch.kernel(COMPLEX_UNITS["float64"], "pair_norms")
+
+    def __call__(self) -> None:
+        """Change the maps on the current stream."""
+        self._kernel(self._shape, self.parameters)
+
+    def bind(self) -> launch.BoundLaunch:
+        """Return the launch with its parameters, which may be changed in place."""
+        return self._kernel.bind(self._shape, self.parameters)

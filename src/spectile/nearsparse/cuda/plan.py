@@ -16,17 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core import device, memory
+from spectile.core import memory
 from spectile.core.plan import Bound
 from spectile.core.pointers import address
 from spectile.core.tiling import ceil_div
 from spectile.nearsparse import checks
-from spectile.nearsparse.cuda import dense
+from spectile.nearsparse.bounds import LEAST_NORM
+from spectile.nearsparse.cuda import dense, parts
 from spectile.nearsparse.cuda.after import PER_THREAD, mark, read_after
-from spectile.nearsparse.cuda.norms import NormMaps, Norms
+from spectile.nearsparse.cuda.norms import NormMaps, Norms, told, told_grain
 from spectile.nearsparse.cuda.product import Product, prepared_choice
 from spectile.nearsparse.cuda.search import Places as SearchPlaces
-from spectile.nearsparse.cuda.search import Search, Wanted, found, tolerance_of
+from spectile.nearsparse.cuda.search import Search, Wanted, found, refusal, tolerance_of
 from spectile.nearsparse.cuda.survey import bind_count, error_bound, frobenius, ratio, rounding
 from spectile.nearsparse.cuda.tuning import WGMMA
 from spectile.nearsparse.result import SpammResult
@@ -52,27 +53,38 @@ class CallPlan:
         self._lock = threading.Lock()
         self._spans = tuple(map(span, (a, b, out)))
         #: What multiplies, or "count" where the valid products decide; and the share up to which SpAMM is faster.
-        self.verdict, limit = _verdict(request, self.shape)
-        choice = prepared_choice(a, b, out, request, counts=self.verdict == "count")
-        maps = NormMaps(a, b, request.block)
-        self._search = _Search(maps, request, self.shape) if request.tau is None else None
+        self.verdict, limit = dense.decide_here(self.shape, request)
+        paired, given = request.arithmetic.parts == 2, b
+        if paired:
+            a, b, out = parts.real_view(a), parts.empty_expanded(b), parts.real_view(out)
+        #: Bytes of B as a real matrix, which every run makes anew; 0 where it is one.
+        self._expanded = b.nbytes if paired else 0
+        choice = prepared_choice(a, b, out, request.real, counts=self.verdict == "count")
+        maps = NormMaps(a, b, request.block, paired=paired)
+        tiles = told(maps, request)
+        self._search = _Search(tiles, request, self.shape) if request.tau is None else None
         tau = 0.0 if self._search is None else self._search.result
-        product = Product(a, b, out, maps, tau, precision=request.precision, alpha=request.alpha, choice=choice)
-        self.grain: Grain = product.grain
+        product = Product(a, b, out, maps, tau, precision=request.real.precision, alpha=request.alpha, choice=choice)
+        self.grain: Grain = told_grain(product.grain, request)
         #: Whether runs share memory that each leaves as it was: they follow one another on one stream.
         self.ordered_by_work = product.choice.order in ("bins", "sorted")
-        self._map_shapes, self._norm = (maps.a.shape, maps.b.shape), maps.a.dtype
-        self._before = [maps.bind(), *([] if self._search is None else [self._search.launch])]
+        self._norm = maps.a.dtype
+        expansion = parts.Expansion(given, b) if paired else None
+        self._before = [] if expansion is None else [expansion.bind()]
+        self._before += [*maps.bind(), *([] if self._search is None else [self._search.launch])]
         self._product = product.bind()
         # The order of the tiles lies in memory of the product; its operands' do not matter any more.
         self._held = product.held_for_later()
         self._count = _Count(maps, limit) if self.verdict == "count" else None
-        self._places = _Places.of(maps, self._search, counted=self._count is not None)
-        self._bound = self._bind(maps, product)
+        self._places = _Places.of(maps, tiles, self._search, counted=self._count is not None)
+        self._bound = self._bind(maps, expansion, product)
 
-    def _bind(self, maps: NormMaps, product: Product) -> Bound:
+    def _bind(self, maps: NormMaps, expansion: parts.Expansion | None, product: Product) -> Bound:
         """Return what runs set in the parameters of all launches."""
         bound = Bound(_NAMES)
+        if expansion is not None and maps.pairing is not None:
+            bound.add(expansion.parameters, {"b": "b", "out": "real_b"})
+            bound.add(maps.pairing.parameters, {name: name for name in _OF_PAIRING})
         bound.add(maps.parameters, _OF_NORMS)
         bound.add(product.parameters, _SHARED, inside="fields" if product.kernel in WGMMA else "")
         if product.order is not None:
@@ -83,7 +95,7 @@ class CallPlan:
             bound.add(self._search.parameters, self._search.fields)
         if product.kernel in WGMMA:
             # The maps of A, B and C, as many as the kernel has, begin the parameters.
-            moved = zip(["a", "b", "out"], product.addresses(), strict=True)
+            moved = zip(["a", "real_b", "out"], product.addresses(), strict=True)
             for number, (name, pointer) in enumerate(list(moved)[: 2 + product.choice.copies]):
                 bound.add_map(address(product.parameters) + 128 * number, name, pointer)
         return bound
@@ -94,11 +106,13 @@ class CallPlan:
             Search.error_terms(value, self.shape, self.request.precision)
 
     def _verdict_on(self, value: float) -> dense.Verdict:
-        """Return the verdict on a run: where a valid ratio decides, each has its own."""
+        """Return the verdict on a run: each has its own where a valid ratio decides, or what was counted before."""
         request = self.request
+        if self._count is not None:
+            return self._count.kept.verdict(value)
         if request.method == "spamm" or request.valid_ratio is None:
             return self.verdict
-        return dense.decide(*self.shape, request.precision, value, device.describe())[0]
+        return dense.decide_here(self.shape, dataclasses.replace(request, valid_ratio=value))[0]
 
     def run(self, a: Any, b: Any, out: Any, value: float) -> RunNorms | None:
         """Launch on the current stream and return the norms and tau; nothing is copied, and only a count is waited for.
@@ -109,30 +123,37 @@ class CallPlan:
         import cupy
 
         at_a, at_b, at_out = address(a), address(b), address(out)
-        span_a, span_b, span_out = self._spans
-        if at_out - span_a < at_a < at_out + span_out or at_out - span_b < at_b < at_out + span_out:
+        if overlaps(at_a, at_b, at_out, self._spans):
             return None
         current = cupy.cuda.get_current_stream()
-        if self._verdict_on(value) == "dense":
+        with self._lock:
+            verdict = self._verdict_on(value)
+        if verdict == "dense":
             dense.multiply(a, b, None, out, self.request)
-            return DenseNorms(a, b, self.request.block).enqueued(self.device, current)
+            return DenseNorms(a, b, self.request.block, value).enqueued(self.device, current)
         memory_ = cupy.cuda.alloc(self._places.bytes)
+        # Memory that is given back serves what follows on the same stream.
+        expanded = cupy.cuda.alloc(self._expanded) if self._expanded else None
         tolerance = 0.0 if self.request.valid_ratio is None else tolerance_of(value)
-        values = (at_a, at_b, at_out, value, tolerance, *self._places.addresses(memory_.ptr))
+        real_b = at_b if expanded is None else expanded.ptr
+        values = (at_a, at_b, real_b, at_out, value, tolerance, *self._places.addresses(memory_.ptr))
         stream = current.ptr
         with self._lock:
             self._bound.set(values)
             for launch in self._before:
                 launch(stream)
-            if self._count is not None:
-                self._count(stream)
+            count = self._count if verdict == "count" else None
+            if count is not None:
+                count(stream)
             for launch in self._product:
                 launch(stream)
             norms = CallNorms(memory_, self, value)
             # The product that was launched does nothing then; else it has begun while this waits.
-            if self._count is not None and self._count.too_many():
+            if count is not None:
+                norms.dense = count.too_many()
+                count.kept.found(value, norms.dense)
+            if norms.dense:
                 dense.multiply(a, b, None, out, self.request)
-                norms.dense = True
         norms.end = self.device, current, mark(current) if stream == PER_THREAD else None
         return norms
 
@@ -140,24 +161,18 @@ class CallPlan:
         """Return the result of a run, whose numbers are read when they are asked for."""
         request = self.request
         if norms.dense:
-            return dense_result(out, norms, request, self.shape, read=norms.read)
+            return dense_result(out, norms, request, self.shape, norms.value, read=norms.read)
         assert isinstance(norms, CallNorms)
         return SpammResult(
             out,
             tau=norms.read_tau,
             valid_ratio=lambda: ratio(norms, (0, 0), norms.tau),
-            executed_ratio=lambda: ratio(norms, (0, 0), norms.tau, self.grain),
+            executed_ratio=norms.executed_ratio,
             error_bound=lambda: error_bound(norms, (0, 0), norms.tau, request, self.shape, 0.0),
             norm_c=functools.partial(frobenius, out),
-            faster=lambda: dense.faster(ratio(norms, (0, 0), norms.tau, self.grain), self.shape, request),
+            faster=lambda: dense.faster(norms.executed_ratio(), self.shape, request),
             read=norms.read,
         )
-
-
-def _verdict(request: Request, shape: tuple[int, int, int]) -> tuple[dense.Verdict, float]:
-    if request.method == "spamm":
-        return "spamm", 1.0
-    return dense.decide(*shape, request.precision, request.valid_ratio, device.describe())
 
 
 class RunNorms(Norms):
@@ -165,6 +180,8 @@ class RunNorms(Norms):
 
     #: Whether the dense product ran.
     dense = False
+    #: What was given of tau, a ratio and an error.
+    value: float
     #: Device, stream and mark of the run.
     end: tuple[int, Any, Any]
 
@@ -183,15 +200,21 @@ class DenseNorms(RunNorms):
 
     dense = True
 
-    def __init__(self, a: Any, b: Any, block: int) -> None:
-        self._operands, self.block = (a, b), block
+    def __init__(self, a: Any, b: Any, block: int, value: float = 0.0) -> None:
+        self._operands, self.block, self.value = (a, b), block, value
 
     @functools.cached_property
-    def _maps(self) -> NormMaps:
+    def _maps(self) -> Norms:
+        import cupy
+
+        # Of complex matrices those of their real and imaginary parts: they are summed.
         with self._operands[0].device:
-            maps = NormMaps(*self._operands, self.block)
-            maps()
-        return maps
+            a, b = (parts.real_view(x) if x.dtype.kind == "c" else x for x in self._operands)
+            none = cupy.empty((a.shape[1], 0), a.dtype), cupy.empty((0, b.shape[0]), b.dtype)
+            maps = NormMaps(a, none[0], self.block), NormMaps(none[1], b, self.block)
+            for one in maps:
+                one()
+        return Norms(maps[0].a, maps[1].b, self.block)
 
     @property
     def a(self) -> Any:
@@ -205,12 +228,35 @@ class DenseNorms(RunNorms):
 
 
 def dense_result(
-    out: Any, norms: Norms, request: Request, shape: tuple[int, int, int], norm_c: Any = None, *, read: Any
+    out: Any,
+    norms: Norms,
+    request: Request,
+    shape: tuple[int, int, int],
+    value: float,
+    norm_c: Any = None,
+    *,
+    read: Any,
 ) -> SpammResult:
-    """Return the result of a dense product, whose bound is of rounding alone; `norm_c` finds the norm of an added C."""
+    """Return the result of a dense product, whose bound is of rounding alone.
+
+    `value` is of tau, a ratio or an error, as the request has it, and `norm_c` finds the norm of an added C.
+    """
+
+    def tau() -> float:
+        # An error is of the product without its factors.
+        if request.rtol is not None:
+            norm_a, norm_b = frobenius(norms.a), frobenius(norms.b)
+            known = min(norm_a, norm_b) >= LEAST_NORM[norms.a.dtype.name]
+            bound = rounding(shape, norms.a, norms.b, plain)
+            kept = known and bound < math.inf and bound <= value * norm_a * norm_b
+            if not kept and 0 not in (norm_a, norm_b):
+                raise ValueError(refusal(value, "nothing was left out"))
+        return 0.0
+
+    plain = request if request.alpha == 1 and request.beta == 0 else dataclasses.replace(request, alpha=1.0, beta=0.0)
     return SpammResult(
         out,
-        tau=0.0,
+        tau=0.0 if request.rtol is None else tau,
         valid_ratio=1.0,
         executed_ratio=1.0,
         error_bound=lambda: rounding(shape, norms.a, norms.b, request, norm_c() if norm_c else 0.0),
@@ -221,11 +267,48 @@ def dense_result(
     )
 
 
+class DensePlan:
+    """The dense product of two matrices of one layout: what :class:`CallPlan` is where nothing else is ever faster."""
+
+    ordered_by_work = False
+
+    def __init__(self, a: Any, b: Any, out: Any, request: Request) -> None:
+        self.request, self._shape, self._device = request, (*a.shape, b.shape[1]), a.data.device_id
+        self.result_shape, self.output = (a.shape[0], b.shape[1]), np.dtype(request.arithmetic.output)
+        self._spans = tuple(map(span, (a, b, out)))
+        self._multiply = dense.Gemm(a, b, out, request)
+
+    def check(self, value: float) -> None:
+        """Raise for an error below what rounding alone is bounded by."""
+        if self.request.rtol is not None:
+            Search.error_terms(value, self._shape, self.request.precision)
+
+    def run(self, a: Any, b: Any, out: Any, value: float) -> RunNorms | None:
+        """Multiply on the current stream, or return None where `out` overlaps an operand."""
+        import cupy
+
+        places = address(a), address(b), address(out)
+        if overlaps(*places, self._spans):
+            return None
+        self._multiply(*places)
+        return DenseNorms(a, b, self.request.block, value).enqueued(self._device, cupy.cuda.get_current_stream())
+
+    def result(self, out: Any, norms: RunNorms) -> SpammResult:
+        """Return the result of a run."""
+        return dense_result(out, norms, self.request, self._shape, norms.value, read=norms.read)
+
+
+def overlaps(at_a: int, at_b: int, at_out: int, spans: tuple[int, ...]) -> bool:
+    """Return whether a result of so many bytes, the last span, reaches into one of two operands."""
+    span_a, span_b, span_out = spans
+    return at_out - span_a < at_a < at_out + span_out or at_out - span_b < at_b < at_out + span_out
+
+
 class CallNorms(RunNorms):
     """The norm maps of one run, in one buffer, and its threshold; made into arrays when a number is asked for."""
 
     def __init__(self, memory_: Any, plan: CallPlan, value: float) -> None:
-        self._memory, self._plan, self._value, self.block = memory_, plan, value, plan.request.block
+        self._memory, self._plan, self.value, self.block = memory_, plan, value, plan.request.block
 
     def _array(self, shape: tuple[int, ...], dtype: Any, first: int) -> Any:
         import cupy
@@ -235,30 +318,34 @@ class CallNorms(RunNorms):
     @property
     def a(self) -> Any:
         """Norm map of A."""
-        return self._array(self._plan._map_shapes[0], self._plan._norm, 0)
+        return self._array(self._plan._places.tiles[0], self._plan._norm, self._plan._places.complex_a)
 
     @property
     def b(self) -> Any:
         """Norm map of B, transposed."""
-        return self._array(self._plan._map_shapes[1], self._plan._norm, self._plan._places.norms_b)
+        return self._array(self._plan._places.tiles[1], self._plan._norm, self._plan._places.complex_b)
+
+    def executed_ratio(self) -> float:
+        """Return the share of the tile products that were multiplied."""
+        return ratio(self, (0, 0), self.tau, self._plan.grain)
 
     @property
     def tau(self) -> Any:
         """The threshold, or one float64 on the device."""
         if self._plan._search is None:
-            return self._value
+            return self.value
         return self._array((1,), np.float64, self._plan._places.scratch)
 
     def read_tau(self) -> float:
         """Return the threshold, read back where it was searched."""
         request = self._plan.request
-        return found(self.tau, request if request.rtol is None else dataclasses.replace(request, rtol=self._value))
+        return found(self.tau, request if request.rtol is None else dataclasses.replace(request, rtol=self.value))
 
 
 class _Search:
     """The search of a plan, and where its values and addresses lie."""
 
-    def __init__(self, maps: NormMaps, request: Request, shape: tuple[int, int, int]) -> None:
+    def __init__(self, maps: Norms, request: Request, shape: tuple[int, int, int]) -> None:
         import cupy
 
         # The memory of each run is its own; this address is replaced.
@@ -267,7 +354,7 @@ class _Search:
         self.places, self.parameters, self.launch = search.places, search.parameters, search.bind()
         #: Where what is wanted lies, and the addresses.
         wanted = {"rtol": "value"} if request.rtol is not None else {"wanted": "value", "tolerance": "tolerance"}
-        self.fields = wanted | {name: name for name in _OF_SEARCH}
+        self.fields = wanted | {"norms_a": "complex_a", "norms_b": "complex_b"} | {name: name for name in _OF_SEARCH}
 
 
 class _Count:
@@ -276,6 +363,7 @@ class _Count:
     def __init__(self, maps: NormMaps, limit: float) -> None:
         import cupy
 
+        self.kept = _Kept()
         # The host has the verdict as soon as the count has ended, not when a copy after it has.
         self._memory = cupy.cuda.alloc_pinned_memory(4)
         self._verdict = np.frombuffer(self._memory, np.uint32, 1)
@@ -293,32 +381,64 @@ class _Count:
         return bool(self._verdict[0])
 
 
+class _Kept:
+    """What was counted, and for how many runs it stands: longer and longer while the verdict stays the same.
+
+    The verdict on a run follows from the runs before it alone, so that the same program computes the same bits.
+    """
+
+    #: Most runs between two counts.
+    MOST = 64
+
+    def __init__(self) -> None:
+        self._value, self._dense, self._left, self._span = math.nan, False, 0, 0
+
+    def verdict(self, value: float) -> dense.Verdict:
+        """Return what multiplies in the next run, "count" where that is to be found out."""
+        if value != self._value or self._left == 0:
+            return "count"
+        self._left -= 1
+        return "dense" if self._dense else "spamm"
+
+    def found(self, value: float, dense: bool) -> None:
+        """Remember a verdict."""
+        same = value == self._value and dense == self._dense
+        self._span = min(2 * self._span, self.MOST) if same else 1
+        self._value, self._dense, self._left = value, dense, self._span
+
+
 # What runs set, in the order in which a run has it: the value is of tau, a ratio or an error.
 _NAMES = (
-    "a", "b", "out", "value", "tolerance",
-    "norms_a", "norms_b", "counter", "arrived", "count", "ended", "cancelled", "tau_device",
+    "a", "b", "real_b", "out", "value", "tolerance",
+    "norms_a", "norms_b", "complex_a", "complex_b", "counter", "arrived", "count", "ended", "cancelled", "tau_device",
     "result", "counts", "partial", "columns_a", "sorted",
 )  # fmt: skip
 _OF_NORMS = {
     "task.0.matrix": "a",
     "task.0.norms": "norms_a",
-    "task.1.matrix": "b",
+    "task.1.matrix": "real_b",
     "task.1.norms": "norms_b",
     "counter": "counter",
 }
-_OF_SEARCH = ("norms_a", "norms_b", "arrived", "result", "counts", "partial", "columns_a", "sorted")
+_OF_PAIRING = ("norms_a", "norms_b", "complex_a", "complex_b")
+_OF_SEARCH = ("arrived", "result", "counts", "partial", "columns_a", "sorted")
 # Of the product, of what orders its tiles and of what counts first, as far as they have them.
-_SHARED = {"tau": "value"} | {
-    name: name
-    for name in ("a", "b", "out", "norms_a", "norms_b", "counter", "count", "ended", "cancelled", "tau_device")
+_SHARED = {"tau": "value", "b": "real_b"} | {
+    name: name for name in ("a", "out", "norms_a", "norms_b", "counter", "count", "ended", "cancelled", "tau_device")
 }
 
 
 @dataclass(frozen=True)
 class _Places:
-    """Where the arrays of a run lie in its memory, in bytes: norm maps, eight counters, what a search needs."""
+    """Where the arrays of a run lie in its memory, in bytes: norm maps, eight counters, what a search needs.
 
+    Maps of complex tiles, beside those of the real tiles that are multiplied; of a real product the two are one.
+    """
+
+    tiles: tuple[tuple[int, ...], tuple[int, ...]]
     norms_b: int
+    complex_a: int
+    complex_b: int
     counter: int
     scratch: int
     bytes: int
@@ -327,18 +447,24 @@ class _Places:
     counted: bool = False
 
     @classmethod
-    def of(cls, maps: NormMaps, search: _Search | None, *, counted: bool) -> _Places:
-        norms_b = maps.a.size * maps.a.dtype.itemsize
-        counter = ceil_div(norms_b + maps.b.size * maps.b.dtype.itemsize, 8) * 8
+    def of(cls, maps: Norms, tiles: Norms, search: _Search | None, *, counted: bool) -> _Places:
+        """Return the places for maps, and those of complex tiles, which may be the same."""
+        held = [maps.a, maps.b] + ([] if tiles is maps else [tiles.a, tiles.b])
+        _, norms_b, *more, end = np.cumsum([0, *(x.size * x.dtype.itemsize for x in held)]).tolist()
+        complex_a, complex_b = more or (0, norms_b)
+        counter = ceil_div(end, 8) * 8
         scratch = ceil_div(counter + 32, 16) * 16
         places = None if search is None else search.places
-        return cls(norms_b, counter, scratch, scratch + (0 if places is None else places.bytes), places, counted)
+        shapes = tiles.a.shape, tiles.b.shape
+        size = scratch + (0 if places is None else places.bytes)
+        return cls(shapes, norms_b, complex_a, complex_b, counter, scratch, size, places, counted)
 
     def addresses(self, base: int) -> tuple[int, ...]:
         """Return the addresses from ``norms_a`` on; no `tau_device` where tau is given, nor `cancelled` uncounted."""
         counter = base + self.counter
         cancelled = counter + 20 if self.counted else 0
-        own = base, base + self.norms_b, counter, counter + 4, counter + 8, counter + 16, cancelled
+        norms = base, base + self.norms_b, base + self.complex_a, base + self.complex_b
+        own = *norms, counter, counter + 4, counter + 8, counter + 16, cancelled
         search = self.search
         if search is None:
             return (*own, 0)

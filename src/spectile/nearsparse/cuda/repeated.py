@@ -17,8 +17,9 @@ import numpy as np
 
 from spectile.core import memory
 from spectile.core.pointers import beyond_vectors
+from spectile.nearsparse.cuda import dense
 from spectile.nearsparse.cuda.after import PER_THREAD
-from spectile.nearsparse.cuda.plan import CallPlan
+from spectile.nearsparse.cuda.plan import CallPlan, DensePlan
 from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import Request
 
@@ -30,7 +31,7 @@ _DEFAULT = (0, 1)
 _PLAIN = {int, float, bool, str, type(None)}
 
 _lock = threading.Lock()
-_plans: dict[Any, CallPlan] = {}
+_plans: dict[Any, CallPlan | DensePlan] = {}
 
 
 def key_of(a: Any, b: Any, out: Any, value: Any, *options: Any) -> Any:
@@ -124,7 +125,7 @@ def execute(key: Any, a: Any, b: Any, out: Any, value: float, request: Request |
         return None
 
 
-def _made(key: Any, a: Any, b: Any, out: Any, request: Request) -> tuple[CallPlan, Any]:
+def _made(key: Any, a: Any, b: Any, out: Any, request: Request) -> tuple[CallPlan | DensePlan, Any]:
     """Make the plan of a key; return it, and the array for C that it was made with where none was given."""
     import cupy
 
@@ -132,7 +133,10 @@ def _made(key: Any, a: Any, b: Any, out: Any, request: Request) -> tuple[CallPla
     output = np.dtype(request.arithmetic.output)
     with memory.allocating(f"the product of shape {shape}", math.prod(shape) * output.itemsize):
         fresh = cupy.empty(shape, output) if out is None else None
-        plan = CallPlan(a, b, fresh if out is None else out, request)
+        sizes = *a.shape, b.shape[1]
+        near = max(x.strides[0] for x in (a, b)) < 2**31  # else cuBLAS takes copies
+        at_once = request.valid_ratio is None and near and dense.decide_here(sizes, request)[0] == "dense"
+        plan = (DensePlan if at_once else CallPlan)(a, b, fresh if out is None else out, request)
     with _lock:
         _plans[key] = plan
         while len(_plans) > LIMIT:

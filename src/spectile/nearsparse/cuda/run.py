@@ -8,7 +8,6 @@ Everything runs on CuPy's current stream; nothing is read back before a number o
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Callable
@@ -24,33 +23,28 @@ from spectile.nearsparse.cuda import dense, parts, repeated
 from spectile.nearsparse.cuda.after import After
 from spectile.nearsparse.cuda.choose import LAUNCHED_ITEMS
 from spectile.nearsparse.cuda.geometry import log2, row_major
-from spectile.nearsparse.cuda.norms import NormMaps, Norms, check_norms
+from spectile.nearsparse.cuda.norms import NormMaps, Norms, check_norms, told, told_grain
 from spectile.nearsparse.cuda.plan import DenseNorms, dense_result
 from spectile.nearsparse.cuda.product import Product, prepared_choice
 from spectile.nearsparse.cuda.search import Search, Wanted, found, search, threshold
 from spectile.nearsparse.cuda.survey import error_bound, frobenius, kept_norms, ratio
 from spectile.nearsparse.operands import copy_if_overlapping, each_product, flat_batch
 from spectile.nearsparse.result import SpammResult
-from spectile.nearsparse.types import OF_PARTS, Request, Threshold
+from spectile.nearsparse.types import Request, Threshold
 
 
 def spamm_cuda(a: Any, b: Any, c: Any, out: Any, request: Request, key: Any = None) -> SpammResult:
     """Multiply on the current device and stream; see :func:`spectile.nearsparse.spamm`.
 
     A product that has a `key`, of :func:`spectile.nearsparse.cuda.repeated.key_of`, is planned; batches, sums with C,
-    complex products, those that are checked for NaN, and those in a capture are not.
+    those that are checked for NaN, and those in a capture are not.
     """
     import cupy
 
     device.require_device()
     log2(request.block)
     product = _Arrays.of(a, b, c, out, request)
-    if (
-        key is not None
-        and request.arithmetic.parts == 1
-        and 0 not in (*a.shape, b.shape[1])
-        and (out is None or not product.fresh)
-    ):
+    if key is not None and 0 not in (*a.shape, b.shape[1]) and (out is None or not product.fresh):
         result = repeated.execute(key, a, b, out, request.value, request)
         if result is not None:
             return result
@@ -68,13 +62,11 @@ def threshold_cuda(a: Any, b: Any, request: Request) -> Threshold:
     log2(request.block)
     product = _Arrays.of(a, b, None, None, request)
     shape = (*product.a.shape, product.b.shape[1])
+    a, b = product.a, product.b
     if request.arithmetic.parts == 2:
-        maps: Norms = parts.norm_maps(product.a, product.b, request.block)
-    else:
-        maps = measured = NormMaps(product.a, product.b, request.block)
-        if product.a.size or product.b.size:
-            measured()
-    check_norms(maps, product.a, product.b)
+        a, b, _, _ = parts.real_forms(a, b, None, None)
+    maps = told(_measured(a, b, request), request)
+    check_norms(maps, a, b)
     tau = threshold(maps, (0, 0), request, shape)
     return Threshold(tau, ratio(maps, (0, 0), tau), error_bound(maps, (0, 0), tau, request, shape, 0.0))
 
@@ -89,12 +81,12 @@ def norm_map_cuda(a: Any, block: int) -> Any:
         raise ValueError(f"a norm map is of a matrix, not of an array with {matrix.ndim} dimensions: pass one matrix")
     checks.check_precision(matrix, matrix, None, "cuda")
     matrix = row_major("a", matrix, on_device=True)
-    if matrix.dtype.kind == "c":
-        return to_caller_kind(parts.norm_maps(matrix, matrix[:0, :0], block).a)
-    maps = NormMaps(matrix, cupy.empty((matrix.shape[1], 0), matrix.dtype), block)
+    paired = matrix.dtype.kind == "c"
+    matrix = parts.real_view(matrix) if paired else matrix
+    maps = NormMaps(matrix, cupy.empty((matrix.shape[1], 0), matrix.dtype), block, paired=paired)
     if matrix.size:
         maps()
-    return to_caller_kind(maps.a)
+    return to_caller_kind(maps.tiles.a if paired else maps.a)
 
 
 @dataclass
@@ -164,7 +156,7 @@ def _result(returned: Any, items: list[_Item], batch: tuple[int, ...]) -> SpammR
     after = After([cupy.cuda.runtime.getDevice()])
     if len(items) == 1 and items[0].product is None:
         one = items[0]
-        result = dense_result(one.out, one.maps, one.request, one.shape, one.norm_c, read=after)
+        result = dense_result(one.out, one.maps, one.request, one.shape, one.request.value, one.norm_c, read=after)
         result.c = returned
         return result
 
@@ -175,7 +167,7 @@ def _result(returned: Any, items: list[_Item], batch: tuple[int, ...]) -> SpammR
 
         return read
 
-    single = len(items) == 1 and batch == () and items[0].request.arithmetic.parts == 1
+    single = len(items) == 1 and batch == ()
     return SpammResult(
         returned,
         tau=collect(lambda item: found(item.tau, item.request)),
@@ -215,7 +207,9 @@ class _Item:
 
     def executed_ratio(self) -> float:
         """Return the share of the tile products that were multiplied."""
-        return 1.0 if self.product is None else ratio(self.product.maps, self.index, self.tau, self.product.grain)
+        if self.product is None:
+            return 1.0
+        return ratio(self.maps, self.index, self.tau, told_grain(self.product.grain, self.request))
 
 
 def _multiply(a: Any, b: Any, c: Any, out: Any, batch: tuple[int, ...], request: Request) -> list[_Item]:
@@ -244,27 +238,12 @@ def _launch(a: Any, b: Any, c: Any, out: Any, request: Request) -> list[_Item]:
     count = out.shape[0] if out.ndim == 3 else 1
     indices = [(i if a.ndim == 3 else 0, i if b.ndim == 3 else 0) for i in range(count)]
     shape = (a.shape[-2], a.shape[-1], b.shape[-1])
-    real = request
-    #: Of the product, and of the real one that it is made by.
-    maps: Norms | None = None
-    multiplied: Norms | None = None
-    if request.arithmetic.parts == 2:
-        real, maps = (
-            dataclasses.replace(request, precision=OF_PARTS[request.precision]),
-            parts.norm_maps(a, b, request.block),
-        )
-        multiplied = parts.of_real_tiles(maps)
-        a, b, out, c = (
-            parts.real_view(a),
-            parts.expanded(b),
-            parts.real_view(out),
-            c if c is None else parts.real_view(c),
-        )
     overwritten = c is not None and address(c) == address(out) and c.size > 0
-    added = kept_norms(c, request.block) if overwritten else c
-    # Of a batch, and of complex matrices, every product is SpAMM's.
-    chooses = request.method == "auto" and out.ndim == 2 and a.size > 0 < b.size and real is request
-    verdict, limit = _verdict(request, shape) if chooses else ("spamm", 1.0)
+    added = c if c is None or request.arithmetic.parts == 1 else parts.real_view(c)
+    added = kept_norms(added, request.block) if overwritten else added
+    # Of a batch every product is SpAMM's.
+    chooses = out.ndim == 2 and a.size > 0 < b.size
+    verdict, limit = dense.decide_here(shape, request) if chooses else ("spamm", 1.0)
     if verdict == "dense" and request.check_finite:
         verdict, limit = "count", -1.0
     if verdict == "dense":
@@ -272,13 +251,12 @@ def _launch(a: Any, b: Any, c: Any, out: Any, request: Request) -> list[_Item]:
             Search.error_terms(request.rtol, shape, request.precision)
         dense.multiply(a, b, c, out, request)
         return [_Item(None, (0, 0), 0.0, request, added, out, DenseNorms(a, b, request.block), shape)]
-    choice = prepared_choice(a, b, out, real, counts=verdict == "count")
-    if maps is None or multiplied is None:
-        maps = multiplied = measured = NormMaps(a, b, request.block)
-        if a.size or b.size:
-            measured()
+    x, y, beside, z = (a, b, c, out) if request.arithmetic.parts == 1 else parts.real_forms(a, b, c, out)
+    choice = prepared_choice(x, y, z, request.real, counts=verdict == "count")
+    multiplied = _measured(x, y, request)
+    maps = told(multiplied, request)
     if request.check_finite:
-        check_norms(maps, a, b)
+        check_norms(maps, x, y)
     taus = _thresholds(maps, indices, request, shape)
     if request.check_finite and request.tau is None:
         for i in range(len(indices)):
@@ -287,8 +265,8 @@ def _launch(a: Any, b: Any, c: Any, out: Any, request: Request) -> list[_Item]:
         dense.multiply(a, b, c, out, request)
         return [_Item(None, (0, 0), 0.0, request, added, out, maps, shape)]
     product = Product(
-        a, b, out, multiplied, taus,
-        precision=real.precision, alpha=request.alpha, beta=request.beta, c=c, choice=choice,
+        x, y, z, multiplied, taus,
+        precision=request.real.precision, alpha=request.alpha, beta=request.beta, c=beside, choice=choice,
     )  # fmt: skip
     if out.size:
         product()
@@ -301,13 +279,12 @@ def _launch(a: Any, b: Any, c: Any, out: Any, request: Request) -> list[_Item]:
     ]  # fmt: skip
 
 
-def _verdict(request: Request, shape: tuple[int, int, int]) -> tuple[dense.Verdict, float]:
-    """Return what multiplies, or that the valid products decide, and the share up to which SpAMM is faster."""
-    import cupy
-
-    if cupy.cuda.get_current_stream().is_capturing():
-        raise ValueError('method="auto" reads a number back, which no graph can: take method="spamm" in a capture')
-    return dense.decide(*shape, request.precision, request.valid_ratio, device.describe())
+def _measured(a: Any, b: Any, request: Request) -> NormMaps:
+    """Return the norm maps of the real forms of A and B, enqueued."""
+    maps = NormMaps(a, b, request.block, paired=request.arithmetic.parts == 2)
+    if a.size or b.size:
+        maps()
+    return maps
 
 
 def _thresholds(maps: Norms, indices: list[tuple[int, int]], request: Request, shape: tuple[int, int, int]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -122,11 +123,7 @@ class Search:
     @staticmethod
     def error_terms(rtol: float, shape: tuple[int, int, int], precision: str) -> dict[str, float]:
         """Return what the kernel takes from a wanted error's bound, or raise where rounding alone is above it."""
-        row = ALL[precision]
-        terms, slack = bounds.rounding_terms(shape, precision), bounds.norm_slack(row.dtype)
-        bounds.skipping_limit(rtol, 1 / slack**2, terms.relative * slack**2)
-        named = terms._asdict()
-        return named | {"slack": slack, "highest": named.pop("largest"), "operand": row.largest_operand}
+        return dict(_error_terms(rtol, shape, precision))
 
     def __call__(self) -> None:
         """Search on the current stream; the norm maps must be there."""
@@ -135,6 +132,15 @@ class Search:
     def bind(self) -> launch.BoundLaunch:
         """Return the launch with its parameters, which may be changed in place."""
         return self._kernel.bind(self._shape, self.parameters)
+
+
+@functools.lru_cache(maxsize=256)  # a call that repeats asks again
+def _error_terms(rtol: float, shape: tuple[int, int, int], precision: str) -> dict[str, float]:
+    row = ALL[precision]
+    terms, slack = bounds.rounding_terms(shape, precision), bounds.norm_slack(row.dtype)
+    bounds.skipping_limit(rtol, 1 / slack**2, terms.relative * slack**2)
+    named = terms._asdict()
+    return named | {"slack": slack, "highest": named.pop("largest"), "operand": row.largest_operand}
 
 
 @dataclass(frozen=True)
@@ -205,12 +211,16 @@ def found(tau: Any, request: Request) -> float:
     if not math.isnan(value):
         return value
     if request.rtol is not None:
-        raise ValueError(
-            f"rtol = {request.rtol} is below what rounding, underflow and overflow are bounded by for entries of this "
-            "size, or a or b holds NaN or infinity, so every tile product was multiplied: take a larger rtol, or scale "
-            "a and b"
-        )
+        raise ValueError(refusal(request.rtol, "every tile product was multiplied"))
     raise ValueError(_NO_RATIO)
+
+
+def refusal(rtol: float, done: str) -> str:
+    """Return why no threshold keeps a wanted error, and what was done."""
+    return (
+        f"rtol = {rtol} is below what rounding, underflow and overflow are bounded by for entries of this size, or a "
+        f"or b holds NaN or infinity, so {done}: take a larger rtol, or scale a and b"
+    )
 
 
 def threshold(maps: Norms, item: tuple[int, int], request: Request, shape: tuple[int, int, int]) -> float:

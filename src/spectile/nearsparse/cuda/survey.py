@@ -17,6 +17,7 @@ from spectile.nearsparse.bounds import norm_slack
 from spectile.nearsparse.cuda.choose import count_launch, survey_launch
 from spectile.nearsparse.cuda.geometry import fill, layout
 from spectile.nearsparse.cuda.norms import NormMaps, Norms
+from spectile.nearsparse.cuda.parts import real_view
 from spectile.nearsparse.cuda.units import SURVEY_UNITS
 from spectile.nearsparse.types import Grain, Request
 
@@ -198,7 +199,8 @@ def _squares_of_bits() -> Any:
 
 
 def frobenius(array: Any) -> float:
-    """Return the Frobenius norm, with float64 sums, of an array of the host or of any device."""
+    """Return the Frobenius norm, with float64 sums, of an array of the host or of any device; complex by rows."""
+    array = real_view(array) if array.dtype.kind == "c" else array
     total = square_sum(array)
     if 2.0**-900 < total < math.inf or not array.size or array.dtype != np.float64:
         return math.sqrt(total)

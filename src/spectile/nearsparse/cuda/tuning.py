@@ -188,9 +188,13 @@ SLOWDOWN: dict[tuple[Kernel, str], float] = {
     ("portable", "fp16c16"): 2.9,
     ("portable", "tf32x3"): 2.0,
 }
+# How many times as long the portable kernel takes where rows are not aligned to 16 bytes: elements come one by one.
+UNALIGNED_SLOWDOWN = {"float16": 8.0, "float32": 2.0, "float64": 1.8}
 PARTS: dict[Kernel, int] = {
     "wgmma_wide_pair": 2, "wgmma_wide": 2, "wgmma_small": 4, "wgmma_tf32": 4, "portable": 4, "blocks": 64
 }  # fmt: skip
+# The same of precisions that have the portable kernel alone, whose small tile a product of few tiles gets.
+PARTS_OF_SMALL = {"fp32": 16, "fp64": 16}
 
 
 @dataclass(frozen=True)
@@ -225,6 +229,17 @@ RATES = {
 FIXED_SECONDS, READ_SECONDS, COPY_SHARE = 16e-6, 20e-6, 0.82
 # Of counting valid products: what the kernel takes after the norm map even where there are few, and products a second.
 COUNT_SECONDS, COUNT_RATE = 18e-6, 8e12
+# What launching a kernel took the host of these measurements.
+LAUNCH_SECONDS = 3e-6
+# Of a search for a ratio or an error: seconds for up to 32 x 32 x 32 tile products, seconds more for each 8 times as
+# many, and tile products a second.
+SEARCH_SECONDS = {"ratio": (10e-6, 7e-6, 2e12), "error": (60e-6, 20e-6, 0.55e12)}
+# Runs of a layout among which the cost of counting is divided when it is weighed.
+KEPT = 4
+# What cuBLAS reaches of its rate where rows are not aligned to 16 bytes, measured on an H100.
+UNALIGNED = {"float16": 1 / 7, "float32": 0.8, "float64": 0.7}
+# The least inner dimension of the parts into which cuBLAS splits a product of few tiles of C.
+SPLIT_DEPTH = 256
 # NVLink generations by major architecture of data-center devices (NVLink 3, 4, 5), at the H200's share of the peak;
 # others are taken for PCIe 4.
 _NVLINK_BYTES = {8: 260e9, 9: 394e9, 10: 788e9}

@@ -137,6 +137,7 @@ def fitting_tiles(portable: Portable, dtype: str, shared_bytes: int) -> tuple[Ti
     return large or small, small
 
 
+COMPLEX_UNITS = {dtype: _unit("complex.cu", ARCHS, {"INPUT_BITS": _bits(dtype)}) for dtype in ("float32", "float64")}
 NORM_UNITS = {dtype: norm_unit(dtype) for dtype in ("float16", "float32", "float64")}
 SURVEY_UNITS = {name: _unit("survey.cu", ARCHS, {"NORM_BITS": _bits(name)}) for name in ("float32", "float64")}
 #: By what is wanted, and the dtype of the norms.
@@ -165,6 +166,7 @@ def _portable_units() -> list[Unit]:
 
 UNITS: tuple[Unit, ...] = (
     *NORM_UNITS.values(),
+    *COMPLEX_UNITS.values(),
     *SURVEY_UNITS.values(),
     *SEARCH_UNITS.values(),
     *ORDER_UNITS.values(),

@@ -15,10 +15,9 @@ from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cuda import norms as cuda_norms
 from spectile.nearsparse.cuda import product as cuda_product
 from spectile.nearsparse.cuda.choose import LAUNCHED_ITEMS, Problem
-from spectile.nearsparse.cuda.search import threshold
-from spectile.nearsparse.cuda.survey import error_bound, frobenius, kept_norms, ratio
+from spectile.nearsparse.cuda.survey import frobenius, kept_norms
 from spectile.nearsparse.multi import partition
-from spectile.nearsparse.multi.plan import Plan, empty_operand, host_threshold
+from spectile.nearsparse.multi.plan import Part, Piece, Plan, Step, empty_operand, host_threshold
 from spectile.nearsparse.multi.streams import Stream, pairs
 from spectile.nearsparse.types import Request
 
@@ -70,7 +69,7 @@ class Batch(Plan):
         shape = (*first.a.shape[-2:], first.b.shape[-1])
         a, b = ([getattr(share, name) for share in shares] for name in ("a", "b"))
         count = sum(len(share.out) for share in shares)
-        problem = Problem.of_parts(shape, a, b, request.block, request.precision, request.strict, count)
+        problem = Problem.of_parts(shape, a, b, request.block, request.real.precision, request.strict, count)
         super().__init__([share.device for share in shares], problem, request)
         self._batch = batch
         self._out = [share.out for share in shares]
@@ -80,11 +79,13 @@ class Batch(Plan):
             if share.c is not None:
                 overwritten = overlap(share.c, share.out)
                 self._added.extend(kept_norms(share.c, request.block) if overwritten else share.c)
-        self._work: list[_Work] = []
-        self._items: list[_Product] = []
-        for share in shares:
-            self._work.append(_Work(self, share, self._thresholds(share)))
-            self._items += self._work[-1].items
+        self._work = [_Work(self, share, self._thresholds(share)) for share in shares]
+        self._items = [item for work in self._work for item in work.items]
+        self.parts = list(self._work)
+        #: Devices by turns, since the host sends to one after another.
+        chunks = [[Step("a", number, block) for block in range(len(x.chunks))] for number, x in enumerate(self._work)]
+        turns = itertools.zip_longest(*chunks)
+        self.steps = [Step("b", 0), *(step for turn in turns for step in turn if step is not None)]
 
     def _thresholds(self, share: Share) -> list[float]:
         """Return tau for each item of a share."""
@@ -96,18 +97,24 @@ class Batch(Plan):
         if not request.norms_first:
             return [self.tau] * count
         with share.a.device:
-            maps = cuda_norms.NormMaps(share.a, share.b, request.block)
+            maps = self.norm_maps(share.a, share.b)
             maps()
             cuda_norms.check_norms(maps, share.a, share.b)
-            return [threshold(maps, _index(share, number), request, self.shape) for number in range(count)]
+            return [self.threshold(maps, _index(share, number)) for number in range(count)]
 
-    def _enqueue(self) -> None:
+    def fetch_a(self, number: int, block: int) -> None:
+        """Bring what a chunk of products multiplies, and take its norms."""
+        self._work[number].chunks[block].fetch()
+
+    def fetch_b(self, panel: int) -> None:
+        """Bring the matrices that all products of a device share."""
         for work in self._work:
-            work.begin()
-        for chunks in itertools.zip_longest(*(work.chunks for work in self._work)):
-            for chunk in chunks:
-                if chunk is not None:
-                    chunk()
+            work.fetch()
+
+    def store_c(self, number: int, piece: Piece, stream: Stream) -> None:
+        """Copy the products of a chunk to their place, where kernels do not write there."""
+        for copy in self._work[number].chunks[piece.block].stores:
+            copy()
 
     def maps(self) -> Any:
         """Return nothing: every item has its own maps."""
@@ -117,9 +124,11 @@ class Batch(Plan):
         return self._out
 
     def check_host(self) -> None:
-        """Raise ValueError where an operand in host memory holds NaN or infinity, after a call; synchronises."""
+        """Raise ValueError where host memory is to hold numbers and does not, after a call; synchronises."""
         import cupy
 
+        if not self.request.check_finite or not isinstance(self._out[0], np.ndarray):
+            return
         for work in self._work:
             with cupy.cuda.Device(work.share.device):
                 for chunk in work.chunks:
@@ -127,7 +136,6 @@ class Batch(Plan):
 
     def numbers(self) -> dict[str, Any]:
         """Return the numbers of a `SpammResult`, one an item, each read when asked for."""
-        request = self.request
 
         def collect(number: Callable[[int, _Product], float]) -> Callable[[], Any]:
             def read() -> Any:
@@ -143,12 +151,12 @@ class Batch(Plan):
 
         def bound(position: int, item: _Product) -> float:
             norm_c = frobenius(self._added[position]) if self._added else 0.0
-            return error_bound(item.norms, item.index, item.tau, request, self.shape, norm_c)
+            return self.bound(item.norms, item.index, item.tau, norm_c)
 
         return {
             "tau": collect(lambda _, item: item.tau),
-            "valid_ratio": collect(lambda _, item: ratio(item.norms, item.index, item.tau)),
-            "executed_ratio": collect(lambda _, item: ratio(item.norms, item.index, item.tau, self.grain)),
+            "valid_ratio": collect(lambda _, item: self.ratio(item.norms, item.index, item.tau)),
+            "executed_ratio": collect(lambda _, item: self.ratio(item.norms, item.index, item.tau, self.grain)),
             "error_bound": collect(bound),
             "norm_c": collect(lambda _, item: frobenius(item.out)),
         }
@@ -156,6 +164,7 @@ class Batch(Plan):
     def release(self) -> None:
         """Give the copies of operands back."""
         self._work.clear()
+        self.parts.clear()
 
 
 @dataclass
@@ -169,14 +178,14 @@ class _Product:
     out: Any
 
 
-class _Work:
-    """What a device holds and does."""
+class _Work(Part):
+    """What a device holds and does: its products in chunks, in the place of blocks of rows."""
 
     def __init__(self, plan: Batch, share: Share, taus: list[float]) -> None:
         import cupy
 
+        super().__init__(plan.stream(share.device), plan.stream(share.device))
         self.share = share
-        self.streams = plan.stream(share.device), plan.stream(share.device)
         self._loads: list[Callable[[], None]] = []
         self.chunks: list[_Chunk] = []
         self.items: list[_Product] = []
@@ -189,6 +198,7 @@ class _Work:
                 source = share.part(first, last)
                 chunk = self._chunk(plan, source, common, self.streams[number % 2], taus[first:last])
                 self.chunks.append(chunk)
+                self.pieces.append(Piece(number, 0, chunk.product))
                 norms = cuda_norms.Norms(chunk.maps.a, chunk.maps.b, plan.request.block)
                 self.items += [
                     _Product(share.device, norms, _index(source, item), taus[first + item], source.out[item])
@@ -224,26 +234,27 @@ class _Work:
         out, c = source.out, source.c
         # Kernels reach what another device holds, but not the host.
         if not _lies_on(out, index) and (isinstance(out, np.ndarray) or not plan.connected):
-            out = cupy.empty(out.shape, request.arithmetic.output)
+            out = cupy.empty(out.shape, plan.arithmetic.output)
             stores = moved(source.out, out)
         if c is not None and not _lies_on(c, index) and (isinstance(c, np.ndarray) or not plan.connected):
             loads.extend(moved(out, c))
             c = out
-        maps = cuda_norms.NormMaps(a, b, request.block)
+        maps = plan.norm_maps(a, b)
         tau = taus[0] if len(set(taus)) == 1 else cupy.asarray(taus, np.float64)
         product = cuda_product.Product(
             a, b, out, maps, tau,
-            precision=request.precision, alpha=request.alpha, beta=request.beta, c=c, kernel=plan.kernel,
+            precision=plan.real.precision, alpha=request.alpha, beta=request.beta, c=c, kernel=plan.kernel,
         )  # fmt: skip
         plan.grain = product.grain
         return _Chunk(stream, source, Share(index, a, b, out, c), maps, product, loads, stores)
 
-    def begin(self) -> None:
+    def fetch(self) -> None:
         """Enqueue the copies of what all items share."""
         for copy in self._loads:
             copy()
         if self._loads:
             self.streams[1].wait(self.streams[0].mark())
+        self.panels[0] = None
 
 
 @dataclass
@@ -258,14 +269,12 @@ class _Chunk:
     loads: list[Callable[[], None]] = field(default_factory=list)
     stores: list[Callable[[], None]] = field(default_factory=list)
 
-    def __call__(self) -> None:
+    def fetch(self) -> None:
+        """Enqueue the copies of what these products alone multiply, and take the norms."""
         for copy in self.loads:
             copy()
         with self.stream.current():
             self.maps()
-            self.product()
-        for copy in self.stores:
-            copy()
 
 
 def _matrices(share: Share) -> list[Share]:

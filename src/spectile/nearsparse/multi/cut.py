@@ -14,6 +14,7 @@ from spectile.core.places import connect
 from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cuda import norms as cuda_norms
 from spectile.nearsparse.cuda.geometry import row_major
+from spectile.nearsparse.cuda.parts import expanded, real_view
 from spectile.nearsparse.multi import partition
 from spectile.nearsparse.multi.streams import copied, here, synchronize
 from spectile.nearsparse.types import Split
@@ -141,11 +142,14 @@ def distribute(
             synchronize()
             parts = [[x[first:last] if x.ndim > 2 else x for first, last in itertools.pairwise(cuts)] for x in (a, b)]
             return copied(parts[0], devices), copied(parts[1], devices)
-        maps = cuda_norms.NormMaps(a, b, block)
+        paired = a.dtype.kind == "c"
+        real_a, real_b = (real_view(a), expanded(b)) if paired else (a, b)
+        maps = cuda_norms.NormMaps(real_a, real_b, block, paired=paired)
         if a.size or b.size:
             maps()
-        unit, length = (partition.ROW_UNIT, a.shape[0]) if split == "rows" else (partition.COLUMN_UNIT, b.shape[1])
-        work = (row_work if split == "rows" else column_work)(maps, tau, length)
+        by_rows, entry = split == "rows", 2 if paired else 1
+        unit, length = (partition.ROW_UNIT, a.shape[0]) if by_rows else (partition.COLUMN_UNIT // entry, b.shape[1])
+        work = (row_work if by_rows else column_work)(maps, tau, length if by_rows else entry * length)
         ends = [min(unit * cut, length) for cut in partition.cut_rows(work, np.ones(len(devices)))]
         synchronize()
     cut = list(itertools.pairwise(ends))

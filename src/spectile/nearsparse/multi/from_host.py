@@ -14,7 +14,8 @@ from spectile.nearsparse.cuda import product as cuda_product
 from spectile.nearsparse.cuda.choose import Problem
 from spectile.nearsparse.cuda.norms import empty_map
 from spectile.nearsparse.multi import partition
-from spectile.nearsparse.multi.plan import Plan, host_threshold
+from spectile.nearsparse.multi.plan import Part, Piece, Plan, Step, host_threshold
+from spectile.nearsparse.multi.streams import Stream
 from spectile.nearsparse.types import Request
 
 
@@ -53,7 +54,7 @@ class FromHost(Plan):
 
         shape = (*a.shape, b.shape[1])
         # One GPU would multiply contiguous copies.
-        problem = Problem.of_parts(shape, [a], [b], request.block, request.precision, request.strict)
+        problem = Problem.of_parts(shape, [a], [b], request.block, request.real.precision, request.strict)
         super().__init__(devices, problem, request)
         self.tau = host_threshold(a, b, request)
         self.a, self.b, self.c, self.out = a, b, c, out
@@ -64,7 +65,18 @@ class FromHost(Plan):
         self.panels = [slice(*panel) for panel in partition.panels(shape[2], partition.HOST_PANELS)]
         #: Rows of a panel that each part reads from the host.
         self._pieces = [slice(*piece) for piece in partition.pieces(shape[1], len(devices))]
-        self._parts = [_StreamedPart(self, index, mine, height) for index, mine in zip(devices, blocks, strict=True)]
+        self._streamed = [_StreamedPart(self, index, mine, height) for index, mine in zip(devices, blocks, strict=True)]
+        self.parts = list(self._streamed)
+        # The first blocks' columns of C leave while further panels come; other blocks are multiplied whole.
+        others = (Step("b", panel) for panel in range(1, len(self.panels)))
+        rows = [
+            Step("a", number, block)
+            for block in range(max(map(len, blocks)))
+            for number, mine in enumerate(blocks)
+            if block < len(mine)
+        ]
+        first = sum(step.block == 0 for step in rows)
+        self.steps = [Step("b", 0), *rows[:first], *others, *rows[first:]]
 
     def _height(self, memory_bytes: int | None) -> int:
         """Return the rows of a block, as many as fit twice beside B on every device."""
@@ -72,8 +84,11 @@ class FromHost(Plan):
 
         m, k, n = self.shape
         request = self.request
-        itemsize, output = np.dtype(request.arithmetic.dtype).itemsize, np.dtype(request.arithmetic.output).itemsize
-        norms = np.dtype(request.arithmetic.norm).itemsize * (ceil_div(m, request.block) + ceil_div(n, request.block))
+        itemsize, output = (
+            np.dtype(self.arithmetic.dtype).itemsize,
+            np.dtype(self.arithmetic.output).itemsize,
+        )
+        norms = np.dtype(self.arithmetic.norm).itemsize * (ceil_div(m, request.block) + ceil_div(n, request.block))
         fixed = itemsize * k * n + norms * ceil_div(k, request.block) + (8 << 20)
         row = 2 * (itemsize * k + output * n)
         height = partition.block_height(m, len(self.devices), max(m, partition.ROW_UNIT))
@@ -90,41 +105,40 @@ class FromHost(Plan):
                 )
         return height
 
-    def _enqueue(self) -> None:
-        for number, columns in enumerate(self.panels):
-            self._share(columns)
-            for part in self._parts:
-                if number == 0 and part.blocks:
-                    part.read(0, self.a, self.c)
-                part.multiply_panel(number, self.out)
-        for turn in range(1, max(len(part.blocks) for part in self._parts)):
-            for part in self._parts:
-                if turn < len(part.blocks):
-                    part.multiply(turn, self.a, self.c, self.out)
+    def fetch_a(self, number: int, block: int) -> None:
+        """Read a block of rows of A, and of C where it is added."""
+        self._streamed[number].read(block, self.a, self.c)
 
-    def _share(self, columns: slice) -> None:
-        """Read a panel of B, every part its rows, and pass them on to the other parts."""
+    def fetch_b(self, panel: int) -> None:
+        """Read a panel of B, every part its rows, and pass them on to the other parts; take its norms."""
+        columns = self.panels[panel]
         for owner, rows in enumerate(self._pieces):
-            reader = self._parts[owner]
+            reader = self._streamed[owner]
             reader.reader.copy(reader.b[rows, columns], self.b[rows, columns])
             read = reader.reader.mark()
             reader.stream.wait(read)
             reader.sender.wait(read)
             # Each reader begins with its neighbour, so that no device receives from all at once.
-            for step in range(1, len(self._parts)):
-                other = self._parts[(owner + step) % len(self._parts)]
+            for step in range(1, len(self._streamed)):
+                other = self._streamed[(owner + step) % len(self._streamed)]
                 reader.sender.copy(other.b[rows, columns], reader.b[rows, columns])
                 other.stream.wait(reader.sender.mark())
+        for part in self._streamed:
+            part.measure(panel)
+
+    def store_c(self, number: int, piece: Piece, stream: Stream) -> None:
+        """Write the piece to the host."""
+        self._streamed[number].write(piece, self.panels, self.out)
 
     def maps(self) -> Any:
         """Return both whole norm maps on the first device."""
-        norms = [
-            part.norms_a[turn]
-            for turn in range(len(self._parts[0].blocks))
-            for part in self._parts
-            if turn < len(part.blocks)
-        ]
-        return cuda_norms.Norms(self.joined(norms), self._parts[0].norms_b, self.request.block)
+        norms = [self._streamed[step.number].norms_a[step.block] for step in self.steps if step.operand == "a"]
+        return cuda_norms.Norms(self.joined(norms), self._streamed[0].norms_b, self.request.block)
+
+    def check_host(self) -> None:
+        """Raise ValueError where A or B is to hold numbers and does not, after a call; synchronises."""
+        if self.request.check_finite:
+            self.check_finite(self.a, self.b)
 
     def outputs(self) -> list[Any]:
         """Return the parts of C, to sum over."""
@@ -132,11 +146,11 @@ class FromHost(Plan):
 
     def release(self) -> None:
         """Give the copies on the devices back."""
-        for part in self._parts:
+        for part in self._streamed:
             part.release()
 
 
-class _StreamedPart:
+class _StreamedPart(Part):
     """What a device holds and does in `FromHost`: B, and two buffers for blocks of rows of A and C each."""
 
     def __init__(self, plan: FromHost, index: int, row_blocks: list[tuple[int, int]], height: int) -> None:
@@ -144,94 +158,91 @@ class _StreamedPart:
 
         _, k, n = plan.shape
         request, block = plan.request, plan.request.block
-        self.blocks = [slice(*rows) for rows in row_blocks]
+        self.rows = [slice(*rows) for rows in row_blocks]
         self.stream, self.reader, self.sender, self.back = (plan.stream(index) for _ in range(4))
+        super().__init__(self.stream)
         slots = min(2, len(row_blocks))
         with cupy.cuda.Device(index):
-            self.b = cupy.empty((k, n), request.arithmetic.dtype)
-            self.a = [cupy.empty((height, k), request.arithmetic.dtype) for _ in range(slots)]
-            self.c = [cupy.empty((height, n), request.arithmetic.output) for _ in range(slots)]
+            self.b = cupy.empty((k, n), plan.arithmetic.dtype)
+            self.a = [cupy.empty((height, k), plan.arithmetic.dtype) for _ in range(slots)]
+            self.c = [cupy.empty((height, n), plan.arithmetic.output) for _ in range(slots)]
+            self.norms_a = [empty_map(last - first, k, request) for first, last in row_blocks]
             self.norms_b = empty_map(n, k, request)
-            self.norms_a: list[Any] = []
-            self._steps: list[tuple[cuda_norms.NormMaps, cuda_product.Product]] = []
-            columns = cupy.empty((k, 0), request.arithmetic.dtype)
-            for turn, (first, last) in enumerate(row_blocks):
-                mine = self.a[turn % 2][: last - first]
-                own = empty_map(last - first, k, request)
-                maps = cuda_norms.NormMaps(mine, columns, block, (own, empty_map(0, k, request)))
-                norms = cuda_norms.Norms(own, self.norms_b, block, maps.counter)
-                self.norms_a.append(own)
-                self._steps.append((maps, self._product(plan, turn, slice(None), norms)))
-            #: Norms of a panel of B, and the first block's product with it.
-            self._panels = [self._panel(plan, panel) for panel in plan.panels]
+            nothing = (
+                cupy.empty((0, k), plan.arithmetic.dtype),
+                cupy.empty((k, 0), plan.arithmetic.dtype),
+            )
+            none = empty_map(0, k, request)
+            self._norms_of_rows = [
+                plan.norm_maps(self._rows(self.a, block), nothing[1], (norms, none))
+                for block, norms in enumerate(self.norms_a)
+            ]
+            self._norms_of_panels = [
+                plan.norm_maps(nothing[0], self.b[:, columns], (none, self._norms_b(plan, columns)))
+                for columns in plan.panels
+            ]
+            for block in range(len(self.rows)):
+                # All of B is there when another than the first block is.
+                for panel in range(len(plan.panels)) if block == 0 else [None]:
+                    self.pieces.append(Piece(block, panel, self._product(plan, block, panel)))
         self._multiplied: list[Any] = [None] * slots
         self._taken: list[Any] = [None] * slots
 
-    def _product(self, plan: FromHost, turn: int, columns: slice, norms: cuda_norms.Norms) -> cuda_product.Product:
-        rows, slot = self.blocks[turn], turn % 2
-        count = rows.stop - rows.start
-        target = self.c[slot][:count, columns]
+    def _rows(self, buffers: list[Any], block: int) -> Any:
+        """Return the rows of a block in its buffer."""
+        rows = self.rows[block]
+        return buffers[block % 2][: rows.stop - rows.start]
+
+    def _norms_b(self, plan: FromHost, columns: slice) -> Any:
+        block = plan.request.block
+        return self.norms_b[columns.start // block : ceil_div(columns.stop, block)]
+
+    def _product(self, plan: FromHost, block: int, panel: int | None) -> cuda_product.Product:
+        columns = slice(0, plan.shape[2]) if panel is None else plan.panels[panel]
+        measured = self._norms_of_rows[block] if panel is None else self._norms_of_panels[panel]
+        of_panel, size = self._norms_b(plan, columns), plan.request.block
+        norms = cuda_norms.Norms(self.norms_a[block], of_panel, size, measured.counter)
+        target = self._rows(self.c, block)[:, columns]
         # What beta multiplies is read into the buffer that receives the result.
-        return plan.product(self.a[slot][:count], self.b[:, columns], target, norms, None if plan.c is None else target)
+        added = None if plan.c is None else target
+        return plan.product(self._rows(self.a, block), self.b[:, columns], target, norms, added)
 
-    def _panel(self, plan: FromHost, columns: slice) -> tuple[slice, cuda_norms.NormMaps, cuda_product.Product | None]:
-        import cupy
-
-        request, block, k = plan.request, plan.request.block, plan.shape[1]
-        norms_b = self.norms_b[columns.start // block : ceil_div(columns.stop, block)]
-        nothing = cupy.empty((0, k), request.arithmetic.dtype)
-        maps = cuda_norms.NormMaps(nothing, self.b[:, columns], block, (empty_map(0, k, request), norms_b))
-        if not self.blocks:
-            return columns, maps, None
-        norms = cuda_norms.Norms(self.norms_a[0], norms_b, block, maps.counter)
-        return columns, maps, self._product(plan, 0, columns, norms)
-
-    def read(self, turn: int, a: Any, c: Any) -> None:
+    def read(self, block: int, a: Any, c: Any) -> None:
         """Read a block of rows of A, and of C where it is added, and take A's norms, as soon as a buffer is free."""
-        rows, slot = self.blocks[turn], turn % 2
-        count = rows.stop - rows.start
-        if turn >= 2:
+        rows, slot = self.rows[block], block % 2
+        again = block >= 2
+        if again:
             self.reader.wait(self._multiplied[slot])
-        self.reader.copy(self.a[slot][:count], a[rows])
+        self.reader.copy(self._rows(self.a, block), a[rows])
         if c is not None:
-            if turn >= 2:
+            if again:
                 self.reader.wait(self._taken[slot])
-            self.reader.copy(self.c[slot][:count], c[rows])
+            self.reader.copy(self._rows(self.c, block), c[rows])
         self.stream.wait(self.reader.mark())
         with self.stream.current():
-            self._steps[turn][0]()
+            self._norms_of_rows[block]()
+        if again:
+            self.stream.wait(self._taken[slot])
+
+    def measure(self, panel: int) -> None:
+        """Take the norms of a panel of B, which is there then."""
+        with self.stream.current():
+            self._norms_of_panels[panel]()
+        self.panels[panel] = None
+
+    def write(self, piece: Piece, panels: list[slice], out: Any) -> None:
+        """Write a piece of C to the host when it is multiplied."""
+        columns, slot = slice(None) if piece.panel is None else panels[piece.panel], piece.block % 2
+        self._multiplied[slot] = self.stream.mark()
+        self.back.wait(self._multiplied[slot])
+        self.back.copy(out[self.rows[piece.block], columns], self._rows(self.c, piece.block)[:, columns])
+        self._taken[slot] = self.back.mark()
 
     def release(self) -> None:
         """Give everything but the norms back."""
         self.b = None
-        for held in (self.a, self.c, self._steps, self._panels):
+        for held in (self.a, self.c, self.pieces, self._norms_of_rows, self._norms_of_panels):
             held.clear()
-
-    def multiply_panel(self, number: int, out: Any) -> None:
-        """Take the norms of a panel of B, multiply the first block with it, and write these columns of C."""
-        columns, maps, product = self._panels[number]
-        with self.stream.current():
-            maps()
-            if product is not None:
-                product()
-        if product is not None:
-            self._write(0, columns, out)
-
-    def multiply(self, turn: int, a: Any, c: Any, out: Any) -> None:
-        """Multiply a further block of rows of A with all of B, and write its rows of C."""
-        self.read(turn, a, c)
-        if turn >= 2:
-            self.stream.wait(self._taken[turn % 2])
-        with self.stream.current():
-            self._steps[turn][1]()
-        self._write(turn, slice(None), out)
-
-    def _write(self, turn: int, columns: slice, out: Any) -> None:
-        rows, slot = self.blocks[turn], turn % 2
-        self._multiplied[slot] = self.stream.mark()
-        self.back.wait(self._multiplied[slot])
-        self.back.copy(out[rows, columns], self.c[slot][: rows.stop - rows.start, columns])
-        self._taken[slot] = self.back.mark()
 
 
 def free_bytes() -> int:

@@ -1,11 +1,24 @@
-"""What the plans of SpAMM over several GPUs share: the request, streams, threshold and numbers."""
+"""How a product over several GPUs runs, wherever its data lie: rows of A and panels of B come, pieces of C leave.
+
+A plan holds the parts of its devices and an order of steps.  A step fetches a block of rows of A to one part, or a
+panel of columns of B to all; after each, every part multiplies the pieces of C whose rows and columns are there:
+
+    for step in steps:
+        fetch_a(part, block)  or  fetch_b(panel)
+        for part in parts:  for piece in what is there now:  multiply it, store_c(part, piece)
+
+The placements differ in these three hooks and in the order alone.  What is there decides when a piece is multiplied and
+not how: C has the same bits in every order.
+
+Complex matrices come here in their real forms (``cuda.parts``), and the request is of the complex product.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -19,6 +32,8 @@ from spectile.nearsparse.cuda import choose
 from spectile.nearsparse.cuda import norms as cuda_norms
 from spectile.nearsparse.cuda import product as cuda_product
 from spectile.nearsparse.cuda.choose import Problem
+from spectile.nearsparse.cuda.norms import told, told_grain
+from spectile.nearsparse.cuda.search import threshold
 from spectile.nearsparse.cuda.survey import error_bound, kept_norms, ratio, square_sum
 from spectile.nearsparse.cuda.tuning import Kernel
 from spectile.nearsparse.multi.streams import Stream, event
@@ -29,7 +44,7 @@ def empty_operand(request: Request, *shape: int) -> Any:
     """Return an empty operand on the current device; its rows begin at multiples of 16 bytes for every kernel."""
     import cupy
 
-    dtype = np.dtype(request.arithmetic.dtype)
+    dtype = np.dtype(request.real.arithmetic.dtype)
     unit = 16 // dtype.itemsize
     return cupy.empty((*shape[:-1], ceil_div(shape[-1], unit) * unit), dtype)[..., : shape[-1]]
 
@@ -38,24 +53,85 @@ def host_threshold(a: np.ndarray, b: np.ndarray, request: Request) -> float:
     """Return tau, searched in norm maps that the CPU takes: no device need hold both matrices."""
     if request.tau is not None:
         return float(request.tau)
+    if request.arithmetic.parts == 2:
+        # Every other row of B's real form has the entries as they were.
+        a, b = (x.view(request.arithmetic.dtype) for x in (a, b[::2]))
     maps = cpu_norms.Maps.of(a, b, request.block)
     cpu_norms.check_norms(maps.a, maps.b)
     return cpu_search.threshold(maps, request, (*a.shape, b.shape[1]))[0]
 
 
+class Step(NamedTuple):
+    """What comes next: a block of rows of A to the part of a number, or the panel of a number of B to all."""
+
+    operand: Literal["a", "b"]
+    number: int
+    block: int = 0
+
+
+class Piece(NamedTuple):
+    """A product of a block of rows with a panel of columns, or with all of B (None)."""
+
+    block: int
+    panel: int | None
+    product: Callable[[], None]
+
+
+class Part:
+    """What one device multiplies, in order, and what of it is there.
+
+    Parameters
+    ----------
+    streams : sequence of Stream
+        Of the device; pieces are multiplied in them by turns, so that one fills what another's end leaves idle.
+    """
+
+    def __init__(self, *streams: Stream) -> None:
+        self.streams = streams
+        self.pieces: list[Piece] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what was there in the call before."""
+        #: The block of rows that is there, and the panels: each with the event after which it is, or None where the
+        #: streams know.
+        self.block, self.panels = -1, dict[int, Any]()
+        self._done = 0
+
+    def multiply_what_is_there(self) -> Iterator[tuple[Piece, Stream]]:
+        """Multiply the next pieces; give each, and the stream in which it is multiplied."""
+        while self._done < len(self.pieces):
+            piece = self.pieces[self._done]
+            if piece.block > self.block or not (piece.panel is None or piece.panel in self.panels):
+                return
+            stream = self.streams[self._done % len(self.streams)]
+            self._done += 1
+            arrived = None if piece.panel is None else self.panels[piece.panel]
+            if arrived is not None:
+                stream.wait(arrived)
+            with stream.current():
+                piece.product()
+            yield piece, stream
+
+
 class Plan(ABC):
-    """What the placements share: streams that start after and end before the current streams, and the numbers."""
+    """A product over several GPUs: streams that start after and end before the current streams, and the numbers."""
 
     def __init__(self, devices: Sequence[int], problem: Problem, request: Request) -> None:
         import cupy
 
-        self.devices, self.request = tuple(devices), request
+        self.devices, self.request, self.real = tuple(devices), request, request.real
+        self.arithmetic = self.real.arithmetic
+        #: Of the real matrices that are multiplied.
         self.shape = problem.m, problem.k, problem.n
         #: What one GPU would use for the whole product; every part does.
         with cupy.cuda.Device(devices[0]):
             self.kernel: Kernel = choose.choose_kernel(problem, device.describe())
         self.tau = math.nan if request.tau is None else float(request.tau)
         self.streams: list[Stream] = []
+        #: What `_enqueue` works on.
+        self.parts: list[Part] = []
+        self.steps: list[Step] = []
         #: Rows, columns and depth, in tiles of the norm map, that are multiplied together when one is valid.
         self.grain: Grain = (1, 1, 1)
         self._started = {index: event(index) for index in dict.fromkeys(devices)}
@@ -71,12 +147,16 @@ class Plan(ABC):
         self.streams.append(Stream(index))
         return self.streams[-1]
 
+    def norm_maps(self, a: Any, b: Any, into: tuple[Any, Any] | None = None) -> cuda_norms.NormMaps:
+        """Return what takes the norms of A and B on the current device."""
+        return cuda_norms.NormMaps(a, b, self.request.block, into, paired=self.request.arithmetic.parts == 2)
+
     def product(self, a: Any, b: Any, out: Any, norms: Any, c: Any = None) -> cuda_product.Product:
         """Return the prepared product of one part on the current device."""
         request = self.request
         made = cuda_product.Product(
             a, b, out, norms, self.tau,
-            precision=request.precision, alpha=request.alpha, beta=request.beta, c=c, kernel=self.kernel,
+            precision=self.real.precision, alpha=request.alpha, beta=request.beta, c=c, kernel=self.kernel,
         )  # fmt: skip
         self.grain = made.grain
         return made
@@ -148,8 +228,29 @@ class Plan(ABC):
                     if index in (first, device_of_stream):
                         current.wait_event(end)
 
+    def _enqueue(self) -> None:
+        for part in self.parts:
+            part.begin()
+        for step in self.steps:
+            if step.operand == "a":
+                self.fetch_a(step.number, step.block)
+                self.parts[step.number].block = step.block
+            else:
+                self.fetch_b(step.number)
+            for number, part in enumerate(self.parts):
+                for piece, stream in part.multiply_what_is_there():
+                    self.store_c(number, piece, stream)
+
     @abstractmethod
-    def _enqueue(self) -> None: ...
+    def fetch_a(self, number: int, block: int) -> None:
+        """Enqueue what brings a block of rows of A, and its norms, to the part of a number."""
+
+    @abstractmethod
+    def fetch_b(self, panel: int) -> None:
+        """Enqueue what brings a panel of B, and its norms, to the parts that multiply it, and tell them."""
+
+    def store_c(self, number: int, piece: Piece, stream: Stream) -> None:  # noqa: B027
+        """Enqueue what brings a piece of C to its place; nothing where kernels write there."""
 
     @abstractmethod
     def maps(self) -> Any:
@@ -169,7 +270,7 @@ class Plan(ABC):
 
         runtime = cupy.cuda.runtime
         with cupy.cuda.Device(self.devices[0]):
-            whole = cupy.empty((sum(map(len, parts)), parts[0].shape[1]), self.request.arithmetic.norm)
+            whole = cupy.empty((sum(map(len, parts)), parts[0].shape[1]), self.arithmetic.norm)
             stream, row = cupy.cuda.get_current_stream(), 0
             for part in parts:
                 if part.size:
@@ -185,24 +286,38 @@ class Plan(ABC):
         with cupy.cuda.Device(self.devices[0]):
             cuda_norms.check_norms(self.maps(), a, b)
 
+    def threshold(self, maps: Any, item: tuple[int, int] = (0, 0)) -> float:
+        """Return tau, searched in maps on the current device where it is not given."""
+        if self.request.tau is not None:
+            return float(self.request.tau)
+        return threshold(told(maps, self.request), item, self.request, self.told_shape)
+
+    @property
+    def told_shape(self) -> tuple[int, int, int]:
+        """The sizes of the product that was asked for."""
+        (m, k, n), parts = self.shape, self.request.arithmetic.parts
+        return m, k // parts, n // parts
+
     def numbers(self) -> dict[str, Any]:
         """Return the numbers of a `SpammResult`, each read when asked for."""
         return {
             "tau": self.tau,
-            "valid_ratio": lambda: self._ratio((1, 1, 1)),
-            "executed_ratio": lambda: self._ratio(self.grain),
-            "error_bound": self._error_bound,
+            "valid_ratio": lambda: self._read(lambda maps: self.ratio(maps, (0, 0), self.tau)),
+            "executed_ratio": lambda: self._read(lambda maps: self.ratio(maps, (0, 0), self.tau, self.grain)),
+            "error_bound": lambda: self._read(lambda maps: self.bound(maps, (0, 0), self.tau, self._norm_c())),
             "norm_c": lambda: math.sqrt(sum(map(square_sum, self.outputs()))),
         }
 
-    def _ratio(self, grain: Grain) -> float:
+    def ratio(self, maps: Any, item: tuple[int, int], tau: float, grain: Grain = (1, 1, 1)) -> float:
+        """Return the share of the tile products of an item that are valid, or multiplied."""
+        return ratio(told(maps, self.request), item, tau, told_grain(grain, self.request))
+
+    def bound(self, maps: Any, item: tuple[int, int], tau: float, norm_c: float) -> float:
+        """Return the bound of the error of a product, given the maps of it and the norm of what is added."""
+        return error_bound(told(maps, self.request), item, tau, self.request, self.told_shape, norm_c)
+
+    def _read(self, number: Callable[[Any], float]) -> float:
         import cupy
 
         with cupy.cuda.Device(self.devices[0]):
-            return ratio(self.maps(), (0, 0), self.tau, grain)
-
-    def _error_bound(self) -> float:
-        import cupy
-
-        with cupy.cuda.Device(self.devices[0]):
-            return error_bound(self.maps(), (0, 0), self.tau, self.request, self.shape, self._norm_c())
+            return number(self.maps())

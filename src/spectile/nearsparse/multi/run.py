@@ -7,21 +7,22 @@ Three placements of the data, each a plan that is made once and can be called ma
 - `FromHost`: all in host memory (pinned, to be fast), larger than a GPU's memory perhaps.
 
 `Batch` deals whole products.  Cuts are multiples of the tiles', and every part uses the kernel that one GPU would use
-for the whole product: the result is that of one GPU, to the bit.  The same device may be named several times.
+for the whole product: the result is that of one GPU, to the bit.
 """
 
 from __future__ import annotations
 
 import math
-import reprlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from spectile.core import arrays, device, pointers
+from spectile.core.places import home_of
 from spectile.nearsparse.cuda.after import After
 from spectile.nearsparse.cuda.geometry import check_sizes, log2, row_major
+from spectile.nearsparse.cuda.parts import real_forms
 from spectile.nearsparse.multi.batch import Batch, Share, partitioned
 from spectile.nearsparse.multi.cut import distribute
 from spectile.nearsparse.multi.from_device import FromDevice
@@ -33,24 +34,15 @@ from spectile.nearsparse.operands import copy_if_overlapping, each_product, flat
 from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import Request, Split
 
-__all__ = [
-    "Batch",
-    "FromDevice",
-    "FromHost",
-    "Resident",
-    "current_device",
-    "device_list",
-    "distribute",
-    "fits",
-    "spamm_devices",
-]
+__all__ = ["Batch", "FromDevice", "FromHost", "Resident", "current_device", "distribute", "fits", "spamm_devices"]
 
 
 def fits(a: Any, b: Any, output: str) -> bool:
     """Return whether copies of two host matrices and their product fit the current device, which may be none."""
     device.require_device()
-    size = a.nbytes + b.nbytes + a.shape[0] * b.shape[1] * np.dtype(output).itemsize
-    return size + size // 20 <= free_bytes()
+    real_form = 2 * b.nbytes if b.dtype.kind == "c" else 0
+    size = a.nbytes + b.nbytes + real_form + a.shape[0] * b.shape[1] * np.dtype(output).itemsize
+    return bool(size + size // 20 <= free_bytes())
 
 
 def current_device() -> list[int]:
@@ -60,39 +52,15 @@ def current_device() -> list[int]:
     return [cupy.cuda.Device().id]
 
 
-def device_list(devices: int | Sequence[int]) -> list[int]:
-    """Return the ids of the devices asked for: the first so many, or those named.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer.
-    """
-    device.require_device()
-    import cupy
-
-    visible = cupy.cuda.runtime.getDeviceCount()
-    if isinstance(devices, (int, np.integer)):
-        listed = list(range(devices)) if devices <= visible else [visible]
-    else:
-        listed = [int(index) for index in devices]
-    if not listed or min(listed) < 0 or max(listed) >= visible:
-        raise ValueError(
-            f"devices = {reprlib.repr(devices)}: {visible} are visible, name some of 0 to {visible - 1} or their number"
-        )
-    return listed
-
-
 def spamm_devices(
     a: Any, b: Any, c: Any, out: Any, request: Request, devices: Sequence[int], split: Split
 ) -> SpammResult:
     """Multiply on several devices; see :func:`spectile.nearsparse.spamm`."""
     log2(request.block)
     if isinstance(a, list | tuple):
-        result, plans, batch = _on_parts(a, b, c, out, devices, request, split)
+        result, plans, batch = _distributed(a, b, c, out, devices, request, split)
     else:
-        place = _on_first if arrays.on_device(a) else _on_host
-        result, plans, batch = place(a, b, c, out, devices, request)
+        result, plans, batch = _in_one_place(a, b, c, out, devices, request)
     outputs = [part for plan in plans for part in plan.outputs()]
     # The result may live long, and reads its numbers from the plans.
     for plan in plans:
@@ -111,43 +79,44 @@ def _collected(listed: list[Any], batch: tuple[int, ...]) -> Callable[[], Any]:
     return lambda: np.array([one() if callable(one) else one for one in listed]).reshape(batch)
 
 
-def _on_parts(
+def _distributed(
     a: Sequence[Any], b: Sequence[Any], c: Any, out: Any, devices: Sequence[int], request: Request, split: Split
 ) -> tuple[Any, list[Plan], tuple[int, ...]]:
-    """Multiply distributed operands."""
+    """Multiply operands of which every device has its parts and copies."""
     if not all(arrays.on_device(part) for part in (*a, *b, *(c or ()), *(out or ()))):
         raise ValueError("distributed operands are GPU arrays, one a device: see distribute")
-    given = _on_devices("a", a, devices)
+    given, output = _on_devices("a", a, devices), request.arithmetic.output
     mine, copies, added, targets = (
         [row_major(name, part, on_device=True) for part, _ in _on_devices(name, parts or (), devices)]
         for name, parts in (("a", a), ("b", b), ("c", c), ("out", out))
     )
-    for part, x, y in zip(targets, mine, copies, strict=False):
-        shape = (*np.broadcast_shapes(x.shape[:-2], y.shape[:-2]), x.shape[-2], y.shape[-1])
-        with part.device:
-            pointers.output("out", part, request.arithmetic.output, shape)
-    added = _of_dtype(added, request)
+    added = _there(mine, lambda part: part.astype(output, copy=False), added)
+    shapes = [
+        (*np.broadcast_shapes(x.shape[:-2], y.shape[:-2]), x.shape[-2], y.shape[-1])
+        for x, y in zip(mine, copies, strict=True)
+    ]
     if targets:
+        _there(mine, lambda part, shape: pointers.output("out", part, output, shape), targets, shapes)
         # Every device reads all of its operands while it writes.
         mine, copies = (_apart(parts, targets) for parts in (mine, copies))
         added = [
             copy_if_overlapping(_apart([x], [y for y in targets if y is not z])[0], z, True)
             for x, z in zip(added, targets, strict=False)
         ]
+    else:
+        targets = _there(mine, lambda shape: _empty(shape, output), shapes)
+    parts = list(zip(mine, copies, added or [None] * len(mine), targets, strict=True))
+    if request.arithmetic.parts == 2:
+        parts = _there(mine, lambda one: real_forms(*one), parts)
     plan: Plan
     batch: tuple[int, ...] = ()
-    if max(part.ndim for part in (*mine, *copies)) > 2:
-        targets = targets or _empty(mine, copies, request)
-        shares = [
-            Share(index, x, y, z, added[number] if added else None)
-            for number, (index, x, y, z) in enumerate(zip(devices, mine, copies, targets, strict=True))
-            if z.size
-        ]
-        batch = (sum(len(part) for part in targets),)
+    if max(map(len, shapes)) > 2:
+        shares = [Share(index, x, y, z, w) for index, (x, y, w, z) in zip(devices, parts, strict=True) if z.size]
+        batch = (sum(map(len, targets)),)
         plan = Batch(shares, request, batch)
     else:
-        plan = Resident(mine, copies, targets or None, request, added or None, split)
-        targets = plan.out
+        x, y, w, z = (list(each) for each in zip(*parts, strict=True))
+        plan = Resident(x, y, z, request, w if added else None, split)
     plan()
     result = out
     if out is None:
@@ -155,125 +124,94 @@ def _on_parts(
     return result, [plan], batch
 
 
+def _there(places: list[Any], work: Callable[..., Any], *given: list[Any]) -> list[Any]:
+    """Return what `work` makes of each of `given`, on the device of the array at its place."""
+    made = []
+    for place, *one in zip(places, *given, strict=False):
+        with place.device:
+            made.append(work(*one))
+    return made
+
+
+def _empty(shape: tuple[int, ...], dtype: str) -> Any:
+    import cupy
+
+    return cupy.empty(shape, dtype)
+
+
 def _apart(parts: list[Any], targets: list[Any]) -> list[Any]:
     """Return arrays, copied where a target overlaps them."""
-    return [_copied(part) if any(pointers.overlap(part, target) for target in targets) else part for part in parts]
+    for number, part in enumerate(parts):
+        if any(pointers.overlap(part, target) for target in targets):
+            with part.device:
+                parts = [*parts[:number], part.copy(), *parts[number + 1 :]]
+    return parts
 
 
-def _copied(part: Any) -> Any:
-    with part.device:
-        return part.copy()
-
-
-def _empty(a: Sequence[Any], b: Sequence[Any], request: Request) -> list[Any]:
-    """Return a new C for each pair of parts of a batch."""
-    import cupy
-
-    listed = []
-    for x, y in zip(a, b, strict=True):
-        with x.device:
-            count = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
-            listed.append(cupy.empty((*count, x.shape[-2], y.shape[-1]), request.arithmetic.output))
-    return listed
-
-
-def _of_dtype(parts: list[Any], request: Request) -> list[Any]:
-    """Return arrays, converted to the dtype of C where they have another."""
-    listed = []
-    for part in parts:
-        with part.device:
-            listed.append(part.astype(request.arithmetic.output, copy=False))
-    return listed
-
-
-def _on_first(
+def _in_one_place(
     a: Any, b: Any, c: Any, out: Any, devices: Sequence[int], request: Request
 ) -> tuple[Any, list[Plan], tuple[int, ...]]:
-    """Multiply what lies on one of the devices."""
+    """Multiply what lies on one of the devices, or in host memory, and wait for it there."""
     import cupy
 
-    (a_, to_caller_kind), (b_, _) = arrays.to_device(a, "a"), arrays.to_device(b, "b")
-    c_, target = (None if x is None else arrays.to_device(x, name)[0] for name, x in (("c", c), ("out", out)))
-    home = a_.device
-    for name, x in (("b", b_), ("c", c_), ("out", target)):
-        if x is not None and (home.id not in devices or x.device != home):
-            raise ValueError(
-                f"a and {name} lie on devices {home.id} and {x.device.id}: both must lie on one of devices = {devices}"
-            )
-    order = sorted(devices, key=lambda index: index != home.id)
-    with home:
-        a_, b_ = (row_major(name, x, on_device=True) for name, x in (("a", a_), ("b", b_)))
-        if c_ is not None:
-            c_ = row_major("c", c_.astype(request.arithmetic.output, copy=False), on_device=True)
-        batch = np.broadcast_shapes(a_.shape[:-2], b_.shape[:-2])
+    on_gpu, output = arrays.on_device(a), request.arithmetic.output
+    kind, home, order, target = lambda result: result, devices[0], list(devices), out
+    if on_gpu:
+        (a, kind), (b, _) = arrays.to_device(a, "a"), arrays.to_device(b, "b")
+        c, target = (None if x is None else arrays.to_device(x, name)[0] for name, x in (("c", c), ("out", out)))
+        there = {name: x.device.id for name, x in (("a", a), ("b", b), ("c", c), ("out", target)) if x is not None}
+        home = home_of(there, devices)
+        order.sort(key=lambda index: index != home)
+    with cupy.cuda.Device(home):
+        a, b = (_with_rows(name, x) for name, x in (("a", a), ("b", b)))
+        c = None if c is None else _with_rows("c", c.astype(output, copy=False))
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        shape = (*batch, a.shape[-2], b.shape[-1])
         if target is not None:
-            pointers.output("out", target, request.arithmetic.output, (*batch, a_.shape[-2], b_.shape[-1]))
+            pointers.output("out", target, output, shape)
         # Rows of `out` would overwrite operands that others still read.
-        fresh = target is None or any(pointers.overlap(target, x) for x in (a_, b_))
-        c_ = copy_if_overlapping(c_, target, direct=not fresh)
-        result = cupy.empty((*batch, a_.shape[-2], b_.shape[-1]), request.arithmetic.output) if fresh else target
-        flat = [flat_batch(x, batch) for x in (a_, b_, c_, result)]
-        plans: list[Plan]
-        if math.prod(batch) >= max(2, len(devices)) and flat[0] is not None and flat[1] is not None:
-            plans = [Batch(partitioned(flat[0], flat[1], flat[3], flat[2], order), request, batch)]
-            plans[0]()
-        else:
-            plans = []
-            for x, y, added, z in each_product(a_, b_, c_, result, batch):
-                plans.append(FromDevice(x, y, z, order, request, added))
-                plans[-1]()
+        fresh = target is None or any(pointers.overlap(target, x) for x in (a, b))
+        c = copy_if_overlapping(c, target, direct=not fresh)
+        result = (_empty if on_gpu else np.empty)(shape, output) if fresh else target
+        forms = (a, b, c, result) if request.arithmetic.parts == 1 else real_forms(a, b, c, result)
+        plans = _multiply(*forms, batch, order, request)
+        if not on_gpu:
+            for index in devices:
+                with cupy.cuda.Device(index):
+                    synchronize()
         if target is not None and fresh:
             target[...] = result
-    return (to_caller_kind(result) if out is None else out), plans, batch
+    return (kind(result) if out is None else out), plans, batch
 
 
-def _on_host(
-    a: Any, b: Any, c: Any, out: Any, devices: Sequence[int], request: Request
-) -> tuple[Any, list[Plan], tuple[int, ...]]:
-    """Multiply what lies in host memory, and wait for it."""
-    import cupy
-
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    for name, x in (("a", a), ("b", b)):
-        check_sizes(name, x)
-    a, b = (_with_rows(x) for x in (a, b))
-    if c is not None:
-        c = _with_rows(c.astype(request.arithmetic.output, copy=False))
-    fresh = out is None or any(pointers.overlap(out, x) for x in (a, b))
-    c = copy_if_overlapping(c, out, direct=not fresh)
-    result = np.empty((*batch, a.shape[-2], b.shape[-1]), request.arithmetic.output) if fresh else out
-    plans: list[Plan]
-    if math.prod(batch) >= max(2, len(devices)):
-        flat = [flat_batch(x, batch) for x in (a, b)]
-        wide = [
-            np.broadcast_to(x, (*batch, *x.shape[-2:])).reshape(-1, *x.shape[-2:]) if y is None else y
-            for x, y in zip((a, b), flat, strict=True)
-        ]
-        plan = Batch(
-            partitioned(wide[0], wide[1], flat_batch(result, batch), flat_batch(c, batch), devices), request, batch
-        )
-        plan()
-        if request.check_finite:
-            plan.check_host()
-        plans = [plan]
-    else:
-        plans = []
-        for x, y, added, z in each_product(a, b, c, result, batch):
-            whole = FromHost(_with_rows(x), _with_rows(y), z, devices, request, added)
-            whole()
-            if request.check_finite:
-                whole.check_finite(whole.a, whole.b)
-            plans.append(whole)
-    for index in dict.fromkeys(devices):
-        with cupy.cuda.Device(index):
-            synchronize()
-    if out is not None and fresh:
-        out[...] = result
-    return (result if out is None else out), plans, batch
+def _multiply(
+    a: Any, b: Any, c: Any, out: Any, batch: tuple[int, ...], devices: Sequence[int], request: Request
+) -> list[Plan]:
+    """Multiply real forms; return the plans that did."""
+    x, y, added, z = (flat_batch(one, batch) for one in (a, b, c, out))
+    if math.prod(batch) >= max(2, len(devices)) and x is not None and y is not None:
+        several = Batch(partitioned(x, y, z, added, devices), request, batch)
+        several()
+        several.check_host()
+        return [several]
+    plans: list[Plan] = []
+    for x, y, added, z in each_product(a, b, c, out, batch):
+        if isinstance(x, np.ndarray):
+            streamed = FromHost(x, y, z, devices, request, added)
+            streamed()
+            streamed.check_host()
+            plans.append(streamed)
+        else:
+            plans.append(FromDevice(x, y, z, devices, request, added))
+            plans[-1]()
+    return plans
 
 
-def _with_rows(x: np.ndarray) -> np.ndarray:
-    """Return `x`, copied where its rows are not contiguous."""
+def _with_rows(name: str, x: Any) -> Any:
+    """Return `x`, copied where its rows are not contiguous; of the device, refused."""
+    if not isinstance(x, np.ndarray):
+        return row_major(name, x, on_device=True)
+    check_sizes(name, x)
     return x if x.strides[-1] == x.itemsize and x.strides[-2] > 0 else np.ascontiguousarray(x)
 
 

@@ -66,17 +66,24 @@ __device__ __forceinline__ bool in_range(Square sum) {
 // norm has fewer digits than a normal number, it is rounded up: bounds must not be too small.
 __device__ __noinline__ Norm scaled_norm(const Element* block, long long leading, int rows, int columns) {
     double largest = 0, sum = 0;
+    bool numbers = true;
+    // Several loads under way: one thread reads all of the block.
     for (int r = 0; r < rows; ++r)
+#pragma unroll 8
         for (int c = 0; c < columns; ++c) {
             const double x = fabs(static_cast<double>(block[r * leading + c]));
-            if (x != x) return static_cast<Norm>(x);
+            numbers &= x == x;
             largest = fmax(largest, x);
         }
+    if (!numbers) return static_cast<Norm>(nan(""));
     if (largest == 0 || isinf(largest)) return static_cast<Norm>(largest);
     const int exponent = ilogb(largest);
+    const int half = -exponent / 2;
+    const double first = scalbn(1.0, half), second = scalbn(1.0, -exponent - half);
     for (int r = 0; r < rows; ++r)
+#pragma unroll 8
         for (int c = 0; c < columns; ++c) {
-            const double x = scalbn(static_cast<double>(block[r * leading + c]), -exponent);
+            const double x = static_cast<double>(block[r * leading + c]) * first * second;
             sum += x * x;
         }
     const double root = sqrt(sum);
