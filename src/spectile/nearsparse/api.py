@@ -101,8 +101,8 @@ def spamm(
         1/32 or 1/64 of float32's rate.
     devices : int or sequence of int, optional
         How many GPUs of this host share the product, or which ones: each multiplies rows of C, or whole products of a
-        batch that has at least as many.  All arrays are real, and in host memory (faster if it is pinned), or on one of
-        the GPUs, or are lists as :func:`distribute` makes them, with `c` and `out` cut like C; `c` of the result is
+        batch that has at least as many.  All arrays are in host memory (faster if it is pinned), or on one of the GPUs,
+        or are lists as :func:`distribute` makes them, with `c` and `out` cut like C; `c` of the result is
         placed in the same way.  The result has the bits of one GPU's.
     split : {"rows", "columns"}
         How the operands in lists were distributed.
@@ -125,7 +125,7 @@ def spamm(
     ValueError
         For mismatched shapes, a parameter out of range, NaN or infinity, or an `rtol` below what rounding allows.
     TypeError
-        For another dtype, inputs of different dtypes, or complex ones over several GPUs.
+        For another dtype, inputs of different dtypes, or a `TileMatrix` that has an error of its own.
     RuntimeError
         If ``backend="cuda"`` and there is no usable device.
     MemoryError

@@ -76,6 +76,7 @@ class CallPlan:
         # The order of the tiles lies in memory of the product; its operands' do not matter any more.
         self._held = product.held_for_later()
         self._count = _Count(maps, limit) if self.verdict == "count" else None
+        self._varies = self._count is not None or (request.method == "auto" and request.valid_ratio is not None)
         self._places = _Places.of(maps, tiles, self._search, counted=self._count is not None)
         self._bound = self._bind(maps, expansion, product)
 
@@ -106,13 +107,10 @@ class CallPlan:
             Search.error_terms(value, self.shape, self.request.precision)
 
     def _verdict_on(self, value: float) -> dense.Verdict:
-        """Return the verdict on a run: each has its own where a valid ratio decides, or what was counted before."""
-        request = self.request
+        """Return the verdict on a run that has its own: a valid ratio decides, or what was counted before."""
         if self._count is not None:
             return self._count.kept.verdict(value)
-        if request.method == "spamm" or request.valid_ratio is None:
-            return self.verdict
-        return dense.decide_here(self.shape, dataclasses.replace(request, valid_ratio=value))[0]
+        return dense.decide_here(self.shape, dataclasses.replace(self.request, valid_ratio=value))[0]
 
     def run(self, a: Any, b: Any, out: Any, value: float) -> RunNorms | None:
         """Launch on the current stream and return the norms and tau; nothing is copied, and only a count is waited for.
@@ -126,8 +124,10 @@ class CallPlan:
         if overlaps(at_a, at_b, at_out, self._spans):
             return None
         current = cupy.cuda.get_current_stream()
-        with self._lock:
-            verdict = self._verdict_on(value)
+        verdict = self.verdict
+        if self._varies:
+            with self._lock:
+                verdict = self._verdict_on(value)
         if verdict == "dense":
             dense.multiply(a, b, None, out, self.request)
             return DenseNorms(a, b, self.request.block, value).enqueued(self.device, current)
