@@ -168,6 +168,13 @@ def test_captions_have_drawings():
     assert captions == named
 
 
+def test_nothing_that_git_is_told_to_ignore_is_tracked():
+    import subprocess
+
+    command = ["git", "ls-files", "--cached", "--ignored", "--exclude-standard"]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == ""
+
+
 def test_no_machine_paths_in_the_repository():
     import subprocess
 
