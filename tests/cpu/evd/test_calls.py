@@ -204,6 +204,28 @@ def test_a_call_uses_what_it_asks_for_at_most(case):
     assert peak < 1.1 * asked + 4e6
 
 
+@pytest.mark.parametrize("case", MEMORY)
+def test_a_call_asks_for_what_it_uses(case, monkeypatch):
+    keywords, pair = MEMORY[case]
+    keywords = dict(keywords)
+    dtype, n = keywords.pop("dtype", "float64"), 700
+    a = np.asfortranarray(random_hermitian(n, np.random.default_rng(1), dtype))
+    operands = (a, np.eye(n, dtype=dtype, order="F")) if pair else (a,)
+    asked = []
+    monkeypatch.setattr(cpu_run, "CHECKED_ORDER", 0)
+    monkeypatch.setattr(cpu_run.memory, "require_host_free", lambda size, what: asked.append(size))
+    evd.eigh(*([np.eye(3)] * (1 + pair)), backend="cpu")  # what a first call keeps
+    asked.clear()
+    tracemalloc.start()
+    try:
+        evd.eigh(*operands, **keywords, backend="cpu")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # Beside n² they work in some blocks of columns.
+    assert 0.9 * (peak - 256 * n * a.itemsize) <= sum(asked) <= 1.1 * peak
+
+
 @settings(max_examples=16, deadline=None, derandomize=True)
 @given(
     n=st.integers(320, 380),
