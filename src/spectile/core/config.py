@@ -57,22 +57,25 @@ def _configuration() -> dict[str, Any]:
 
     from spectile.core import device, placement
 
-    reason = device.unavailable_reason()
-    found = device.describe() if reason is None else None
+    refused = device.refusal()
+    found = device.describe() if device.unavailable_reason() is None else None
     libraries = {}
     for name in _LIBRARIES:
         try:
             libraries[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
+    cuda: dict[str, Any] = {"unavailable": refused} if refused else {}
+    if found is not None:
+        cuda["device"] = dataclasses.asdict(found)
     caches: dict[str, Any] = {"numba": os.environ.get("NUMBA_CACHE_DIR", "beside the sources, or in the home folder")}
-    if reason is None:
+    if refused is None:
         from spectile.core.compile import cache_folders
 
         caches["cuda"] = [str(folder) for folder in cache_folders()]
     return {
         "spectile": __version__,
-        "backend": "cpu" if reason else "cuda",
+        "backend": "cpu" if refused else "cuda",
         "python": platform.python_version(),
         "system": platform.platform(),
         "cores": cores(),
@@ -82,7 +85,7 @@ def _configuration() -> dict[str, Any]:
             for info in threadpoolctl.threadpool_info()
             if info.get("user_api") == "blas"
         ],
-        "cuda": {"unavailable": reason} if found is None else {"device": dataclasses.asdict(found)},
-        "rates": placement.rates(found, cores()),
+        "cuda": cuda,
+        "rates": placement.rates(None if refused else found, cores()),
         "caches": caches,
     }

@@ -126,14 +126,14 @@ def _left(root: Path, name: str, limit_file: str, usage_file: str, cache: str) -
     """Yield what is left in a control group and in those above it; pages of files that can be dropped are free."""
     group = root / name.strip("/")
     for folder in (group, *group.parents):
-        try:
-            limit = (folder / limit_file).read_text().strip()
-            usage = int((folder / usage_file).read_text())
-            statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        except (OSError, ValueError):
-            limit = "max"
-        if limit != "max":
-            yield max(0, int(limit) - usage + int(statistics.get(cache, 0)))
+        limit = _text(folder / limit_file).strip()
+        if limit not in ("", "max"):  # most groups have none, and so no more files are read
+            try:
+                usage = int((folder / usage_file).read_text())
+                statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                yield max(0, int(limit) - usage + int(statistics.get(cache, 0)))
+            except (OSError, ValueError):
+                pass
         if folder == root:
             return
 

@@ -25,6 +25,7 @@ from spectile.kpm.checkpoint import (
     SavedState,
     comm_of,
     fingerprint,
+    is_of,
     on_any_rank,
     ranked,
     require_alike,
@@ -407,7 +408,7 @@ class SpectralDensity:
         engine = self._engine = make_engine(H, "cpu" if on_host else backend)
         if engine.name != state.text("backend"):
             raise ValueError(f"{path} was written by the {state.text('backend')} backend: load it with backend=that")
-        if not np.array_equal(fingerprint(engine), state.array("fingerprint", np.float64, (None,))):
+        if not is_of(fingerprint(engine), state, engine.dtype):
             raise ValueError(f"{path} belongs to another matrix: give the H with which it was written")
         self.kernel = state.text("kernel") if kernel is None else kernel  # type: ignore[assignment]
         if self.kernel == _CALLABLE:

@@ -15,7 +15,17 @@ from spectile.core.pointers import operand
 from spectile.core.progress import Progress
 from spectile.core.ranks import on_every_rank
 from spectile.kpm import bounds as spectrum
-from spectile.kpm.checkpoint import PRODUCTS, Run, SavedState, comm_of, fingerprint, ranked, require_alike, write_arrays
+from spectile.kpm.checkpoint import (
+    PRODUCTS,
+    Run,
+    SavedState,
+    comm_of,
+    fingerprint,
+    is_of,
+    ranked,
+    require_alike,
+    write_arrays,
+)
 from spectile.kpm.moments import LOOK_STEPS, MAX_BLOCK, MAX_WIDENINGS, NO_BOUNDS, make_engine, whole_number
 from spectile.kpm.operators.adopt import vector_dtype
 from spectile.kpm.operators.protocol import namespace
@@ -151,9 +161,7 @@ class Chebyshev(Iterator[Any]):
         rows = rows_held(engine, H)
         if engine.name != state.text("backend"):
             raise ValueError(f"{file} was written by the {state.text('backend')} backend: load it with that")
-        if engine.dtype != precision or not np.array_equal(
-            fingerprint(engine), state.array("fingerprint", np.float64, (None,))
-        ):
+        if engine.dtype != precision or not is_of(fingerprint(engine), state, engine.dtype):
             raise ValueError(f"{file} belongs to another matrix: give the H with which it was written")
         low, high = state.array("bounds", np.float64, (2,)).tolist()
         moments, order = state.number("moments", 1), state.number("order", -1)

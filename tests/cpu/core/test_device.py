@@ -156,6 +156,9 @@ def test_a_device_that_is_refused_is_said_once(monkeypatch: pytest.MonkeyPatch) 
         assert device.choose_backend("auto") == "cpu"
     with pytest.raises(RuntimeError, match="copies them there"):
         device.choose_backend("auto", on_gpu=True)
+    found = spectile.show_config(mode="dicts")
+    assert found is not None and found["backend"] == "cpu" and "cuda" not in found["rates"]
+    assert "compute capability 8.0" in found["cuda"]["unavailable"] and found["cuda"]["device"]["name"]
 
 
 def test_a_forked_child_does_not_take_cuda(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,13 @@ def test_host_memory_keeps_to_the_limit_of_a_container(tmp_path: Path, monkeypat
     assert sorted(memory._cgroup_bytes(listing)) == [100, 300]
     (tmp_path / "job/memory.current").write_text("1001\n")  # what is above a limit that was lowered
     assert sorted(memory._cgroup_bytes(listing)) == [0, 0]
+    read, read_text = [], Path.read_text
+    monkeypatch.setattr(Path, "read_text", lambda path: read.append(path) or read_text(path))
+    for name in ("job", "job/step"):
+        (tmp_path / name / "memory.max").write_text("max\n")
+    (tmp_path / "job/memory.high").write_text("max\n")
+    assert sorted(memory._cgroup_bytes(listing)) == []
+    assert len(read) == 1 + 2 * 3  # the listing, and two limits of each group that is there
     monkeypatch.setattr(memory, "_cgroup_bytes", lambda listing: iter([4096]))
     assert memory.host_free_bytes() == 4096
     with pytest.raises(MemoryError, match="the matrix needs 4,097 bytes of memory and 4,096 are free"):

@@ -318,6 +318,11 @@ def test_an_iterators_file_is_checked(tmp_path):
     for matrix in (2 * H, graphene(4, 8), H.astype("complex128")):
         with pytest.raises(ValueError, match="belongs to another matrix"):
             load(matrix)
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    rounded = arrays["fingerprint"] * np.append(1, np.full(len(arrays["fingerprint"]) - 1, 1 + 4e-15))
+    np.savez(path, **arrays | {"fingerprint": rounded})  # by another host
+    assert load().order == terms.order
     with pytest.raises(ValueError, match=r"bra have shape \(64, 4\)"):
         load(bra=STATES[:, :4])
     with pytest.raises(TypeError, match="file = 3 is no path"):

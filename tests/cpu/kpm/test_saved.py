@@ -75,6 +75,22 @@ def test_a_damaged_array_is_named_and_read_by_no_kernel(damage, name, kind, save
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_another_host_rounds_otherwise_is_the_same_matrix(kind, saved):
+    path, H, arrays = saved(kind)
+    eps = float(np.finfo(arrays["v_0"].dtype).eps)
+    whole = load(path, H)
+    for off, alike in ((20 * eps, True), (-20 * eps, True), (1e5 * eps, False)):
+        kept = arrays["fingerprint"].copy()
+        kept[1:] *= 1 + off
+        np.savez(path, **arrays | {"fingerprint": kept})
+        if alike:
+            np.testing.assert_array_equal(load(path, H).moments, whole.moments)
+        else:
+            with pytest.raises(ValueError, match="another matrix"):
+                load(path, H)
+
+
 SCALARS = ["seed", "bounds", "kernel", "num_moments", "fixed_bounds", "blocks", "fingerprint", "backend", "finished",
            "total", "steps_0"]  # fmt: skip
 
