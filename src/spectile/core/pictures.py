@@ -25,6 +25,50 @@ def axes_or_new(axes: Any) -> Any:
     return pyplot.subplots(layout="constrained")[1]
 
 
+def shown(told: Any) -> str:
+    """Return an object's line, of what its ``_told()`` lists: the ``__repr__`` of results."""
+    return f"{type(told).__name__}({', '.join(told._told())})"
+
+
+def shown_html(told: Any) -> str:
+    """Return the same as a table, for notebooks: the ``_repr_html_`` of results."""
+    return table_html(type(told).__name__, told._told())
+
+
+def ends_told(name: str, numbers: Any) -> str:
+    """Return how many numbers there are, and the least and the greatest unless they would be fetched from a GPU.
+
+    >>> ends_told("eigenvalues", np.array([1.0, 2.5]))
+    '2 eigenvalues from 1 to 2.5'
+    """
+    shape = " x ".join(f"{length:,}" for length in numbers.shape)
+    if not isinstance(numbers, np.ndarray) or not numbers.size:
+        return f"{shape} {name}"
+    return f"{shape} {name} from {float(numbers.min()):.6g} to {float(numbers.max()):.6g}"
+
+
+def draw_sizes(sizes: np.ndarray, axes: Any) -> Any:
+    """Draw the sizes of parts of a matrix where they lie, by their decades.
+
+    Parameters
+    ----------
+    sizes : ndarray, shape (rows, columns)
+        Norms, 0 where there is nothing, which stays blank.
+    axes : matplotlib.axes.Axes or None
+        Where to draw; None is a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    axes = axes_or_new(axes)
+    decades = np.log10(np.where(sizes > 0, sizes, np.nan))
+    image = axes.imshow(decades, interpolation="nearest")
+    axes.figure.colorbar(image, ax=axes, label="log10 of the norm of a tile")
+    axes.set(xlabel="tile column", ylabel="tile row")
+    return axes
+
+
 def table_html(name: str, told: list[str]) -> str:
     """Return what is told of an object, a row each, under its name, as HTML that needs nothing else.
 

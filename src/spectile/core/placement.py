@@ -44,7 +44,8 @@ class Work(NamedTuple):
     moved : float
         Bytes of operands and results between the host and a GPU.
     split : float
-        Scalar operations that the cores of a host share; on a GPU they hide behind the bytes.
+        Scalar operations that the cores of a host share as far as they share its memory; on a GPU they hide behind the
+        bytes.
     gathered : float
         Bytes that a GPU reads and writes here and there; what a host does meanwhile is in `split`.
     """
@@ -93,7 +94,7 @@ def candidates(work: Work, device: Device, cores: int) -> list[Candidate]:
         work.flops / (cores * CORE_RATES[work.real])
         + work.streamed / (min(cores, MOST_CORES) * CORE_BYTES)
         + work.scalar / SCALAR_RATE
-        + work.split / (cores * SCALAR_RATE)
+        + work.split / (min(cores, MOST_CORES) * SCALAR_RATE)
     )
     cpu = Candidate("cpu", on_host, f"{cores} cores, {work.real}")
     if not _takes(work.real, device) and (work.flops or work.scalar):

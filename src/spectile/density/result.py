@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spectile.core.pictures import axes_or_new, curve_html, table_html
+from spectile.core.pictures import axes_or_new, curve_html, shown, shown_html
 from spectile.tiles import TileMatrix
 
 
@@ -84,12 +84,11 @@ class DensityMatrix:
         """Products of tiles that the steps took."""
         return sum(step.products for step in self.history)
 
-    def __repr__(self) -> str:
-        return f"DensityMatrix({', '.join(self._told())})"
+    __repr__ = shown
 
     def _repr_html_(self) -> str:
         """Return the same as a table, for notebooks, with the stored share of tiles after each step."""
-        told = table_html("DensityMatrix", self._told())
+        told = shown_html(self)
         if len(self.history) < 2:
             return told
         fills = np.array([step.fill for step in self.history])

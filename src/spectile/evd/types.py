@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spectile.core.arrays import on_device
+from spectile.core.pictures import ends_told, shown, shown_html
 
 
 @dataclass(frozen=True)
@@ -176,19 +176,15 @@ class EighResult(NamedTuple):
     eigenvectors: Any
 
     def __repr__(self) -> str:
-        return f"EighResult({', '.join(self._told())})"
+        return shown(self)
 
     def _repr_html_(self) -> str:
-        """Return the same as a table, for notebooks."""
-        rows = "".join(f"<tr><td>{told}</td></tr>" for told in self._told())
-        return f"<table><caption>EighResult</caption>{rows}</table>"
+        return shown_html(self)
 
     def _told(self) -> list[str]:
         """Return what is told of eigenvalues and of eigenvectors; no device is waited for."""
         w, v = self
-        shapes = [" x ".join(f"{length:,}" for length in part.shape) for part in self]
-        ends = "" if on_device(w) or 0 in w.shape else f" from {float(w.min()):.6g} to {float(w.max()):.6g}"
-        return [f"{shapes[0]} eigenvalues{ends}", f"eigenvectors {shapes[1]} {v.dtype}"]
+        return [ends_told("eigenvalues", w), f"eigenvectors {' x '.join(f'{n:,}' for n in v.shape)} {v.dtype}"]
 
 
 class Options(NamedTuple):
@@ -252,6 +248,16 @@ class Tridiagonalization(NamedTuple):
     d: Any
     e: Any
     q: Any
+
+    def __repr__(self) -> str:
+        return shown(self)
+
+    def _repr_html_(self) -> str:
+        return shown_html(self)
+
+    def _told(self) -> list[str]:
+        order = " x ".join(f"{n:,}" for n in (*self.d.shape, self.d.shape[-1]))
+        return [f"{order} {self.d.dtype}", "without Q" if self.q is None else f"Q {self.q.dtype}"]
 
 
 def require_finite(largest: float, lower: bool, check_finite: bool) -> None:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from spectile.core.memory import require_host_free
 from spectile.core.options import flag
+from spectile.core.pictures import axes_or_new, shown, shown_html
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
 from spectile.kpm.checkpoint import Run
@@ -84,6 +85,43 @@ class SpectralExpectation:
 
         within_bounds(engine, bounds, begin, run)
         self._update()
+
+    __repr__ = shown
+    _repr_html_ = shown_html
+
+    def _told(self) -> list[str]:
+        low, high = self.bounds
+        what = "mean" if self._is_mean else "each"
+        return [
+            f"{what} of {self.num_vectors} vectors",
+            f"{self.num_moments} moments",
+            f"energies {low:.6g} to {high:.6g}",
+        ]
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the density by energy, its real part where it is complex, with a band of one standard error of a mean.
+
+        Parameters
+        ----------
+        axes : matplotlib.axes.Axes, optional
+            Where to draw; by default a new figure.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        ImportError
+            Without Matplotlib.
+        """
+        axes, values = axes_or_new(axes), np.asarray(self.densities).real
+        lines = axes.plot(self.energies, values)
+        if self._is_mean and self.num_vectors > 1:
+            band = values - self.errors, values + self.errors
+            axes.fill_between(self.energies, *band, alpha=0.4, color=lines[0].get_color(), linewidth=0)
+        axes.set(xlabel="energy", ylabel="density")
+        return axes
 
     @property
     def num_moments(self) -> int:

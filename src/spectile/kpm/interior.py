@@ -12,6 +12,7 @@ import numpy as np
 from spectile.core.device import Backend
 from spectile.core.memory import require_host_free
 from spectile.core.options import flag, number
+from spectile.core.pictures import ends_told, shown, shown_html
 from spectile.core.progress import Progress
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
@@ -54,6 +55,21 @@ class InteriorPairs(NamedTuple):
     residuals: Array
     #: What :func:`count` estimated beforehand.
     estimate: Count
+
+    def __repr__(self) -> str:
+        return shown(self)
+
+    def _repr_html_(self) -> str:
+        return shown_html(self)
+
+    def _told(self) -> list[str]:
+        largest = f"{float(self.residuals.max()):.2g}" if self.residuals.size else "none"
+        return [
+            ends_told("eigenvalues", self.eigenvalues),
+            f"eigenvectors {' x '.join(f'{n:,}' for n in self.eigenvectors.shape)} {self.eigenvectors.dtype}",
+            f"largest residual {largest}",
+            f"estimated {self.estimate.value:.4g} ± {self.estimate.error:.2g}",
+        ]
 
 
 def count(

@@ -11,6 +11,7 @@ import numpy as np
 from spectile.core.arrays import host_array, to_device
 from spectile.core.device import Backend
 from spectile.core.options import flag, path, word
+from spectile.core.pictures import shown, shown_html
 from spectile.core.pointers import operand
 from spectile.core.progress import Progress
 from spectile.core.ranks import on_every_rank
@@ -75,6 +76,13 @@ class Chebyshev(Iterator[Any]):
         self._terms, self._num_moments, self._bra, self._single = terms, num_moments, bra, single
         self.bounds, self.dtype, self.order = bounds, terms.dtype, -1
         self.scale, self.centre = 1 / terms.scaling[0], terms.scaling[1]
+
+    __repr__ = shown
+    _repr_html_ = shown_html
+
+    def _told(self) -> list[str]:
+        low, high = self.bounds
+        return [f"item {self.order + 1} of {self._num_moments}", f"{self.dtype}", f"energies {low:.6g} to {high:.6g}"]
 
     def __iter__(self) -> Chebyshev:
         return self

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from spectile.core.device import Backend
 from spectile.core.memory import require_host_free
 from spectile.core.options import number, numbers, word
-from spectile.core.pictures import axes_or_new
+from spectile.core.pictures import axes_or_new, shown, shown_html
 from spectile.kpm import bounds as spectrum
 from spectile.kpm.checkpoint import Run
 from spectile.kpm.curves import damping
@@ -71,6 +71,16 @@ class Correlator:
         half = np.ones(self.num_moments)
         half[0] = 0.5
         self._damped = damping(kernel, self.num_moments) * half
+
+    __repr__ = shown
+    _repr_html_ = shown_html
+
+    def _told(self) -> list[str]:
+        low, high = self.bounds
+        return [
+            f"{self.num_moments} x {self.num_moments} moments of {self.num_vectors} vectors",
+            f"energies {low:.6g} to {high:.6g}",
+        ]
 
     @property
     def num_moments(self) -> int:
@@ -408,13 +418,17 @@ class Conductivity:
     def __init__(self, moments: Correlator, area: float, formula: Formula) -> None:
         self.correlator, self.area, self.formula = moments, area, formula
 
-    def __repr__(self) -> str:
+    __repr__ = shown
+    _repr_html_ = shown_html
+
+    def _told(self) -> list[str]:
         j = self.correlator
         low, high = j.centre - j.scale, j.centre + j.scale
-        return (
-            f"Conductivity({self.formula}, {j.num_moments} moments of {j.num_vectors} vectors, "
-            f"energies {low:.6g} to {high:.6g})"
-        )
+        return [
+            self.formula,
+            f"{j.num_moments} moments of {j.num_vectors} vectors",
+            f"energies {low:.6g} to {high:.6g}",
+        ]
 
     def plot(self, mu: npt.ArrayLike | None = None, temperature: float = 0.0, axes: Any = None) -> Any:
         """Draw σ by Fermi energy, with a band of one standard error to both sides where there are several vectors.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from spectile.core.pictures import draw_sizes, shown, shown_html
+
 
 class SpammResult:
     """A thresholded product and what was left out of it.
@@ -120,20 +122,55 @@ class SpammResult:
             ratio = np.where(np.isinf(bound), np.inf, np.divide(bound, self._number("norm_c")))
         return float(ratio) if np.ndim(ratio) == 0 else ratio
 
-    def __repr__(self) -> str:
+    __repr__ = shown
+    _repr_html_ = shown_html
+
+    def plot(self, axes: Any = None, block: int = 32) -> Any:
+        """Draw the norms of C's tiles; what lies on a GPU is copied to the host.
+
+        Parameters
+        ----------
+        axes : matplotlib.axes.Axes, optional
+            Where to draw; by default a new figure.
+        block : int
+            Rows and columns of a tile.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        ImportError
+            Without Matplotlib.
+        ValueError
+            If C is a batch or on several devices.
+        """
+        if isinstance(self.c, list | tuple) or self.c.ndim != 2:
+            raise ValueError("C is no single matrix: draw one product of a batch, and gather what several devices hold")
+        import numpy as np
+
+        c = abs(np.asarray(self.c.get() if hasattr(self.c, "get") else self.c)).astype(np.float64)
+        rows, columns = (np.arange(0, length, block) for length in c.shape)
+        # Scaled, so that no square leaves the range.
+        largest = float(c.max(initial=0.0)) or 1.0
+        squares = np.add.reduceat(np.add.reduceat((c / largest) ** 2, rows, axis=0), columns, axis=1)
+        return draw_sizes(largest * np.sqrt(squares), axes)
+
+    def _told(self) -> list[str]:
+        """Return what is known: to print a result computes nothing and waits for no device."""
         if isinstance(self.c, list | tuple):
-            return f"SpammResult(rows on {len(self.c)} devices)"
-        shape = "x".join(map(str, self.c.shape))
+            return [f"rows on {len(self.c)} devices"]
+        shape = f"{'x'.join(map(str, self.c.shape))} {self.c.dtype}"
         if self.method == "dense":
-            return f"SpammResult({shape} {self.c.dtype}, the dense product, which is faster here)"
+            return [shape, "the dense product, which is faster here"]
         names = ("tau", "valid_ratio", "executed_ratio", "error_bound")
-        # To print a result computes nothing and waits for no device.
         known = [name for name in names if not callable(self._numbers[name])]
         if str(self.c.dtype).endswith("float16") and callable(self._numbers["norm_c"]):
             known = [name for name in known if name != "error_bound"]
         numbers = [f"{name}={_told(getattr(self, name))}" for name in known]
         unread = ["not read yet: " + ", ".join(name for name in names if name not in known)] * (known != list(names))
-        return f"SpammResult({', '.join([f'{shape} {self.c.dtype}', *numbers, *unread])})"
+        return [shape, *numbers, *unread]
 
 
 def _told(number: Any) -> str:

@@ -6,6 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from spectile.core.pictures import ends_told, shown, shown_html
+
 PrecisionName = Literal[
     "float16", "float16c16", "float32", "float64", "tf32x3", "complex64", "complex128",
     "fp16", "fp16c16", "fp32", "fp64",
@@ -169,3 +171,9 @@ class NormMap:
 
     norms: Any
     block: int = 32
+
+    __repr__ = shown
+    _repr_html_ = shown_html
+
+    def _told(self) -> list[str]:
+        return [ends_told(f"norms of tiles of {self.block}", self.norms)]

@@ -11,7 +11,7 @@ import numpy as np
 
 from spectile.core.arrays import host_array, on_device, to_device
 from spectile.core.host import refuse_malformed
-from spectile.core.pictures import table_html
+from spectile.core.pictures import draw_sizes, shown, shown_html
 from spectile.tiles import kernels, product
 from spectile.tiles import layout as layouts
 from spectile.tiles import norms as norms_
@@ -332,12 +332,32 @@ class TileMatrix:
         total = self.layout.grid[0] * self.layout.grid[1]
         return float((1 + self.layout.mirrored).sum() / total) if total else 0.0
 
-    def __repr__(self) -> str:
-        return f"TileMatrix({', '.join(self._told())})"
+    __repr__ = shown
+    _repr_html_ = shown_html
 
-    def _repr_html_(self) -> str:
-        """Return the same as a table, for notebooks."""
-        return table_html("TileMatrix", self._told())
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the norms of the tiles, mirrored ones included.
+
+        Parameters
+        ----------
+        axes : matplotlib.axes.Axes, optional
+            Where to draw; by default a new figure.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        ImportError
+            Without Matplotlib.
+        """
+        sizes = np.zeros(self.layout.grid)
+        rows = np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
+        sizes[rows, self.indices] = self.norms
+        if self.hermitian:
+            sizes[self.indices, rows] = self.norms
+        return draw_sizes(sizes, axes)
 
     def _told(self) -> list[str]:
         sizes = np.unique(np.concatenate([np.diff(self.rows), np.diff(self.columns)])).tolist()

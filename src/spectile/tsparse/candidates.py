@@ -30,6 +30,7 @@ _LAUNCHES_S = 60e-6  # of all launches of a product on a GPU and its wait
 _WORTH_A_SAMPLE, _SAMPLE, _SAMPLE_ENTRIES = 10_000, 16, 256  # entries from which rows are drawn, how many, and of each
 _LINK = 25e9  # bytes a second from a GPU to the host
 _DENSE_PRODUCT_S, _DENSE_EFFICIENCY = 0.4e-9, 0.5  # of a product with a dense block, of a thread and of a GPU's memory
+_MAPPED = 3  # times as long as over the link alone, for what arrives in memory that a host has yet to map
 _ROW_BYTES = 60  # that the phases read and write of a row
 
 
@@ -94,7 +95,7 @@ def placed(A: Any, B: Any, precision: Precision) -> Placed:
         streamed=0,
         scalar=0,
         steps=1,
-        moved=(work.factors + work.entries) * (4 + kind.itemsize),
+        moved=(work.factors + _MAPPED * work.entries) * (4 + kind.itemsize),
         split=SCALAR_RATE * _seconds(work),
         gathered=_traffic(work, precision),
     )

@@ -87,7 +87,7 @@ def test_products_of_dense_arrays_follow_the_rates(here, name):
     if name not in SLOW:
         assert dense(16_384, "float64") == "cuda"
         # Where little is multiplied the way there and back counts.
-        assert dense(16_384, "float64", valid_ratio=1e-4) == "cpu"
+        assert dense(4_096, "float64", valid_ratio=1e-4) == "cpu"
 
 
 def test_what_a_host_lacks_is_the_devices(here):

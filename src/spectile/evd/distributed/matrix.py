@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core.arrays import host_array
+from spectile.core.pictures import shown, shown_html
 
 #: Rows and columns of a block, unless a caller chooses: what BLAS multiplies fast, and still many for each rank.
 BLOCK = 64
@@ -151,12 +152,16 @@ class BlockCyclicMatrix:
         """Return a matrix of zeros of another shape on the same ranks."""
         return BlockCyclicMatrix(self.comm, shape, self.dtype, block=self.block, grid=self.grid)
 
-    def __repr__(self) -> str:
+    __repr__ = shown
+    _repr_html_ = shown_html
+
+    def _told(self) -> list[str]:
         rows, columns = self.shape
-        return (
-            f"BlockCyclicMatrix({rows} x {columns} {self.dtype} in blocks of {self.block}, "
-            f"{self.grid[0]} x {self.grid[1]} ranks, {self.local.shape[0]} x {self.local.shape[1]} on this one)"
-        )
+        return [
+            f"{rows} x {columns} {self.dtype} in blocks of {self.block}",
+            f"{self.grid[0]} x {self.grid[1]} ranks",
+            f"{self.local.shape[0]} x {self.local.shape[1]} on this one",
+        ]
 
 
 def block_cyclic(name: str, a: Any, comm: Any, like: BlockCyclicMatrix | None = None) -> BlockCyclicMatrix:

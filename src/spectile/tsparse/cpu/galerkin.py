@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.pictures import shown, shown_html
 from spectile.tsparse import errors
 from spectile.tsparse.cpu import memory, phases, threads
 from spectile.tsparse.cpu.operands import one_operand
@@ -42,6 +43,12 @@ class GalerkinProduct:
         self._indptr, self._indices, data = parts[0] if len(parts) == 1 else joined(parts)
         self._A = replace(self._A, indptr=self._A.indptr.copy(), indices=self._A.indices.copy(), data=data[:0])
         self.C = self._matrix(data)
+
+    __repr__ = shown
+    _repr_html_ = shown_html
+
+    def _told(self) -> list[str]:
+        return [f"{self.C.shape[0]}x{self.C.shape[1]} {self.C.dtype}", f"{self.C.nnz} entries"]
 
     def _matrix(self, data: np.ndarray) -> Any:
         shape = self._R.shape[0], self._P.shape[1]

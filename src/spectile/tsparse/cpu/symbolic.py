@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.pictures import shown, shown_html
 from spectile.core.pointers import apart
 from spectile.tsparse import errors
 from spectile.tsparse.cpu import memory, one_pass, phases, threads
@@ -45,8 +46,11 @@ class SymbolicProduct:
     _indices: np.ndarray | None = None
     _memory_limit: int | None = None
 
-    def __repr__(self) -> str:
-        return f"SymbolicProduct({self.shape[0]}x{self.shape[1]}, {self.nnz} entries, {self.products} products)"
+    __repr__ = shown
+    _repr_html_ = shown_html
+
+    def _told(self) -> list[str]:
+        return [f"{self.shape[0]}x{self.shape[1]}", f"{self.nnz} entries", f"{self.products} products"]
 
     @property
     def nnz(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from spectile.core.arrays import require_here
+from spectile.core.pictures import shown, shown_html
 from spectile.core.pointers import apart
 from spectile.tsparse import errors
 from spectile.tsparse.cuda import parts
@@ -64,8 +65,11 @@ class SymbolicProduct:
         if self.nnz > parts.MOST_ENTRIES:
             raise MemoryError(f"C has {self.nnz} entries, and a kept pattern holds fewer than 2**31: use spgemm")
 
-    def __repr__(self) -> str:
-        return f"SymbolicProduct({self.shape[0]}x{self.shape[1]}, {self.nnz} entries, {self.products} products)"
+    __repr__ = shown
+    _repr_html_ = shown_html
+
+    def _told(self) -> list[str]:
+        return [f"{self.shape[0]}x{self.shape[1]}", f"{self.nnz} entries", f"{self.products} products"]
 
     @property
     def nnz(self) -> int:
