@@ -18,7 +18,7 @@ from spectile.evd.cuda.blas import Blas
 from spectile.evd.cuda.choose import tuning
 from spectile.evd.cuda.matrix import TILE, Matrix, empty_matrix
 from spectile.evd.cuda.multi.partition import Cyclic
-from spectile.evd.cuda.multi.team import Member, Team
+from spectile.evd.cuda.multi.team import Link, Member, Team
 from spectile.evd.cuda.multi.units import EXCHANGE
 from spectile.evd.cuda.reduction.band import _Reduction
 from spectile.evd.cuda.reduction.panel import Panels
@@ -35,13 +35,18 @@ def place_shape(columns: int, bandwidth: int) -> Shape:
     return Shape((-(-columns // 256), bandwidth), 256)
 
 
-#: Seconds that the messages of a panel take, which one device does not need, and bytes a second that a device reads of
-#: others while it transposes; products are shared where they take this many times as long as what their sharing costs.
-PANEL_SECONDS, LINK_BYTES, MARGIN = 1.5e-4, 3e11, 2.0
+#: Seconds of a panel on one device beside the products.
+PANEL_SECONDS = 1.7e-4
+#: What the host does for a panel, in times that it takes to record an event and to let a stream wait for it: for home,
+#: and for each other member.
+HOME_CALLS, MEMBER_CALLS = 40, 28
 
 
-def pays(n: int, scalar: Scalar, bandwidth: int, parts: int, device: Device) -> bool:
-    """Return whether the products that `parts` devices share take longer than the messages that they exchange for it.
+def pays(n: int, scalar: Scalar, bandwidth: int, parts: int, device: Device, link: Link) -> bool:
+    """Return whether `parts` devices reduce a matrix faster than one.
+
+    One device multiplies, and makes the panels; several share the products, and exchange vectors and triangles, as
+    long as the host that begins all of it does not take longer.
 
     Parameters
     ----------
@@ -50,6 +55,8 @@ def pays(n: int, scalar: Scalar, bandwidth: int, parts: int, device: Device) -> 
     bandwidth, parts : int
     device : Device
         Each of them.
+    link : Link
+        Between them.
     """
     products = 4 / 3 * n**3 * scalar.parts**2 / device.product_rate(scalar.real)
     # Of each panel Y and Z go to all, and rows of a product come back; after each block of columns all devices at once
@@ -57,7 +64,10 @@ def pays(n: int, scalar: Scalar, bandwidth: int, parts: int, device: Device) -> 
     panels = n / bandwidth
     mirrored = n**3 / (6 * tuning(device).block) * (parts - 1) / parts**2
     sent = scalar.itemsize * (3 * n * n / 2 + mirrored)
-    return (1 - 1 / parts) * products > MARGIN * (panels * PANEL_SECONDS + sent / LINK_BYTES)
+    alone = products + panels * PANEL_SECONDS
+    together = products / parts + panels * PANEL_SECONDS + sent / link.bytes_per_second
+    begun = panels * link.call_seconds * (HOME_CALLS + MEMBER_CALLS * (parts - 1))
+    return max(together, begun) < alone
 
 
 def shapes(n: int, scalar: Scalar, bandwidth: int, block: int, parts: int) -> Iterator[tuple[str, Shape]]:

@@ -140,7 +140,7 @@ def solve(array: Any, options: Options, team: Team) -> tuple[Any, Any]:
     if bandwidth == 1 or run._solver(n, 1, SCALARS[array.dtype.name], options) != "stages":
         return run.solve(array, options)
     scalar = SCALARS[array.dtype.name]
-    shared = team.connected and reduction.pays(n, scalar, bandwidth, len(team.members), device.describe())
+    shared = team.connected and reduction.pays(n, scalar, bandwidth, len(team.members), device.describe(), team.link())
     return solve_by_stages(array, options, team, bandwidth=bandwidth, block=block, share_reduction=shared)
 
 

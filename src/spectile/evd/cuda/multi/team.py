@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from spectile.core.places import connect
 from spectile.core.pointers import address
@@ -92,6 +95,48 @@ class Member:
         )
 
 
+class Link(NamedTuple):
+    """What it takes to work together.
+
+    Attributes
+    ----------
+    bytes_per_second : float
+        Of a copy from one device to another.
+    call_seconds : float
+        Of the host, to record an event and to let a stream wait for it.
+    """
+
+    bytes_per_second: float
+    call_seconds: float
+
+
+#: Bytes that are copied, and events that are recorded, to measure a link.
+_TRIED_BYTES, _TRIED_EVENTS = 2**26, 50
+
+
+@functools.cache
+def _measured(one: int, other: int) -> Link:
+    """Return the link from one device to another, as it is now."""
+    import cupy
+
+    members = Member(0, one, _stream(one)), Member(1, other, _stream(other))
+    first, second = members
+    with first.current():
+        source = cupy.zeros(_TRIED_BYTES, np.uint8)
+    second.wait(first.mark())
+    second.fetched(source)  # makes the memory, and the way
+    second.stream.synchronize()
+    start = time.perf_counter()
+    second.fetched(source)
+    second.stream.synchronize()
+    copied = time.perf_counter()
+    for _ in range(_TRIED_EVENTS):
+        second.wait(first.mark())
+    begun = time.perf_counter()
+    second.stream.synchronize()
+    return Link(_TRIED_BYTES / (copied - start), (begun - copied) / _TRIED_EVENTS)
+
+
 class Team:
     """The members, home first.
 
@@ -137,6 +182,10 @@ class Team:
         with ThreadPoolExecutor(len(rest)) as pool:
             others = [pool.submit(task, *own) for own in rest]
             return [task(*first), *(other.result() for other in others)]
+
+    def link(self) -> Link:
+        """Return what lies between home and the last of the others, measured once a process."""
+        return _measured(self.home.index, self.others[-1].index)
 
     def meet(self) -> None:
         """Let what comes next on each device wait for all that was begun on the others."""
