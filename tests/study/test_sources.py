@@ -3,7 +3,9 @@
 import importlib
 import inspect
 import json
+import os
 import sys
+import tempfile
 from types import SimpleNamespace
 
 import pytest
@@ -77,14 +79,16 @@ STEP = provenance.Case("kpm", "step", "cuda")
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
     """Return a function that changes files of a tree of the test's own, which stands in the place of the sources."""
-    monkeypatch.setattr(sources, "SOURCES", tmp_path)
+    folder = tmp_path / "tree"
+    monkeypatch.setattr(sources, "SOURCES", folder)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def change(**changed):
         for name, text in changed.items():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text(text)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
         reached.forget()
-        return tmp_path
+        return folder
 
     change(**TREE)
     yield change
@@ -131,6 +135,29 @@ def test_a_record_stands_while_what_it_ran_does(tree, name, old, new, edited):
     assert TREE[name].count(old) == 1
     tree(**{name: TREE[name].replace(old, new)})
     assert provenance.edited(facts, STEP) == edited
+
+
+def test_what_was_found_is_kept_for_other_processes(tree, monkeypatch):
+    """Files that are damaged are made again, and the latest contents of the sources alone have one."""
+
+    def files():
+        return sorted((tree().parent / f"spectile-digests-{os.getuid()}").iterdir())
+
+    facts = provenance.ran(STEP, [SLICED])
+    (kept,) = files()
+    reached.forget()
+    with monkeypatch.context() as patched:
+        patched.setattr(reached, "find", None)
+        assert provenance.ran(STEP, [SLICED]) == facts
+    for damaged in (b"", b'{"a": 1', b"[1]", b"\xff"):
+        kept.write_bytes(damaged)
+        reached.forget()
+        assert provenance.ran(STEP, [SLICED]) == facts
+    monkeypatch.setattr(reached, "FILES", 3)
+    for number in range(5):
+        tree(**{SLICED: f"int a{number};\n"})
+        provenance.ran(STEP, [SLICED])
+    assert len(files()) == 3
 
 
 def test_processes_that_a_driver_starts_count(tree):

@@ -7,6 +7,9 @@ What lies in a package or module called ``cuda`` is not reached on a CPU.
 
 Python's definitions count as the driver reaches them, for a call may come to each.  Of the sources in CUDA C++ those
 count whose kernels were launched, with what they include: a record says which.
+
+To follow the names takes seconds, and every Snakemake of a run and of its jobs asks: what was found is kept in files of
+this user on this machine, one for each content of all sources.
 """
 
 from __future__ import annotations
@@ -16,11 +19,15 @@ import contextlib
 import functools
 import gc
 import hashlib
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+from spectile.core.atomic_file import atomic_write
 from spectile_study.bench import sources
+from spectile_study.bench.private_folder import private_folder
 from spectile_study.bench.sources import printed, template_of, with_names
 
 #: A module and a name in it; "" stands for what the module does beside defining names.
@@ -313,14 +320,62 @@ def _is_of_a_device(node: Node) -> bool:
     return "cuda" in node[0].split(".")
 
 
+#: Files of this many contents of the sources are kept, the latest.
+FILES = 20
+
+
 @functools.cache
+def _file() -> Path | None:
+    """Return where what is found for these sources is kept, or None where no folder is this user's own."""
+    folder = private_folder("spectile-digests")
+    total = hashlib.sha256()
+    for path in sorted(path for path in sources.SOURCES.rglob("*") if path.suffix in {".py", ".cu", ".cuh"}):
+        content = path.read_bytes()
+        total.update(f"{path.relative_to(sources.SOURCES)} {len(content)} ".encode())
+        total.update(content)
+    return folder / f"{total.hexdigest()}.json" if folder else None
+
+
+def _read(path: Path | None) -> dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError):
+        kept = json.loads(path.read_text()) if path else None
+        if isinstance(kept, dict):
+            return kept
+    return {}
+
+
+def _write(path: Path, kept: Mapping[str, Any]) -> None:
+    with contextlib.suppress(OSError), atomic_write(path) as partial:
+        partial.write_text(json.dumps({**_read(path), **kept}))
+    with contextlib.suppress(OSError):  # another process removes them, too
+        for old in sorted(path.parent.glob("*.json"), key=lambda each: each.stat().st_mtime_ns)[:-FILES]:
+            old.unlink()
+
+
+def _kept(function: Callable[..., Any]) -> Any:
+    """Keep what `function` returns for its arguments and these sources, in this process and for others."""
+
+    @functools.cache
+    def found(*arguments: Any) -> Any:
+        path, key = _file(), json.dumps([function.__name__, *arguments])
+        before = _read(path)
+        if key not in before:
+            before = {key: function(*arguments)}
+            if path:
+                _write(path, before)
+        return before[key]
+
+    return functools.update_wrapper(found, function)
+
+
+@_kept
 def programs(drivers: tuple[str, ...], study: str, backend: str) -> str:
     """Return the sha256 of the programs of all definitions that a case reaches, whatever the names of their files."""
     lines = [_line(node, study if _is_table(node) else "", backend) for node in reached(drivers, study, backend)]
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
-@functools.cache
+@_kept
 def kernels() -> dict[str, str]:
     """Return the sha256 of each CUDA source, by its path below the sources, with all that it may include."""
     files = {path for path in sources.SOURCES.rglob("*.cu*") if path.suffix in {".cu", ".cuh"}}
@@ -350,6 +405,7 @@ def _meant(name: str, source: Path) -> Iterator[Path]:
         yield sources.SOURCES / "spectile/core" / name
 
 
+@_kept
 def may_launch(drivers: tuple[str, ...], study: str, backend: str) -> dict[str, str]:
     """Return the CUDA sources of core and of the systems that a case reaches; of `reached` with these parameters."""
     if backend == "cpu":
@@ -375,7 +431,7 @@ def digest(programs: str, kernels: Mapping[str, str]) -> str:
     return hashlib.sha256(" ".join([programs, *sorted(set(kernels.values()))]).encode()).hexdigest()
 
 
-@functools.cache
+@_kept
 def digest_of_all(drivers: tuple[str, ...], study: str, backend: str) -> str:
     """Return the sha256 of all sources that can change a case's numbers; of `reached` with these parameters."""
     return digest(programs(drivers, study, backend), may_launch(drivers, study, backend))
@@ -383,6 +439,6 @@ def digest_of_all(drivers: tuple[str, ...], study: str, backend: str) -> str:
 
 def forget() -> None:
     """Read the sources anew from now on."""
-    kept = (_paths, _module, find, _definition, _begun, _line, reached, programs, kernels, digest_of_all)
-    for each in (sources.template_of, *kept):
+    here = (_paths, _module, find, _definition, _begun, _line, reached, programs, kernels, may_launch)
+    for each in (sources.template_of, *here, digest_of_all, _file):
         each.cache_clear()
