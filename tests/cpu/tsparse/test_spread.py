@@ -63,7 +63,7 @@ def used(monkeypatch):
     runtime = SimpleNamespace(getDeviceCount=lambda: 4, getDevice=lambda: getattr(current, "number", 0))
     cuda = SimpleNamespace(Device=Device, runtime=runtime, Stream=lambda non_blocking: Stream())
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
-    monkeypatch.setattr(api, "choose_backend", lambda backend, on_gpu: "cpu" if backend == "cpu" else "cuda")
+    monkeypatch.setattr(api, "choose_backend", lambda backend, *_: "cpu" if backend == "cpu" else "cuda")
     monkeypatch.setattr(spread.memory, "free_bytes", lambda: 2**40)
     monkeypatch.setattr(spread.RowProduct, "right_here", lambda self: spread._host_matrix(self._right))
 
