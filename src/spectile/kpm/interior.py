@@ -19,8 +19,9 @@ from spectile.kpm import reference
 from spectile.kpm.checkpoint import PRODUCTS, Run
 from spectile.kpm.density import SpectralDensity
 from spectile.kpm.functions import column_sums, sums_at_once
-from spectile.kpm.iterator import columns_at_once, random_source, room_for_vectors, within_bounds
-from spectile.kpm.moments import check_counts, make_engine, positive_number, whole_number
+from spectile.kpm.iterator import columns_at_once, random_source, room_for_vectors, slices_of, within_bounds
+from spectile.kpm.moments import MAX_BLOCK, check_counts, make_engine, positive_number, whole_number
+from spectile.kpm.operators.protocol import on_host
 from spectile.kpm.reference import seed_of
 from spectile.kpm.types import Array, Engine
 
@@ -334,7 +335,10 @@ class _Filter:
         )
 
     def _diagonalized(self, block: Any, a: float, b: float) -> tuple[Array, Any, Array]:
-        """Return Ritz values, Ritz vectors and their residuals' norms in the space that a block spans."""
+        """Return Ritz values, Ritz vectors and their residuals' norms in the space that a block spans.
+
+        Three arrays like the block exist at once beside it, and a work space of a solver that is one more.
+        """
         xp: Any = self.engine.xp
         basis = xp.linalg.qr(block)[0]
         # Of a (H − b), whose rounding does not grow with the distance of the spectrum from zero.
@@ -342,21 +346,23 @@ class _Filter:
         small = basis.conj().T @ image
         values, turn = xp.linalg.eigh((small + small.conj().T) / 2)
         vectors = basis @ turn
-        residuals = xp.linalg.norm(image @ turn - vectors * values, axis=0)
-        host = (lambda x: x) if xp is np else (lambda x: x.get())
-        levels, errors = (np.asarray(host(each), np.float64) for each in (values, residuals))
+        del basis
+        image = image @ turn
+        residuals = xp.empty(len(values), values.dtype)
+        for some in slices_of(len(values), MAX_BLOCK):
+            residuals[some] = xp.linalg.norm(image[:, some] - vectors[:, some] * values[some], axis=0)
+        levels, errors = (np.asarray(on_host(each), np.float64) for each in (values, residuals))
         return levels / a + b, vectors, errors / a
 
     def _product(self, block: Any, a: float, b: float) -> Any:
         """Return a (H − b) times a block."""
         engine = self.engine
-        width = columns_at_once(engine, 2)
-        pieces = []
-        for first in range(0, block.shape[1], width):
-            recursion: Any = engine.start(engine.xp.array(block[:, first : first + width], order="C", copy=True), a, b)
+        image = engine.xp.empty(block.shape, block.dtype)
+        for some in slices_of(block.shape[1], columns_at_once(engine, 2)):
+            recursion: Any = engine.start(engine.xp.array(block[:, some], order="C", copy=True), a, b)
             recursion.advance(1)
-            pieces.append(engine.xp.array(recursion.vectors(recursion.blocks())))
-        return engine.xp.concatenate(pieces, axis=1)
+            image[:, some] = recursion.vectors(recursion.blocks())
+        return image
 
 
 def _window(ends: Array, count: int) -> Array:

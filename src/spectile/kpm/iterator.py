@@ -516,12 +516,17 @@ def slices_of(count: int, width: int) -> list[slice]:
 
 
 def random_source(engine: Engine, seed: int) -> Callable[[int, int], Any]:
-    """Return ``source(first, stop)``: the random vectors of these numbers, where the engine works."""
+    """Return ``source(first, stop)``: the random vectors of these numbers, made where the engine works."""
 
     def source(first: int, stop: int) -> Any:
-        real = engine.dtype.kind != "c"
-        block = random_phases(seed, engine.num_rows, stop - first, first_vector=first, real=real, dtype=engine.dtype)
-        return engine.xp.asarray(block)
+        if engine.xp is np:
+            real = engine.dtype.kind != "c"
+            return random_phases(seed, engine.num_rows, stop - first, first_vector=first, real=real, dtype=engine.dtype)
+        block = engine.xp.empty((engine.num_rows, stop - first), engine.dtype)
+        for some in slices_of(stop - first, MAX_BLOCK):
+            recursion: Any = engine.random(seed, first + some.start, some.stop - some.start, 1.0, 0.0)
+            block[:, some] = recursion.vectors(recursion.blocks())
+        return block
 
     return source
 

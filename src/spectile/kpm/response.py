@@ -226,7 +226,7 @@ def _correlated(
         given = given * (np.sqrt(engine.num_rows) / engine.xp.sqrt(norms)).astype(norms.dtype)
         num_vectors, seed = given.shape[1], -1
     require_host_free(3 * 16 * num_vectors * num_moments**2, "the moments of all vectors")
-    start = _random(engine, seed) if given is None else lambda first, stop: given[:, first:stop]
+    start = random_source(engine, seed) if given is None else lambda first, stop: given[:, first:stop]
     one = Observable(operators[0], engine, "A")
     two = one if operators[1] is operators[0] else Observable(operators[1], engine, "B")
 
@@ -364,18 +364,6 @@ class _Expansion:
                     one[rows, columns] = on_host(product)
             right.finish()
         left.finish()
-
-
-def _random(engine: Engine, seed: int) -> Callable[[int, int], Any]:
-    """Return ``source(first, stop)``: the random vectors of these numbers, made where the engine works."""
-    if engine.xp is np:
-        return random_source(engine, seed)
-
-    def source(first: int, stop: int) -> Any:
-        recursion: Any = engine.random(seed, first, stop - first, 1.0, 0.0)
-        return recursion.vectors(recursion.blocks())
-
-    return source
 
 
 def _keep(kept: Any, place: int, block: Any, *, conjugated: bool = False) -> None:
