@@ -203,14 +203,14 @@ def test_two_operators_on_two_streams_at_a_time():
     operators = [BoxedOperator(matrix, 63) for matrix in matrices]
     expected = [StoredRecursion(op, A, B, op.random_block(SEED, 0, 32)).advance(20) for op in operators]
     cupy.cuda.Device().synchronize()
-    streams, etas = [cupy.cuda.Stream(non_blocking=True) for _ in operators], []
+    streams, recursions = [cupy.cuda.Stream(non_blocking=True) for _ in operators], []
     for stream, operator in zip(streams, operators, strict=True):
         with stream:
-            recursion = StoredRecursion(operator, A, B, operator.random_block(SEED, 0, 32))
-            etas.append(recursion.enqueue(20))
-    cupy.cuda.Device().synchronize()
-    for found, one in zip(etas, expected, strict=True):
-        np.testing.assert_array_equal(found.get().reshape(40, 32), one)
+            recursions.append(StoredRecursion(operator, A, B, operator.random_block(SEED, 0, 32)))
+            recursions[-1].enqueue(20)
+    for stream, recursion, one in zip(streams, recursions, expected, strict=True):
+        with stream:
+            np.testing.assert_array_equal(recursion.collect(), one)
 
 
 @needs_boxes

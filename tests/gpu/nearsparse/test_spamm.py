@@ -268,7 +268,7 @@ def test_valid_set_is_monotone_in_tau() -> None:
 @pytest.mark.parametrize("rtol", [1e-1, 1e-2, 1e-4])
 def test_rtol_is_kept(precision: str, rtol: float) -> None:
     a, b = _random(384, 448, DTYPES[precision]), _random(448, 416, DTYPES[precision])
-    result = spamm(a, b, rtol=rtol, precision=precision, backend="cuda")
+    result = spamm(a, b, rtol=rtol, precision=precision, method="spamm", backend="cuda")
     exact = a.astype("f8") @ b.astype("f8")
     scale = np.linalg.norm(a.astype("f8")) * np.linalg.norm(b.astype("f8"))
     assert np.linalg.norm(result.c - exact) <= result.error_bound <= rtol * scale * (1 + 1e-9)
