@@ -94,12 +94,15 @@ def norm_map(x: Any, block: int = 32, shift: int = 0) -> Any:
     rows, parts = norms.shape[0], parts_of(x)
     x = without_read_only(real_view(x))
 
+    threads = blas_threads() if norms.size > SERIAL_NORMS else 1
+    height = STRIP if threads > 1 else max(1, rows)
+
     def strip(first: int) -> None:
-        last = min(first + STRIP, rows)
+        last = min(first + height, rows)
         _sum_squares(x, block, parts * block, first, last, norms)
         _take_roots(x, block, parts * block, first, last, norms, *_SAFE_SQUARES, shift)
 
-    each(range(0, rows, STRIP), blas_threads() if norms.size > SERIAL_NORMS else 1, strip)
+    each(range(0, rows, height), threads, strip)
     return norms
 
 
