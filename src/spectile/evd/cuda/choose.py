@@ -57,8 +57,8 @@ class Tuning:
 _H200 = Tuning(
     vendor_values=dict.fromkeys(SCALARS, 0),
     vendor_vectors=dict.fromkeys(SCALARS, 0),
-    direct_values=1400,
-    direct_vectors=1600,
+    direct_values=1800,
+    direct_vectors=2048,
     wide_band_values=13_000,
     wide_band_vectors=12_000,
     block=512,
