@@ -15,6 +15,8 @@ from spectile.kpm import (
     evolve,
     filter_diagonalize,
     greens_function,
+    kpm_dos,
+    ldos,
 )
 from spectile.kpm.checkpoint import Run
 from spectile.kpm.operators.lattices import anderson, graphene
@@ -45,6 +47,10 @@ CALLS = {
         ).correlator.moments
     ),
     "filter_diagonalize": lambda **o: filter_diagonalize(REAL, (5.0, 6.0), rng=2, backend="cuda", **o).eigenvalues,
+    "ldos": lambda **o: ldos(REAL, range(5), 300, backend="cuda", **o).moments,
+    "ldos of the stencil": lambda **o: ldos(STENCIL, range(5), 300, backend="cuda", **o).moments,
+    "ldos of an operator": lambda **o: ldos(REAL, range(5), 150, operator=abs(REAL), backend="cuda", **o).moments,
+    "kpm_dos of vectors": lambda **o: kpm_dos(REAL, 300, vectors=STATES, mean=False, backend="cuda", **o).moments,
 }
 
 
