@@ -15,11 +15,12 @@ from spectile.core.options import number, word
 from spectile.density.factor import refined
 from spectile.density.functions import fermi
 from spectile.density.maps import METHODS
-from spectile.density.operands import in_tiles, positive, within_range
+from spectile.density.operands import hermitian_operand, in_tiles, positive, within_range
 from spectile.density.projector import Unresolved, ends_at, projector
 from spectile.density.purify import planned_to
 from spectile.density.result import DensityMatrix
 from spectile.tiles import Error, TileMatrix
+from spectile.tiles.grid import GridMatrix, in_lists
 from spectile.tiles.types import SLACK
 
 _LOGGER = logging.getLogger("spectile.density")
@@ -115,7 +116,7 @@ def density_matrix(
 class _Asked(NamedTuple):
     """A call, its options read."""
 
-    h: TileMatrix
+    h: TileMatrix | GridMatrix
     electrons: float | None
     mu: float | None
     error: float
@@ -125,10 +126,9 @@ class _Asked(NamedTuple):
 
     def told(self) -> str:
         """Return what is computed and where."""
-        n, grid = self.h.shape[0], self.h.layout.grid[0]
+        n, grid = self.h.shape[0], len(self.h.rows) - 1
         place = "the host" if isinstance(self.h.data, np.ndarray) else f"GPU {self.h.data.device.id}"
-        stored = int((1 + self.h.layout.mirrored).sum())
-        return f"{self.method}, n = {n}, {stored} of {grid * grid} tiles, on {place}"
+        return f"{self.method}, n = {n}, {round(self.h.fill * grid * grid)} of {grid * grid} tiles, on {place}"
 
 
 def _asked(
@@ -142,7 +142,7 @@ def _asked(
         raise ValueError("pass the number of electrons of one spin, or a chemical potential mu, and not both")
     if start is not None and not isinstance(start, DensityMatrix):
         raise TypeError(f"start is a {type(start).__name__}: pass what density_matrix returned")
-    h = within_range("f", in_tiles("f", f, block, permutation, hermitian=True))
+    h = within_range("f", hermitian_operand("f", f, block, permutation))
     n = h.shape[0]
     if electrons is not None and not 0 <= electrons <= n:
         raise ValueError(f"electrons is {electrons:g}, and the basis has room for 0 to {n} of one spin")
@@ -160,6 +160,7 @@ def _found(asked: _Asked, s: Any) -> DensityMatrix:
     h, electrons, mu, error, beta, method, start = asked
     if s is None:
         return _orthogonal(h, electrons, mu, error, beta, method, start)
+    h = in_lists(h)
     overlap = within_range("s", in_tiles("s", s, np.diff(h.rows), h.permutation, hermitian=True))
     guess = None if start is None else start.factor
     # A factor of another type would make P of that type.
@@ -278,14 +279,14 @@ def _of_pencil(found: DensityMatrix, h: TileMatrix, r: float) -> DensityMatrix:
     )  # fmt: skip
 
 
-def _alike(x: TileMatrix, y: TileMatrix) -> bool:
+def _alike(x: TileMatrix, y: TileMatrix | GridMatrix) -> bool:
     """Return whether two matrices have the same rows in the same tiles, on one machine."""
     first, second = (np.arange(z.shape[0]) if z.permutation is None else z.permutation for z in (x, y))
     return np.array_equal(x.rows, y.rows) and np.array_equal(first, second) and type(x.data) is type(y.data)
 
 
 def _orthogonal(
-    h: TileMatrix,
+    h: TileMatrix | GridMatrix,
     electrons: float | None,
     mu: float | None,
     error: float,
@@ -296,7 +297,7 @@ def _orthogonal(
 ) -> DensityMatrix:
     """Return the density matrix without an overlap."""
     if beta is not None:
-        return _thermal(h, electrons, mu, error, beta)
+        return _thermal(in_lists(h), electrons, mu, error, beta)
     guess = None if start is None or start.homo is None or start.lumo is None else (start.homo[1], start.lumo[0])
     return projector(h, -1 if electrons is None else int(electrons), mu, error, method, asked, guess)
 

@@ -31,7 +31,9 @@ MOST_DEGREES, _CLOSE = 3, 1.5
 _DOT = 1e-9
 
 
-def turned_by(h: TileMatrix, m: TileMatrix, r: TileMatrix, degrees: int, gap: float, width: float) -> float:
+def turned_by(
+    h: TileMatrix, m: TileMatrix, r: TileMatrix, degrees: int, gap: float, width: float, enough: float = 0.0
+) -> float:  # fmt: skip
     """Return a bound of ``||(I - P) Q||_F``.
 
     Parameters
@@ -44,17 +46,23 @@ def turned_by(h: TileMatrix, m: TileMatrix, r: TileMatrix, degrees: int, gap: fl
         Of z, at most.
     gap, width : float
         What the eigenvalues of L are at least, and at most.
+    enough : float
+        No higher degree is tried for a bound of less.
     """
     powers, offs = [r._with(error=EXACT)], [r.error.fro]
     best = (r.norm() + r.error.fro) / gap * SLACK
     h, m = h.whole(), m.whole()
+    gram = np.array([[float(np.real(r.dot(r)))]])
     for degree in range(1, degrees + 1):
+        if best <= enough:
+            break
         last, norm = powers[-1], powers[-1].norm()
         fine = 0.01 * norm * math.sqrt(gap * width)
-        made = h._times(last, fine) - last._times(m, fine)
+        made = h._times(last, fine, plus=last._times(m, fine, scale=-1.0), weight=1.0)
         powers.append(made._with(error=EXACT))
         offs.append(made.error.fro)
-        gram = np.array([[float(np.real(x.dot(y))) for y in powers] for x in powers])
+        new = [float(np.real(powers[-1].dot(x))) for x in powers]
+        gram = np.block([[gram, np.array(new[:-1])[:, None]], [np.array(new)]])
         z, least = _polynomial(gram, gap, degree)
         if z is None:
             break

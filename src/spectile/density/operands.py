@@ -3,14 +3,44 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from spectile.core.arrays import on_device, to_device
 from spectile.core.options import number
 from spectile.tiles import TileMatrix
+from spectile.tiles.grid import GridMatrix
 from spectile.tiles.layout import offsets
-from spectile.tiles.types import SLACK, roundoff
+from spectile.tiles.types import DTYPES, roundoff
+
+Tiles = TypeVar("Tiles", bound=TileMatrix | GridMatrix)
+
+
+def hermitian_operand(name: str, given: Any, block: Any, permutation: Any) -> TileMatrix | GridMatrix:
+    """Return the Hermitian part of a matrix as `in_tiles` does, a dense one on a GPU with room for every tile."""
+    if isinstance(given, TileMatrix) or hasattr(given, "tocoo") or not on_device(given):
+        return in_tiles(name, given, block, permutation, hermitian=True)
+    import cupy
+
+    a, _ = to_device(given, name)
+    if a.ndim != 2 or len(set(a.shape)) != 1 or a.dtype.name not in DTYPES:
+        return in_tiles(name, given, block, permutation, hermitian=True)
+    try:
+        sizes = np.diff(offsets("block", a.shape[0], block))
+        made = GridMatrix.of_dense(cupy.ascontiguousarray(a), sizes, permutation)
+        if made is not None:
+            _refuse_skew(made[1], made[0])
+            return made[0]
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    return in_tiles(name, given, block, permutation, hermitian=True)
+
+
+def _refuse_skew(norm: float, x: TileMatrix | GridMatrix) -> None:
+    """Raise where half the difference from the transpose is more than rounding may leave."""
+    if norm > 100 * x.shape[0] * roundoff(x.dtype) * x.norm():
+        raise ValueError(f"is not Hermitian, the half difference from its transpose has norm {norm:.3g}: correct it")
 
 
 def in_tiles(name: str, given: Any, block: Any, permutation: Any = None, hermitian: bool = False) -> TileMatrix:
@@ -35,9 +65,7 @@ def in_tiles(name: str, given: Any, block: Any, permutation: Any = None, hermiti
         if whole.shape[0] != whole.shape[1]:
             raise ValueError(f"has shape {whole.shape}: pass a square matrix")
         skew = 0.5 * (whole - whole.H)
-        off = (skew.norm() + skew.error.fro) * SLACK
-        if skew.norm() > 100 * whole.shape[0] * roundoff(whole.dtype) * whole.norm():
-            raise ValueError(f"is not Hermitian, the half difference from its transpose has norm {off:.3g}: correct it")
+        _refuse_skew(skew.norm(), whole)
         # What rounding left of a Fock matrix that was summed in two orders is part of its error.
         return whole.hermitian_part()
     except ValueError as error:
@@ -51,7 +79,7 @@ def hermitian(name: str, given: Any) -> TileMatrix:
     return in_tiles(name, given, None, hermitian=True)
 
 
-def within_range(name: str, x: TileMatrix, *, small: bool = True) -> TileMatrix:
+def within_range(name: str, x: Tiles, *, small: bool = True) -> Tiles:
     """Return a matrix whose squares its dtype holds, or raise; those of a `small` one may be lost."""
     held, norm = np.finfo(x.dtype), x.norm()
     least, most = math.sqrt(float(held.tiny) / float(held.eps)), math.sqrt(float(held.max) * float(held.eps))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import logging
 import math
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -13,15 +15,22 @@ from spectile.density.moments import MOST_DEGREES, turned_by
 from spectile.density.purify import Pass, budgets, exact, purify
 from spectile.density.result import DensityMatrix
 from spectile.tiles import TileMatrix
+from spectile.tiles.grid import GridMatrix, in_lists, on_grid
 from spectile.tiles.types import EXACT, SLACK, Error, roundoff
 
 _LOGGER = logging.getLogger("spectile.density")
-#: What a step of the passes that look for the gap may be off by in the spectral norm, one after the other.
-_LOOKS = (1e-3, 1e-6, 1e-10)
+#: What the first step of the passes that look for the gap may be off by in the spectral norm, one after the other; by
+#: how much more each later one, since the gap opens, and at most.
+_LOOKS, _OPENS, _WIDEST = (3e-4, 1e-6, 1e-10), 1.25, 3e-3
+#: Idempotency of their last iterate, in the spectral norm.
+_SEEN = 0.05
 #: Passes with a budget; each tightens it by what the certificate of the last one was off by.
 _PASSES = 4
 #: The a-priori bound is about so many times the true error: the first budget makes use of it.
 _PESSIMISM = 15.0
+#: What the products of the certificate may be off by, as shares of the error: those of which Q is made, relative to the
+#: gap in the unit of the width, and those of its residual, relative to the gap.
+_FINE, _CLOSE = 0.02, 0.005
 #: Budget of all steps together that leaves no doubt which subspace was found.
 _LARGEST = 0.3
 
@@ -31,20 +40,21 @@ class Unresolved(ValueError):
 
 
 def projector(
-    h: TileMatrix, occupied: int, mu: float | None, error: float, method: str, asked: float | None = None,
-    guess: tuple[float, float] | None = None,
+    given: TileMatrix | GridMatrix, occupied: int, mu: float | None, error: float, method: str,
+    asked: float | None = None, guess: tuple[float, float] | None = None,
 ) -> DensityMatrix:  # fmt: skip
     """Return the projector on the lowest eigenvectors of F, so many or, with `occupied` below 0, those below `mu`.
 
     `asked` is the error that the caller was asked for, where `error` is a share of it; `guess` is about HOMO and LUMO.
     """
     asked = error if asked is None else asked
+    h: Any = on_grid(given)
     low, high = h.eigenvalue_bounds()
     n = h.shape[0]
     if mu is not None and not low < mu < high:
         occupied = n if mu >= high else 0
     if occupied in (0, n):
-        return _trivial(h, occupied, low, high)
+        return _trivial(in_lists(given), occupied, low, high)
     width = (high - low) * SLACK
     if width == 0:
         raise _no_gap(0.0)
@@ -64,26 +74,35 @@ def projector(
 
     wanted, reached = min(_PESSIMISM * error, _LARGEST), math.inf
     plan = None if guess is None else _guessed(x0, (high - guess[0]) / width, (high - guess[1]) / width)
-    if plan is not None:
-        with contextlib.suppress(ValueError):  # what a bad guess cannot resolve may have a gap all the same
-            found = trial(plan, wanted, False)[1]
-            if found.error <= error:
-                return found
-    seen = _look(x0, occupied, image, width)
+    # What a bad guess cannot resolve may have a gap all the same.
+    seen, known = _look(x0, occupied, image, width) if plan is None else (plan, False)
     for _ in range(_PASSES):
-        last, found = trial(seen, wanted, True)
+        try:
+            last, found = trial(seen, wanted, known)
+            certain = math.isfinite(found.error)
+        except ValueError:
+            if known:
+                raise
+            certain = False
+        if not (certain or known):
+            seen, known = _look(x0, occupied, image, width, certain=True)
+            continue
         if found.error <= error:
-            return found
+            return _in_tiles(found)
         reached = min(reached, found.error)
         # Rounding alone: what the squares and sums of a step may be off by, whatever is kept.
         if wanted < 40 * roundoff(h.dtype) * math.sqrt(n):
             break
-        certain = math.isfinite(found.error)
         wanted *= min(0.3, 0.5 * error / found.error) if certain else 0.03
-        seen = last if certain else seen
+        seen, known = (last, True) if certain else (seen, known)
     enough = 2 * reached * (asked / error)
     advice = f"ask for {enough:.2g} or more" if reached < math.inf else "ask for more, or use float64"
     raise Unresolved(f"error = {asked} is below what can be guaranteed in {h.dtype} with this gap and input: {advice}")
+
+
+def _in_tiles(found: DensityMatrix) -> DensityMatrix:
+    """Return the result with P as a tile matrix."""
+    return dataclasses.replace(found, matrix=in_lists(found.matrix))
 
 
 def ends_at(error: float, gap: float) -> float:
@@ -94,18 +113,27 @@ def ends_at(error: float, gap: float) -> float:
     return min(1e-2, math.sqrt(error * gap) / 10)
 
 
-def _look(x0: TileMatrix, occupied: int, image: float, width: float) -> Pass:
-    """Return a pass that shows HOMO and LUMO, as coarse as it can be."""
+def _look(
+    x0: TileMatrix, occupied: int, image: float, width: float, certain: bool = False
+) -> tuple[Pass, bool]:  # fmt: skip
+    """Return a pass that shows HOMO and LUMO, as coarse as it can be, and whether they are known or likely."""
     resolved = 0.0
     for size in _LOOKS:
         most = 30 + 2 * math.ceil(math.log2(1 / size))  # enough for a gap that can be told from such errors
-        seen = purify(x0, occupied, image, 1e-2, lambda _, size=size: size, "spectral", most=most)  # type: ignore[misc]
-        if seen.ended and min(seen.gaps(), default=1.0) > 4 * size and seen.homo[0] > seen.lumo[1]:
-            trace = seen.x.trace()
-            if occupied < 0 or round(trace) == occupied:
-                return seen
+        seen = purify(x0, occupied, image, _SEEN, partial(_looks, size), "spectral", most=most)
+        if seen.ended:
+            if min(seen.gaps(), default=1.0) > 4 * size and seen.homo[0] > seen.lumo[1]:
+                return seen, True
+            likely = None if certain else _guessed(x0, *seen.likely())
+            if likely is not None:
+                return likely, False
         resolved = max([size, *(error.spectral for error in seen.errors)])  # rounding may be the larger part
     raise _no_gap(2e3 * resolved * width)
+
+
+def _looks(size: float, number: int) -> float:
+    """Return what a step of a pass that looks for the gap may be off by."""
+    return min(size * _OPENS**number, max(size, _WIDEST))
 
 
 def _guessed(x0: TileMatrix, h: float, l_: float) -> Pass | None:
@@ -137,21 +165,21 @@ def _certified(
         raise Unresolved(str(_no_gap(gap + 2 * slip)))
     shifted = exact(stored.shifted(-centre))
     size = max(high - centre, centre - low) * SLACK
-    fine = 0.02 * error * min(1.0, gap / size)
+    fine = _FINE * error * min(1.0, gap / size)
     square = x._times(x, fine, half="square")
-    cube = x._times(square, fine, half="upper")
-    q = exact((3 * square - 2 * cube).truncate(fine))
-    z = q._times(q, fine, half="square") - q
+    cubic = x._times(square, fine, half="upper", scale=-2.0, plus=square, weight=3.0)
+    q = exact(cubic.truncate(fine))
+    z = q._times(q, fine, half="square", plus=q, weight=-1.0)
     off = (z.norm() + z.error.fro) * SLACK
     d_q = distance(off)
-    close = 0.005 * gap * min(error, last.angle("fro"))
+    close = _CLOSE * gap * min(error, last.angle("fro"))
     g = shifted._times(q, close)
     # What takes the place of Q F Q: of Hermitian matrices whichever is stored, so that its own error does no harm.
-    deep = (q._times(g, close, half="upper") + gap / 2 * q).shifted(-gap / 2)
-    residual = g - q._times(exact(deep), close)
+    deep = q._times(g, close, half="upper", plus=q, weight=gap / 2, shift=-gap / 2)
+    residual = q._times(exact(deep), close, scale=-1.0, plus=g, weight=1.0)
     # q's own projector against that of the last iterate: eigenvalues of f(x) are this close to 0 and 1.
-    eta = distance((x - square).norm() + square.error.fro)
-    turned = (3 * square - 2 * cube).error.spectral + 2 * fine
+    eta = distance(last.idempotency)
+    turned = cubic.error.spectral + 2 * fine
     apart = 1 - 2 * (3 * eta**2 + 2 * eta**3)
     s = last.angle() + (turned / (apart - turned) if apart > 2 * turned else math.inf)
     trace, count = q.trace(), occupied
@@ -164,15 +192,16 @@ def _certified(
     # By how much the eigenvalues of what is stored may lie above those of Q F Q, Q a projector.
     above = size * d_q * (2 + d_q) + gap / 2 * d_q + deep.error.spectral
     sine = math.inf
+    moved = math.sqrt(2) * h.error.fro / (gap - slip) if h.error.fro else 0.0
+    enough = (error / SLACK - d_q - moved) * (1 - d_q) / math.sqrt(2) / SLACK**2
     for degrees in (0, 0, 0, MOST_DEGREES):
         room = gap - (high - homo_up) * s * s - above
         if room <= 0:
             return _uncertain(q)
-        found = turned_by(shifted, exact(deep), residual, degrees, room, high - low + above)
+        found = turned_by(shifted, exact(deep), residual, degrees, room, high - low + above, enough)
         sine = min(sine, found / (1 - d_q) * SLACK)
         s = min(s, sine)
     projector = math.sqrt(2) * sine
-    moved = math.sqrt(2) * h.error.fro / (gap - slip) if h.error.fro else 0.0
     bound = (projector + d_q + moved) * SLACK
     # tr (F - c) (3 Q^2 - 2 Q^3), whose error is of second order in the idempotency of Q.
     energy = shifted.dot(q) + shifted.dot(z) - 2 * float(np.real(g.dot(z.whole())))

@@ -17,17 +17,20 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from spectile.density.maps import DOWN, UP, Polynomial, distance, planned
 from spectile.density.result import Step
 from spectile.tiles import Error, TileMatrix
+from spectile.tiles.matrix import Apart
 from spectile.tiles.types import EXACT, SLACK
 
 _LOGGER = logging.getLogger("spectile.density")
 #: Steps after which a gap would have opened, however small: two double it at least, and there are 53 bits.
 MOST_STEPS = 120
+#: Share of the bounds of the steps' errors that their sum is likely to have.
+_TOGETHER = 0.05
 NormName = Literal["fro", "spectral"]
 
 
@@ -47,6 +50,8 @@ class Pass:
         Intervals of the images in X0 of the last occupied and the first empty eigenvalue: 1 is the lowest energy.
     ended : bool
         Whether X is as idempotent as was wanted, or as the errors of the steps allow.
+    idempotency : float
+        ``||X - X^2||_F`` of the last iterate, at most.
     """
 
     x: TileMatrix
@@ -61,6 +66,7 @@ class Pass:
     homo: tuple[float, float] = (0.0, 1.0)
     lumo: tuple[float, float] = (0.0, 1.0)
     ended: bool = False
+    idempotency: float = math.inf
 
     def know(self, other: Pass) -> None:
         """Narrow the intervals by those of another pass from the same X0, if both found the same gap.
@@ -89,6 +95,15 @@ class Pass:
                 return math.inf
             total += (error.fro if norm == "fro" else error.spectral) / (gap - error.spectral)
         return total * SLACK
+
+    def likely(self) -> tuple[float, float]:
+        """Return what the images of HOMO and LUMO in X0 are about, from inside of the gap.
+
+        Errors of steps turn to all sides: together they come to a small part of what each may come to alone.
+        """
+        about = replace(self, errors=[error.times(_TOGETHER) for error in self.errors])
+        _reveal(about)
+        return about.homo[0], about.lumo[1]
 
     def history(self) -> list[Step]:
         """Return the steps for the result."""
@@ -119,7 +134,7 @@ def purify(
     mu : float
         The chemical potential's image in X0.
     ends_at : float
-        Idempotency that is wanted, in the Frobenius norm.
+        Idempotency that is wanted, in that norm.
     budget : callable
         ``budget(number)`` is what a step may be off by.
     norm : {"fro", "spectral"}
@@ -133,40 +148,41 @@ def purify(
     n = x0.shape[0]
     for number in range(most):
         x, (low, high) = done.x, done.ranges[-1]
-        polynomial = next(polynomials) if polynomials else None
-        allowed = budget(number)
-        square = x._times(x, allowed / 2 / _weight(polynomial), norm, "square")
-        rest = x - square
         trace, squares = x.trace(), x.norm() ** 2
-        v = (rest.norm() + rest.error.fro) * SLACK
+        if polynomials:
+            polynomial = next(polynomials)
+        elif occupied < 0:
+            polynomial = DOWN if mu > 0.5 else UP
+        else:
+            polynomial = DOWN if abs(squares - occupied) < abs(2 * trace - squares - occupied) else UP
+        allowed = budget(number)
+        made, apart = _step(polynomial, x, (low, high), allowed, norm)
         outside = max(-low, high - 1, 0.0)
         w = (abs(trace - squares) + 2e-12 * squares + 2 * n * outside * (1 + outside)) * SLACK
-        least = max(0.0, rest.norm() / SLACK - rest.error.fro) ** 2 / w if w > 0 else 0.0
-        done.idempotencies.append(v)
-        done.most.append(min(v, (rest.norm("spectral") + rest.error.spectral) * SLACK))
+        least = apart.least**2 / w if w > 0 else 0.0
+        done.idempotencies.append(apart.fro)
+        done.most.append(min(apart.fro, apart.spectral))
         done.least.append(least if least > 2 * outside else 0.0)
         # Or as idempotent as what the last step was off by allows.
-        if v <= ends_at or (done.errors and v <= 2 * done.errors[-1].fro):
+        spectral = norm == "spectral"
+        reached = done.most[-1] if spectral else apart.fro
+        if spectral and not _told_apart(done.most[-1], trace, squares, occupied, mu):
+            reached = math.inf
+        if reached <= ends_at or (done.errors and reached <= 2 * done.errors[-1][spectral]):
             done.ended = True
             break
         if number == most - 1:  # it was looked at, and makes no step
             break
-        if polynomial is None and occupied < 0:
-            polynomial = DOWN if mu > 0.5 else UP
-        elif polynomial is None:
-            polynomial = DOWN if abs(squares - occupied) < abs(2 * trace - squares - occupied) else UP
-        whole, products = _of_square(polynomial, x, square, (low, high), allowed / 4, norm)
-        made = whole.truncate(allowed / 4, norm)
         low, high = polynomial.image(low, high)
         mu = polynomial(mu)
         done.polynomials.append(polynomial)
         done.errors.append(made.error)
         done.fills.append(made.fill)
-        done.products.append(products)
+        done.products.append(made.products)
         done.ranges.append((low - made.error.spectral, high + made.error.spectral))
         done.x = exact(made)
     _reveal(done)
-    done.idempotencies.pop()  # the last iterate makes no step
+    done.idempotency = done.idempotencies.pop()  # the last iterate makes no step
     if _LOGGER.isEnabledFor(logging.DEBUG):
         for number, step in enumerate(done.history()):
             _LOGGER.debug(
@@ -176,24 +192,35 @@ def purify(
     return done
 
 
-def _weight(polynomial: Polynomial | None) -> float:
-    """Return about how many times the error of the square reaches the polynomial."""
-    return sum(map(abs, polynomial.coefficients[2:])) if polynomial else 1.0
+def _told_apart(most: float, trace: float, squares: float, occupied: int, mu: float) -> bool:
+    """Return whether the eigenvalues near 1 are likely those that should be there, of an X that is nearly idempotent.
+
+    What eigenvalues lack of 0 and 1 comes to the trace of X - X^2.
+    """
+    if occupied >= 0:
+        return abs(trace - occupied) <= 0.5 + 1.2 * abs(trace - squares)
+    return distance(most) < mu < 1 - distance(most)
 
 
-def _of_square(
-    polynomial: Polynomial, x: TileMatrix, square: TileMatrix, ends: tuple[float, float], allowed: float, norm: NormName
-) -> tuple[TileMatrix, int]:
-    """Return a polynomial of X by its square, and the products of tiles that both took."""
+def _step(
+    polynomial: Polynomial, x: TileMatrix, ends: tuple[float, float], allowed: float, norm: NormName
+) -> tuple[TileMatrix, Apart]:
+    """Return a polynomial of X, and how far X is from its square."""
     c = polynomial.coefficients
-    low = (c[1] * x).shifted(c[0]) if c[0] else c[1] * x if c[1] else None
     if polynomial.products == 1:
-        high = square if c[2] == 1 else c[2] * square
-        return high if low is None else low + high, square.products
+        return x._second_degree((*c, 0.0, 0.0)[:3], allowed, norm)
+    square = x._times(x, allowed / 2 / sum(map(abs, c[2:])), norm, "square")
+    rest = x - square
+    apart = Apart(
+        (rest.norm() + rest.error.fro) * SLACK,
+        max(0.0, rest.norm() / SLACK - rest.error.fro),
+        (rest.norm("spectral") + rest.error.spectral) * SLACK,
+    )
+    low = (c[1] * x).shifted(c[0]) if c[0] else c[1] * x if c[1] else None
     s = exact(square)
     inner = c[3] * x
     inner = (inner + c[4] * s if len(c) > 4 else inner).shifted(c[2])
-    product = s._times(exact(inner), allowed, norm, "upper")
+    product = s._times(exact(inner), allowed / 4, norm, "upper")
     # What the square is off by reaches it through both factors, of which bounds are known by the eigenvalues of X.
     largest = max(map(abs, Polynomial(c[2:]).image(*ends))) + (abs(c[4]) if len(c) > 4 else 0.0) * (
         max(map(abs, ends)) ** 2 + square.error.spectral
@@ -202,7 +229,9 @@ def _of_square(
     both = math.sqrt(2) * lost.fro * SLACK  # one half is computed, and counts twice in squares
     products = square.products + product.products
     product = product._with(error=product.error + Error.of(both, both))
-    return product if low is None else low + product, products
+    made = (product if low is None else low + product).truncate(allowed / 4, norm)
+    made.products = products
+    return made, apart
 
 
 def _reveal(done: Pass) -> None:

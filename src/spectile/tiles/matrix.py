@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,22 @@ from spectile.tiles.layout import Layout, entries, gather, offsets
 from spectile.tiles.types import DTYPES, EXACT, SLACK, Error, roundoff, underflow
 
 NormName = Literal["fro", "spectral"]
+
+
+class Apart(NamedTuple):
+    """How far X is from X squared.
+
+    Attributes
+    ----------
+    fro, least : float
+        Frobenius norm of the difference, at most and at least.
+    spectral : float
+        Spectral norm, at most.
+    """
+
+    fro: float
+    least: float
+    spectral: float
 
 
 class TileMatrix:
@@ -123,8 +139,8 @@ class TileMatrix:
             raise ValueError(f"a has {a.ndim} dimensions: pass a matrix")
         a = a.astype(_dtype("a", a.dtype), copy=False)
         xp = _module(a)
-        rows, columns = _partitions(a.shape, rows, columns, hermitian)
-        order = _permutation(permutation, a.shape)
+        rows, columns = partitions(a.shape, rows, columns, hermitian)
+        order = checked_permutation(permutation, a.shape)
         if hermitian and not bool((a == a.conj().T).all()):
             largest = float(xp.abs(a - a.conj().T).max())
             raise ValueError(
@@ -182,8 +198,8 @@ class TileMatrix:
             raise TypeError(f"a is a {type(a).__name__}, no sparse matrix: use from_dense")
         refuse_malformed("a", a)
         dtype = _dtype("a", a.dtype)
-        rows, columns = _partitions(a.shape, rows, columns, hermitian)
-        order = _permutation(permutation, a.shape)
+        rows, columns = partitions(a.shape, rows, columns, hermitian)
+        order = checked_permutation(permutation, a.shape)
         # Sums of entries at one place are left to SciPy, in the dtype of the result.
         a = a.tocsr().astype(dtype)
         if not a.has_canonical_format:
@@ -242,8 +258,8 @@ class TileMatrix:
         rows = offsets("rows", int(np.sum(rows)), rows)
         columns = rows if columns is None else offsets("columns", int(np.sum(columns)), columns)
         shape = int(rows[-1]), int(columns[-1])
-        _partitions(shape, np.diff(rows), np.diff(columns), hermitian)
-        order = _permutation(permutation, shape)
+        partitions(shape, np.diff(rows), np.diff(columns), hermitian)
+        order = checked_permutation(permutation, shape)
         pairs = np.array(sorted(pattern), np.int64).reshape(-1, 2)
         grid = len(rows) - 1, len(columns) - 1
         if (pairs < 0).any() or (pairs >= grid).any():
@@ -887,12 +903,43 @@ class TileMatrix:
         made.error = own + (_mirrored(carried) if half == "upper" else carried)
         return made
 
-    def _times(self, other: TileMatrix, atol: float, norm: NormName = "fro", half: str | None = None) -> TileMatrix:
-        """Return a product within an error or, where that is below rounding, within what rounding allows.
+    def _times(
+        self, other: TileMatrix, atol: float, norm: NormName = "fro", half: str | None = None, *, scale: float = 1.0,
+        plus: TileMatrix | None = None, weight: float = 0.0, shift: float = 0.0,
+    ) -> TileMatrix:  # fmt: skip
+        """Return ``scale * self @ other + weight * plus + shift``, of all of which what is left out is within an error.
 
-        `half` is "square" for the square of a Hermitian matrix and "upper" for another product that is Hermitian.
+        Where that is below rounding, within what rounding allows.  `half` is "square" for the square of a Hermitian
+        matrix and "upper" for another product that is Hermitian.
         """
-        return self._multiply(other, atol, None, norm, half, strict=False)
+        made = self._multiply(other, atol / abs(scale), None, norm, half, strict=False)
+        products = made.products
+        made = made if scale == 1 else scale * made
+        if plus is not None:
+            made = made + (plus if weight == 1 else weight * plus)
+        made = made.shifted(shift) if shift else made
+        made.products = products
+        return made
+
+    def _second_degree(
+        self, coefficients: tuple[float, ...], allowed: float, norm: NormName
+    ) -> tuple[TileMatrix, Apart]:  # fmt: skip
+        """Return ``c + b X + a X^2`` within an error, tiles left out of the square and of the sum, and X - X^2."""
+        constant, linear, quadratic = coefficients
+        square = self._times(self, allowed / 2 / abs(quadratic), norm, "square")
+        rest = self - square
+        apart = Apart(
+            (rest.norm() + rest.error.fro) * SLACK,
+            max(0.0, rest.norm() / SLACK - rest.error.fro),
+            (rest.norm("spectral") + rest.error.spectral) * SLACK,
+        )
+        made = square if quadratic == 1 else quadratic * square
+        if linear or constant:
+            low = (linear * self).shifted(constant) if constant else linear * self
+            made = low + made
+        made = made.truncate(allowed / 4, norm)
+        made.products = square.products
+        return made, apart
 
     def _carried(self, other: TileMatrix) -> Error:
         """Return the error of the product of two matrices by their own errors."""
@@ -1032,7 +1079,8 @@ def _dtype(name: str, dtype: Any) -> np.dtype[Any]:
     return given
 
 
-def _partitions(shape: Any, rows: Any, columns: Any, hermitian: bool) -> tuple[np.ndarray, np.ndarray]:
+def partitions(shape: Any, rows: Any, columns: Any, hermitian: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return where tile rows and tile columns begin, and the ends, of a partition as a caller gives it."""
     if columns is None and np.ndim(rows) and shape[0] != shape[1]:
         raise ValueError("rows has the rows of each tile, and the matrix is not square: pass columns as well")
     down = offsets("rows", shape[0], rows)
@@ -1042,7 +1090,8 @@ def _partitions(shape: Any, rows: Any, columns: Any, hermitian: bool) -> tuple[n
     return down, across
 
 
-def _permutation(permutation: Any, shape: Any) -> np.ndarray | None:
+def checked_permutation(permutation: Any, shape: Any) -> np.ndarray | None:
+    """Return an order of the rows of a square matrix as a caller gives it."""
     if permutation is None:
         return None
     order = np.array(permutation)

@@ -12,7 +12,9 @@ import pytest
 import spectile
 from spectile.density import exp
 from spectile.tiles import TileMatrix, matrix
+from spectile.tiles.cuda import grid as grid_kernels
 from spectile.tiles.cuda import launch
+from tests.grid_kernels import GridKernels
 
 
 class DeviceArray(np.ndarray):
@@ -65,7 +67,7 @@ def _on_device(name: str) -> Any:
             if name != "asarray" and type(value) is np.ndarray and value.ndim:
                 raise TypeError(f"{name}: Unsupported type <class 'numpy.ndarray'>")
             plain.append(value.view(np.ndarray) if isinstance(value, DeviceArray) else value)
-        if name == "concatenate":
+        if name in ("concatenate", "stack"):
             plain[0] = [part.view(np.ndarray) for part in plain[0]]
         return _wrapped(function(*plain, **keywords))
 
@@ -165,9 +167,17 @@ class InPlaceOfKernels:
 
 @pytest.fixture
 def cupy(monkeypatch: pytest.MonkeyPatch) -> Any:
-    names = ("arange", "asarray", "concatenate", "cumsum", "empty", "flatnonzero", "searchsorted", "zeros")
+    names = (
+        "arange", "asarray", "concatenate", "cumsum", "empty", "fill_diagonal", "flatnonzero", "minimum", "ones",
+        "searchsorted", "stack", "where", "zeros",
+    )  # fmt: skip
     module = SimpleNamespace(**{name: _on_device(name) for name in names}, ndarray=DeviceArray)
-    module.cuda = SimpleNamespace(runtime=SimpleNamespace(getDevice=lambda: 0))
+    module.cuda = SimpleNamespace(runtime=SimpleNamespace(getDevice=lambda: 0, memGetInfo=lambda: (2**30, 2**31)))
+    module.linalg = SimpleNamespace(eigvalsh=lambda a: _wrapped(np.linalg.eigvalsh(a.view(np.ndarray))))
+    module.get_default_memory_pool = lambda: SimpleNamespace(free_bytes=lambda: 0)
+    places = GridKernels(_wrapped)
+    for name in (name for name in dir(places) if not name.startswith("_") and name != "wrapped"):
+        monkeypatch.setattr(grid_kernels, name, getattr(places, name))
     kernels = InPlaceOfKernels()
     names = "norms", "line_sums", "largest_line_sums", "gather", "add", "dots", "multiply", "left_out", "kept", "listed"
     for name in names:

@@ -1,9 +1,7 @@
 // The listed products of tiles, added up in registers in the order of the lists.
 //
-// A warp, which is a block, has 16 DOWN rows and 8 ACROSS columns of a tile of C: lane l = 4 g + t of each 16 x 8 of them
-// the columns 2 t and 2 t + 1 of rows g and g + 8, as the matrix units want it.  What lies outside of a tile counts as zero.
-#include "ptx.cuh"
-#include "tiles.cuh"
+// A warp is a block.
+#include "sums.cuh"
 
 extern "C" __global__ void __launch_bounds__(32) multiply(const value* __restrict__ a, const long long* __restrict__ starts_a,
                                                           const int* __restrict__ widths_a, const value* __restrict__ b,
@@ -18,13 +16,8 @@ extern "C" __global__ void __launch_bounds__(32) multiply(const value* __restric
     if (row >= height || column >= width) return;
     const int lane = threadIdx.x, g = lane / 4, t = lane % 4;
 
-    value sums[DOWN][ACROSS][4];
-#pragma unroll
-    for (int i = 0; i < DOWN; ++i)
-#pragma unroll
-        for (int j = 0; j < ACROSS; ++j)
-#pragma unroll
-            for (int e = 0; e < 4; ++e) sums[i][j][e] = zero();
+    Sums sums;
+    clear(sums);
 
     const long long end = pointer[tile + 1];
     for (long long first = pointer[tile]; first < end; first += 32) {
@@ -39,54 +32,7 @@ extern "C" __global__ void __launch_bounds__(32) multiply(const value* __restric
             const value* tile_a = a + __shfl_sync(0xffffffffu, own_a, product);
             const value* tile_b = b + __shfl_sync(0xffffffffu, own_b, product);
             const int depth = __shfl_sync(0xffffffffu, own_depth, product);
-#if MATRIX_UNITS
-            for (int k = 0; k < depth; k += 8) {
-                double x[DOWN][4], y[ACROSS][2];
-#pragma unroll
-                for (int i = 0; i < DOWN; ++i)
-#pragma unroll
-                    for (int e = 0; e < 4; ++e) {
-                        const int r = row + 16 * i + g + 8 * (e % 2), p = k + t + 4 * (e / 2);
-                        x[i][e] = r < height && p < depth ? tile_a[r * depth + p] : 0;
-                    }
-#pragma unroll
-                for (int j = 0; j < ACROSS; ++j)
-#pragma unroll
-                    for (int e = 0; e < 2; ++e) {
-                        const int p = k + t + 4 * e, s = column + 8 * j + g;
-                        y[j][e] = s < width && p < depth ? tile_b[p * width + s] : 0;
-                    }
-#pragma unroll
-                for (int i = 0; i < DOWN; ++i)
-#pragma unroll
-                    for (int j = 0; j < ACROSS; ++j) mma_f64(sums[i][j], x[i], y[j]);
-            }
-#else
-#pragma unroll 2
-            for (int k = 0; k < depth; ++k) {
-                value x[DOWN][2], y[ACROSS][2];
-#pragma unroll
-                for (int i = 0; i < DOWN; ++i)
-#pragma unroll
-                    for (int e = 0; e < 2; ++e) {
-                        const int r = row + 16 * i + g + 8 * e;
-                        x[i][e] = r < height ? tile_a[r * depth + k] : zero();
-                    }
-#pragma unroll
-                for (int j = 0; j < ACROSS; ++j)
-#pragma unroll
-                    for (int e = 0; e < 2; ++e) {
-                        const int s = column + 8 * j + 2 * t + e;
-                        y[j][e] = s < width ? tile_b[k * width + s] : zero();
-                    }
-#pragma unroll
-                for (int i = 0; i < DOWN; ++i)
-#pragma unroll
-                    for (int j = 0; j < ACROSS; ++j)
-#pragma unroll
-                        for (int e = 0; e < 4; ++e) sums[i][j][e] = multiply_add(x[i][e / 2], y[j][e % 2], sums[i][j][e]);
-            }
-#endif
+            multiply_add_tiles(sums, tile_a, depth, tile_b, height, width, row, column, g, t);
         }
     }
 

@@ -7,6 +7,11 @@ struct __align__(2 * sizeof(real)) value {
 __device__ __forceinline__ value zero() { return value{0, 0}; }
 __device__ __forceinline__ value conjugate(value a) { return value{a.x, -a.y}; }
 __device__ __forceinline__ value sum(value a, value b) { return value{a.x + b.x, a.y + b.y}; }
+__device__ __forceinline__ value difference(value a, value b) { return value{a.x - b.x, a.y - b.y}; }
+__device__ __forceinline__ value scaled(value a, real factor) { return value{a.x * factor, a.y * factor}; }
+__device__ __forceinline__ double real_part(value a) { return a.x; }
+// An entry of the diagonal with a shift, real where the matrix is Hermitian.
+__device__ __forceinline__ value on_diagonal(value a, real shift, bool hermitian) { return value{a.x + shift, hermitian ? real(0) : a.y}; }
 __device__ __forceinline__ value multiply_add(value a, value b, value c) {
     return value{fma(-a.y, b.y, fma(a.x, b.x, c.x)), fma(a.y, b.x, fma(a.x, b.y, c.y))};
 }
@@ -23,6 +28,10 @@ typedef real value;
 __device__ __forceinline__ value zero() { return 0; }
 __device__ __forceinline__ value conjugate(value a) { return a; }
 __device__ __forceinline__ value sum(value a, value b) { return a + b; }
+__device__ __forceinline__ value difference(value a, value b) { return a - b; }
+__device__ __forceinline__ value scaled(value a, real factor) { return a * factor; }
+__device__ __forceinline__ double real_part(value a) { return a; }
+__device__ __forceinline__ value on_diagonal(value a, real shift, bool) { return a + shift; }
 __device__ __forceinline__ value multiply_add(value a, value b, value c) { return fma(a, b, c); }
 __device__ __forceinline__ double product_x(value a, value b) { return double(a) * b; }
 __device__ __forceinline__ double product_y(value, value) { return 0; }

@@ -45,9 +45,30 @@ def product_unit(dtype: str, height: int, width: int) -> tuple[Unit, int, int]:
 
 
 SEARCH = Unit(__package__, ("search.cu",), PORTABLE)
+GRID_SEARCH = Unit(__package__, ("grid_search.cu",), PORTABLE)
+#: Tiles of C of a block, and rows of blocks that run together.
+_BLOCK = {"DOWN_TILES": 2, "ACROSS_TILES": 4, "GROUP": 16}
+#: Rows and columns of the largest tile of a matrix with room for every tile.
+MOST_ROWS = 16 * _MOST_DOWN
+
+
+@functools.cache
+def grid_unit(dtype: str, largest: int, uniform: bool) -> Unit:
+    """Return the unit of matrices with room for every tile, the largest of so many rows, or all of them."""
+    sizes = {"DOWN": ceil_div(largest, 16), "ACROSS": ceil_div(largest, 8), "SIZE": largest if uniform else 0}
+    return _unit("grid.cu", dtype, MATRIX_UNITS=int(dtype == "float64"), **sizes, **_BLOCK)
+
+
+def block_tiles() -> tuple[int, int]:
+    """Return the tiles of C that a block of `grid_multiply` has, down and across."""
+    return _BLOCK["DOWN_TILES"], _BLOCK["ACROSS_TILES"]
+
 
 UNITS = (
     SEARCH,
+    GRID_SEARCH,
+    *(grid_unit(dtype, 24, uniform) for dtype in _TYPES for uniform in (True, False)),
+    grid_unit("float64", 32, True),
     *(tiles_unit(dtype) for dtype in _TYPES),
     *(_product_unit(dtype, 2, 3) for dtype in _TYPES),
     _product_unit("float64", 2, 4),

@@ -1,0 +1,244 @@
+"""Launches of the kernels of matrices with room for every tile, on the current device."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spectile.core.arrays import require_here
+from spectile.core.compile import Unit
+from spectile.core.launch import Shape, kernel
+from spectile.core.pointers import address
+from spectile.core.tiling import ceil_div
+from spectile.tiles.cuda.units import GRID_SEARCH, block_tiles, grid_unit
+
+_THREADS, _BINS = 256, 49
+#: Numbers of a search, and looks: the first is likely to be the last.
+SEARCH, _LOOKS = 6, 4
+#: Half octaves below which, and above which, no look begins; an octave is a power of two of norms in their unit.
+_LOWEST, _HIGHEST = 2 * (127 - 58), 2 * 150
+#: Maps of a result: norms, norms of what it differs from the added matrix by, rounding, products.
+NORMS, APART, LOST, PRODUCTS, MAPS = 0, 1, 2, 3, 4
+_GRID = np.dtype([("rows", np.uint64), ("size", np.int32), ("_", np.int32)])
+_ROUNDING = np.dtype([("unit", np.float64), ("least", np.float64), ("hermitian", np.int32), ("_", np.int32)])
+
+
+class Room(NamedTuple):
+    """Where the tiles of a square matrix are, on a GPU.
+
+    Attributes
+    ----------
+    rows : cupy.ndarray of int64
+        Where tile rows begin, and the end.
+    tile_rows : cupy.ndarray of int32
+        The tile row of each row.
+    size, n, largest : int
+        Tile rows, rows, and rows of the largest tile.
+    uniform : bool
+        Whether all tiles are of one size.
+    """
+
+    rows: Any
+    tile_rows: Any
+    size: int
+    n: int
+    largest: int
+    uniform: bool
+
+    @classmethod
+    def of(cls, rows: np.ndarray) -> Room:
+        """Return the room for tiles that begin at these rows."""
+        import cupy
+
+        heights = np.diff(rows)
+        tile_rows = np.repeat(np.arange(len(heights), dtype=np.int32), heights)
+        largest = int(heights.max())
+        uniform = bool((heights == largest).all())
+        return cls(cupy.asarray(rows), cupy.asarray(tile_rows), len(heights), int(rows[-1]), largest, uniform)
+
+    @property
+    def argument(self) -> Any:
+        """The same as kernels read it."""
+        return np.array([(address(self.rows), self.size, 0)], _GRID)
+
+    def unit(self, data: Any) -> Unit:
+        """Return the unit for entries of this type."""
+        return grid_unit(data.dtype.name, self.largest, self.uniform)
+
+
+def _rounding(dtype: Any, hermitian: bool) -> Any:
+    info = np.finfo(dtype)
+    return np.array([(float(info.eps) / 2, float(info.smallest_subnormal), int(hermitian), 0)], _ROUNDING)
+
+
+def _by_tiles(room: Room) -> Shape:
+    return Shape((ceil_div(32 * room.size**2, _THREADS),), _THREADS)
+
+
+def _by_rows(room: Room) -> Shape:
+    return Shape((ceil_div(room.n, _THREADS),), _THREADS)
+
+
+def _optional(array: Any) -> Any:
+    return np.uint64(0) if array is None else array
+
+
+def search_product(
+    room: Room, a: Any, turned_a: Any, b: Any, turned_b: Any, units: tuple[float, float], hermitian: bool, limit: float,
+    guess: float, share: float, least: float, spectral: bool,
+) -> Any:  # fmt: skip
+    """Return the largest threshold of products that leaves out at most `limit`, and bounds of what it leaves out.
+
+    An array of the device, whose first three numbers they are: Frobenius norm, then spectral one (of Hermitian
+    results).  `units` are powers of two, about the norms of the matrices.  `share` of all of the product, and `least`,
+    are kept back for rounding, at most half of the limit.
+    """
+    narrow: dict[int, Any] = {}
+    for one, unit in ((a, units[0]), (turned_a, units[0]), (b, units[1]), (turned_b, units[1])):
+        narrow[id(one)] = narrow.get(id(one)) if id(one) in narrow else _narrowed(one, unit)
+    maps = [narrow[id(one)] for one in (a, turned_a, b, turned_b)]
+    shape = Shape((room.size,), _THREADS, 4 * ((_BINS + 1) * _THREADS + 2 * room.size))
+
+    def look(*begun: Any) -> None:
+        kernel(GRID_SEARCH, "grid_left_out")(shape, *maps, np.int32(room.size), np.int32(hermitian), *begun)
+
+    return _searched(room, look, units[0] * units[1], limit, guess, share, least, spectral)
+
+
+def search_tiles(room: Room, norms: Any, unit: float, limit: float, guess: float, spectral: bool) -> Any:
+    """Return the same of the tiles of a matrix: of all norms below the threshold."""
+    shape, narrow = Shape((room.size,), _THREADS, 4 * (_BINS + 1) * _THREADS), _narrowed(norms, unit)
+
+    def look(*begun: Any) -> None:
+        kernel(GRID_SEARCH, "grid_dropped")(shape, narrow, np.int32(room.size), *begun)
+
+    return _searched(room, look, unit, limit, guess, 0.0, 0.0, spectral)
+
+
+def _narrowed(norms: Any, unit: float) -> Any:
+    import cupy
+
+    out = cupy.empty(norms.shape, np.float32)
+    shape = Shape((ceil_div(norms.size, _THREADS),), _THREADS)
+    kernel(GRID_SEARCH, "grid_narrowed")(shape, norms, np.float64(unit), out, np.int64(norms.size))
+    return out
+
+
+def _searched(
+    room: Room, look: Any, unit: float, limit: float, guess: float, share: float, least: float, spectral: bool
+) -> Any:
+    import cupy
+
+    state, rows = cupy.empty(SEARCH), cupy.empty((_BINS, 2, room.size))
+    exponent = math.frexp(guess / unit)[1] if guess > 0 else -1000
+    begin = np.int32(min(max(2 * (126 + exponent) - _BINS // 2, _LOWEST), _HIGHEST))
+    for number in range(_LOOKS):
+        first = np.int32(number == 0)
+        look(state, first, begin, rows)
+        kernel(GRID_SEARCH, "grid_narrow")(
+            Shape((1,), 1024), state, rows, np.int32(room.size), first, begin, np.float64(unit), np.float64(limit),
+            np.float64(share), np.float64(least), np.int32(spectral),
+        )  # fmt: skip
+    return state
+
+
+def drop(norms: Any, found: Any) -> None:
+    """Drop the tiles whose norms are below a threshold that was found."""
+    shape = Shape((ceil_div(norms.size, _THREADS),), _THREADS)
+    kernel(GRID_SEARCH, "grid_drop")(shape, norms, found, np.int64(norms.size))
+
+
+def multiply(
+    room: Room, a: Any, norms_a: Any, b: Any, turned_b: Any, d: Any, norms_d: Any, threshold: Any, alpha: float,
+    beta: float, shift: float, hermitian: bool,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Return ``alpha A B + beta D + shift I`` with the products whose norms reach the threshold, and its maps."""
+    import cupy
+
+    for one in (a, b) if d is None else (a, b, d):
+        require_here("the matrix", one)
+    c, maps = cupy.empty_like(a), cupy.empty((MAPS, room.size, room.size))
+    down, across = (ceil_div(room.size, tiles) for tiles in block_tiles())
+    shape = Shape((down * across,), 32 * block_tiles()[0] * block_tiles()[1])
+    kernel(room.unit(a), "grid_multiply")(
+        shape, a, norms_a, b, turned_b, _optional(d), _optional(norms_d), threshold, np.float64(alpha),
+        np.float64(beta), np.float64(shift), room.argument, _rounding(a.dtype, hermitian), c, maps, np.int32(down),
+        np.int32(across),
+    )  # fmt: skip
+    return c, maps
+
+
+def combine(
+    room: Room, a: Any, norms_a: Any, alpha: float, b: Any, norms_b: Any, beta: float, shift: float, hermitian: bool
+) -> tuple[Any, Any]:
+    """Return ``alpha A + beta B + shift I`` and its maps."""
+    import cupy
+
+    c, maps = cupy.empty_like(a), cupy.empty((MAPS, room.size, room.size))
+    kernel(room.unit(a), "grid_combine")(
+        _by_tiles(room), a, norms_a, np.float64(alpha), _optional(b), _optional(norms_b), np.float64(beta),
+        np.float64(shift), room.argument, _rounding(a.dtype, hermitian), c, maps,
+    )  # fmt: skip
+    return c, maps
+
+
+def dots(room: Room, a: Any, norms_a: Any, b: Any, norms_b: Any) -> Any:
+    """Return the inner products of the tiles, real and imaginary parts, shape (2, size, size)."""
+    import cupy
+
+    out = cupy.empty((2, room.size, room.size))
+    kernel(room.unit(a), "grid_dots")(_by_tiles(room), a, norms_a, b, norms_b, room.argument, out)
+    return out
+
+
+def row_sums(room: Room, a: Any, norms: Any) -> Any:
+    """Return the sums of moduli over the rows of the matrix."""
+    import cupy
+
+    out = cupy.empty(room.n)
+    shape = Shape((ceil_div(32 * room.n, _THREADS),), _THREADS)
+    kernel(room.unit(a), "grid_row_sums")(shape, a, norms, room.argument, room.tile_rows, out)
+    return out
+
+
+def diagonal(room: Room, a: Any, norms: Any) -> Any:
+    """Return the real parts of the diagonal."""
+    import cupy
+
+    out = cupy.empty(room.n)
+    kernel(room.unit(a), "grid_diagonal")(_by_rows(room), a, norms, room.argument, room.tile_rows, out)
+    return out
+
+
+def of_dense(room: Room, a: Any, order: Any, hermitian: bool) -> tuple[Any, Any]:
+    """Return a dense matrix in tiles, or its Hermitian part, and its maps: apart is how far that is."""
+    import cupy
+
+    c, maps = cupy.empty(room.n * room.n, a.dtype), cupy.empty((MAPS, room.size, room.size))
+    kernel(room.unit(a), "grid_of_dense")(
+        _by_tiles(room), a, _optional(order), room.argument, np.int32(hermitian), c, maps
+    )
+    return c, maps
+
+
+def copy(room: Room, flat: Any, starts: Any, places: Any, grid: Any, to_grid: bool) -> None:
+    """Copy tiles at `places` of the map from a flat array, where they begin at `starts`, or to it."""
+    tiles = len(places)
+    if tiles:
+        shape = Shape((ceil_div(32 * tiles, _THREADS),), _THREADS)
+        kernel(room.unit(grid), "grid_copy")(
+            shape, flat, starts, places, room.argument, np.int32(to_grid), grid, np.int32(tiles)
+        )
+
+
+def totals(room: Room, maps: Any) -> Any:
+    """Return of each map the root of its squares, its largest sum over a row, its sum, and how many are not 0."""
+    import cupy
+
+    count = len(maps)
+    rows, out = cupy.empty((count, 3, room.size)), cupy.empty((count, 4))
+    kernel(GRID_SEARCH, "grid_rows")(Shape((count * room.size,), _THREADS), maps, np.int32(room.size), rows)
+    kernel(GRID_SEARCH, "grid_totals")(Shape((1,), 32 * count), rows, np.int32(room.size), out)
+    return out

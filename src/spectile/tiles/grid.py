@@ -1,0 +1,434 @@
+"""Square matrices on a GPU with room for every tile, whose norms, selections and errors stay there.
+
+Where most tiles are stored somewhere in a calculation, lists of them cost more than the places of the others.  A tile
+that is dropped gets the norm 0, and is read no more; a product is one search for its threshold, one kernel and one look
+at what it is off by.  The operations are those of `TileMatrix` that purifications and their certificates use.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spectile.tiles.cuda import grid as kernels
+from spectile.tiles.cuda.grid import APART, LOST, NORMS, PRODUCTS, SEARCH, Room
+from spectile.tiles.cuda.units import MOST_ROWS
+from spectile.tiles.layout import Layout
+from spectile.tiles.matrix import Apart, NormName, TileMatrix, checked_permutation, partitions
+from spectile.tiles.types import EXACT, SLACK, Error, gamma, roundoff, underflow
+
+#: Norms of a matrix whose squares, and the squares of whose inverse, float64 holds with room to spare.
+_RANGE = 1e-100, 1e100
+#: Matrices of a calculation, and the share of free memory that they may take.
+_MATRICES, _SHARE = 8, 0.8
+#: Iterations of a bound by a positive vector.
+_SHARPENED = 8
+#: Tile rows from which a look at all triples of tiles would cost more than lists of those that are stored.
+_MOST_TILES = 4096
+
+
+class Sizes(NamedTuple):
+    """What is known of a map of norms: root of squares, largest sum over a row, sum, how many are not 0."""
+
+    fro: float
+    row: float
+    total: float
+    filled: float
+
+    @property
+    def bound(self) -> Error:
+        """Bounds of the norms of a Hermitian matrix with these tiles."""
+        return Error.of(self.fro * SLACK, self.row * SLACK)
+
+
+def on_grid(x: TileMatrix | GridMatrix) -> TileMatrix | GridMatrix:
+    """Return a matrix with room for every tile, where it is on a GPU that has the memory and its tiles are small."""
+    if isinstance(x, GridMatrix) or x._xp is np or not len(x.indices):
+        return x
+    fits = np.array_equal(x.rows, x.columns) and _fits(x.rows, x.dtype)
+    return GridMatrix.of_tiles(x) if fits and _RANGE[0] < x.norm() < _RANGE[1] else x
+
+
+def in_lists(x: TileMatrix | GridMatrix) -> TileMatrix:
+    """Return a matrix with the tiles that are not zero."""
+    return x.to_tiles() if isinstance(x, GridMatrix) else x
+
+
+def _fits(rows: np.ndarray, dtype: Any) -> bool:
+    """Return whether the current GPU has room for the matrices of a calculation, and kernels for the tiles."""
+    import cupy
+
+    heights, n = np.diff(rows), int(rows[-1])
+    if not len(heights) or heights.max() > MOST_ROWS or len(heights) > _MOST_TILES:
+        return False
+    free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
+    return bool(_MATRICES * n * n * np.dtype(dtype).itemsize <= _SHARE * free)
+
+
+class GridMatrix:
+    """A square matrix with room for every tile, on CuPy's current GPU.
+
+    Attributes
+    ----------
+    rows : numpy.ndarray of int64
+        Where tile rows begin, and the end; tile columns are alike.
+    hermitian : bool
+        Whether it is; all of it is stored all the same.
+    error : Error
+        As of a `TileMatrix`.
+    norms : cupy.ndarray of float64, shape (tile rows, tile columns)
+        Frobenius norms of the tiles; where they are 0 the tile is, whatever `data` has there.
+    products : int
+        Products of tiles that were added up in it.
+    """
+
+    __slots__ = (
+        "_sizes", "_turned", "data", "error", "hermitian", "norms", "permutation", "products", "room", "rows",
+    )  # fmt: skip
+
+    def __init__(
+        self, like: GridMatrix | None, room: Room, rows: np.ndarray, data: Any, norms: Any, sizes: Sizes, error: Error,
+        hermitian: bool, permutation: Any = None, products: int = 0,
+    ) -> None:  # fmt: skip
+        self.room, self.rows, self.data, self.norms, self.error = room, rows, data, norms, error
+        self.hermitian, self.products = hermitian, products
+        self.permutation: Any = permutation if like is None else like.permutation
+        self._sizes = sizes
+        self._turned: Any = None
+        if not math.isfinite(sizes.row) or not math.isfinite(sizes.fro):
+            raise ValueError("a tile holds NaN or infinity, or overflows: correct or scale the matrix")
+
+    @classmethod
+    def of_dense(cls, a: Any, rows: Any, permutation: Any = None) -> tuple[GridMatrix, float] | None:
+        """Return the Hermitian part of a dense matrix of CuPy, and the norm of the rest; None where there is no room.
+
+        Parameters
+        ----------
+        a : cupy.ndarray of shape (n, n)
+            Of a dtype of tile matrices, contiguous.
+        rows, permutation
+            As for `TileMatrix.from_dense`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `TileMatrix.from_dense`.
+        """
+        import cupy
+
+        offsets, _ = partitions(a.shape, rows, None, hermitian=True)
+        order = checked_permutation(permutation, a.shape)
+        if not _fits(offsets, a.dtype):
+            return None
+        room = Room.of(offsets)
+        data, maps = kernels.of_dense(room, a, None if order is None else cupy.asarray(order), hermitian=True)
+        sizes = _sizes_of(room, maps)
+        skew = sizes[APART].bound
+        made = cls(None, room, offsets, data, maps[NORMS].copy(), sizes[NORMS], EXACT, True, order)
+        if skew.fro:
+            lost = 8 * roundoff(a.dtype) * made.norm()
+            made.error = skew + Error.of(lost, lost)
+        return (made, skew.fro) if _RANGE[0] < made.norm() < _RANGE[1] else None
+
+    @classmethod
+    def of_tiles(cls, x: TileMatrix) -> GridMatrix:
+        """Return the same matrix with room for every tile."""
+        import cupy
+
+        whole, room = x.whole(), Room.of(x.rows)
+        data, norms = cupy.empty(room.n * room.n, x.dtype), cupy.zeros((room.size, room.size))
+        places = cupy.asarray(whole.layout.keys)
+        kernels.copy(room, whole.data, cupy.asarray(whole.layout.starts), places, data, to_grid=True)
+        norms.ravel()[places] = cupy.asarray(whole.norms)
+        sizes = _sizes_of(room, norms[None])[0]
+        return cls(None, room, x.rows, data, norms, sizes, x.error, x.hermitian, x.permutation)
+
+    def to_tiles(self) -> TileMatrix:
+        """Return the same matrix with the tiles that are not zero."""
+        import cupy
+
+        size = self.room.size
+        norms = self.norms.get().ravel()
+        kept = norms > 0
+        if self.hermitian:
+            kept &= np.triu(np.ones((size, size), bool)).ravel()
+        keys = np.flatnonzero(kept)
+        layout = Layout.of_keys(self.rows, self.rows, keys, self.hermitian)
+        flat = cupy.empty(int(layout.starts[-1]), self.dtype)
+        kernels.copy(self.room, flat, cupy.asarray(layout.starts), cupy.asarray(keys), self.data, to_grid=False)
+        made = TileMatrix(layout, flat, error=self.error, permutation=self.permutation, norms=norms[keys])
+        made.products = self.products
+        return made
+
+    # --- What it is ---
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.room.n, self.room.n
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the tiles."""
+        return np.dtype(self.data.dtype)
+
+    @property
+    def fill(self) -> float:
+        """Share of the tiles that are not zero."""
+        return self._sizes.filled / self.room.size**2
+
+    def norm(self, kind: NormName = "fro") -> float:
+        """Return a norm of the stored matrix, rounded up: the Frobenius norm, or a bound of the spectral one."""
+        fro = self._sizes.fro * SLACK
+        return min(fro, self._sizes.row * SLACK) if kind == "spectral" and self.hermitian else fro
+
+    def trace(self) -> float:
+        """Return the trace of the stored matrix, of a complex one that is not Hermitian its real part."""
+        return float(kernels.diagonal(self.room, self.data, self.norms).sum())
+
+    def dot(self, other: GridMatrix) -> float:
+        """Return the real part of ``trace(self.conj().T @ other)``."""
+        return float(kernels.dots(self.room, self.data, self.norms, other.data, other.norms)[0].sum())
+
+    def eigenvalue_bounds(self) -> tuple[float, float]:
+        """Return an interval that holds all eigenvalues of the exact matrix.
+
+        By Gershgorin's theorem and, where all tiles are of one size, by the eigenvalues of the tiles on the diagonal
+        and the norms of the others: ``x* H x`` is at most ``y^T M y``, where y are the norms of the parts of x, and M
+        has the largest eigenvalue of each tile on its diagonal.
+        """
+        import cupy
+
+        d = kernels.diagonal(self.room, self.data, self.norms)
+        radii = kernels.row_sums(self.room, self.data, self.norms) * SLACK - abs(d)
+        ends = [(radii - d).max(), (radii + d).max()]
+        if self.room.uniform:
+            values = cupy.linalg.eigvalsh(self._diagonal_tiles()).astype(np.float64)
+            between = self.norms.copy()
+            cupy.fill_diagonal(between, 0.0)
+            for side, extremes in enumerate((-values.min(axis=1), values.max(axis=1))):
+                ends[side] = cupy.minimum(ends[side], _largest(extremes, between))
+        scale = float((abs(d) + radii).max())
+        slack = (SLACK - 1 + 64 * self.room.largest * roundoff(self.dtype)) * scale + self.error.spectral
+        return -float(ends[0]) - slack, float(ends[1]) + slack
+
+    def _diagonal_tiles(self) -> Any:
+        """Return the tiles on the diagonal, all of one size."""
+        import cupy
+
+        room, size = self.room, self.room.largest
+        flat = cupy.empty(room.n * size, self.dtype)
+        numbers = cupy.arange(room.size)
+        kernels.copy(room, flat, numbers * size * size, numbers * (room.size + 1), self.data, to_grid=False)
+        present = self.norms.diagonal() > 0
+        return cupy.where(present[:, None, None], flat.reshape(-1, size, size), 0)
+
+    def whole(self) -> GridMatrix:
+        """Return the matrix itself, all of which is stored."""
+        return self
+
+    # --- Algebra ---
+
+    def __neg__(self) -> GridMatrix:
+        return self._combined(-1.0)
+
+    def __mul__(self, factor: float) -> GridMatrix:
+        return self._combined(float(factor))
+
+    __rmul__ = __mul__
+
+    def __add__(self, other: GridMatrix) -> GridMatrix:
+        return self._combined(1.0, other, 1.0)
+
+    def __sub__(self, other: GridMatrix) -> GridMatrix:
+        return self._combined(1.0, other, -1.0)
+
+    def shifted(self, shift: float) -> GridMatrix:
+        """Return the matrix plus a multiple of the identity."""
+        return self._combined(1.0, shift=shift)
+
+    def _combined(
+        self, alpha: float, other: GridMatrix | None = None, beta: float = 0.0, shift: float = 0.0
+    ) -> GridMatrix:
+        both = self.hermitian and (other is None or other.hermitian)
+        data, norms = (None, None) if other is None else (other.data, other.norms)
+        c, maps = kernels.combine(self.room, self.data, self.norms, alpha, data, norms, beta, shift, both)
+        made = self._made(c, maps, _sizes_of(self.room, maps), both)
+        made.error = made.error + self.error.times(alpha)
+        if other is not None:
+            made.error = made.error + other.error.times(beta)
+        return made
+
+    def _times(
+        self, other: GridMatrix, atol: float, norm: NormName = "fro", half: str | None = None, *, scale: float = 1.0,
+        plus: GridMatrix | None = None, weight: float = 0.0, shift: float = 0.0,
+    ) -> GridMatrix:  # fmt: skip
+        """Return ``scale * self @ other + weight * plus + shift``, as `TileMatrix._times`."""
+        found = self._search(other, atol / abs(scale), norm, half)
+        c, maps = self._multiplied(other, found, scale, plus, weight, shift, half)
+        sizes, told = _sizes_of(self.room, maps, found)
+        made = self._made(c, maps, sizes, half is not None)
+        carried = self._carried(other)
+        if half is None:
+            skipped = Error.of(told[1], told[1])
+        else:
+            skipped = Error.of(told[1], told[2])
+            if half == "upper":
+                carried = Error.of(math.sqrt(2) * carried.fro, math.sqrt(2) * carried.fro)
+        made.error = made.error + (skipped + carried).times(scale)
+        if plus is not None:
+            made.error = made.error + plus.error.times(weight)
+        return made
+
+    def _second_degree(
+        self, coefficients: tuple[float, ...], allowed: float, norm: NormName
+    ) -> tuple[GridMatrix, Apart]:  # fmt: skip
+        """Return a polynomial of the second degree, as `TileMatrix._second_degree`."""
+        constant, linear, quadratic = coefficients
+        found = self._search(self, allowed / 2 / abs(quadratic), norm, "square")
+        c, maps = self._multiplied(self, found, quadratic, self, linear, constant, "square")
+        unit = _unit(abs(quadratic) * self.norm() ** 2 + abs(linear) * self.norm() + abs(constant) * self.room.n)
+        drops = kernels.search_tiles(
+            self.room, maps[NORMS], unit, allowed / 4, self._guess(allowed / 4), norm == "spectral"
+        )
+        kernels.drop(maps[NORMS], drops)
+        sizes, told = _sizes_of(self.room, maps, found, drops, _spectral_bound(maps[APART]))
+        made = self._made(c, maps, sizes, True)
+        skipped, dropped = Error.of(told[1], told[2]), Error.of(told[SEARCH + 1], told[SEARCH + 2])
+        own = (skipped + self._carried(self)).times(quadratic) + self.error.times(linear)
+        made.error = made.error + own + dropped
+        # What rounding takes of the square alone is part of what it takes of the polynomial, but for the factor.
+        off = skipped + self._carried(self) + self.error + sizes[LOST].bound.times(1 / abs(quadratic))
+        off = off + Error.of(2 * roundoff(self.dtype) * self.norm(), math.inf)
+        apart = sizes[APART]
+        return made, Apart(
+            (apart.fro + off.fro) * SLACK,
+            max(0.0, apart.fro / SLACK**2 - off.fro),
+            (min(apart.fro, told[2 * SEARCH]) + off.spectral) * SLACK,
+        )
+
+    def truncate(self, atol: float, norm: NormName = "fro") -> GridMatrix:
+        """Return the matrix without its smallest tiles, which add up to at most an error."""
+        found = kernels.search_tiles(
+            self.room, self.norms, _unit(self.norm()), atol, self._guess(atol), norm == "spectral"
+        )
+        norms = self.norms.copy()
+        kernels.drop(norms, found)
+        sizes, told = _sizes_of(self.room, norms[None], found)
+        lost = Error.of(told[1], told[2] if self.hermitian else told[1])
+        return GridMatrix(
+            self, self.room, self.rows, self.data, norms, sizes[0], self.error + lost, self.hermitian,
+            products=self.products,
+        )  # fmt: skip
+
+    # --- Inside ---
+
+    def _with(self, error: Error) -> GridMatrix:
+        """Return the matrix with another error."""
+        made = GridMatrix(
+            self, self.room, self.rows, self.data, self.norms, self._sizes, error, self.hermitian,
+            products=self.products,
+        )  # fmt: skip
+        made._turned = self._turned
+        return made
+
+    @property
+    def turned(self) -> Any:
+        """The map of the norms of the transpose."""
+        if self.hermitian:
+            return self.norms
+        if self._turned is None:
+            self._turned = self.norms.T.copy()
+        return self._turned
+
+    def _guess(self, atol: float) -> float:
+        return max(atol, 1e-290) / self.room.size
+
+    def _search(self, other: GridMatrix, atol: float, norm: NormName, half: str | None) -> Any:
+        # Of a product whose one half stands for the other the search looks at what that makes.
+        share = float(gamma(self.room.n, self.dtype)) * SLACK
+        least = float(underflow(self.room.n, self.dtype)) * self.room.n
+        units = _unit(self.norm()), _unit(other.norm())
+        return kernels.search_product(
+            self.room, self.norms, self.turned, other.norms, other.turned, units, half is not None, atol,
+            self._guess(atol), share, least, norm == "spectral" and half is not None,
+        )  # fmt: skip
+
+    def _multiplied(
+        self, other: GridMatrix, found: Any, scale: float, plus: GridMatrix | None, weight: float, shift: float,
+        half: str | None,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        data, norms = (None, None) if plus is None else (plus.data, plus.norms)
+        return kernels.multiply(
+            self.room, self.data, self.norms, other.data, other.turned, data, norms, found, scale, weight, shift,
+            half is not None,
+        )  # fmt: skip
+
+    def _made(self, data: Any, maps: Any, sizes: list[Sizes], hermitian: bool) -> GridMatrix:
+        lost = sizes[LOST].bound if hermitian else Error.of(sizes[LOST].fro * SLACK, sizes[LOST].fro * SLACK)
+        count = int(sizes[PRODUCTS].total)
+        # A copy lets go of the other maps.
+        return GridMatrix(
+            self, self.room, self.rows, data, maps[NORMS].copy(), sizes[NORMS], lost, hermitian, products=count
+        )
+
+    def _carried(self, other: GridMatrix) -> Error:
+        """Return the error of the product of two matrices by their own errors."""
+        e, f = self.error, other.error
+        if e == EXACT and f == EXACT:
+            return EXACT
+        x, y = self.norm("spectral"), other.norm("spectral")
+        return Error.of(
+            (e.fro * y + x * f.fro + min(e.fro * f.spectral, e.spectral * f.fro)) * SLACK,
+            (e.spectral * y + x * f.spectral + e.spectral * f.spectral) * SLACK,
+        )
+
+
+def _unit(norm: float) -> float:
+    """Return a power of two that is no smaller."""
+    return 2.0 ** math.frexp(norm)[1] if norm > 0 else 1.0
+
+
+def _spectral_bound(norms: Any) -> Any:
+    """Return a bound of the spectral norm of a Hermitian matrix whose tiles have these norms, an array of one number.
+
+    For a map N of norms and positive y: ``||N||_2 <= max(N y / y)``, sharpened by steps of the power method.
+    """
+    import cupy
+
+    y, ratios = cupy.ones(len(norms)), []
+    for _ in range(_SHARPENED):
+        image = norms @ y
+        ratios.append(image / y)
+        # Not 0, that the quotients stay finite.
+        y = image / (image.max() + 1e-290) + 1e-3
+    return cupy.stack(ratios).max(axis=1).min().reshape(1) * SLACK
+
+
+def _largest(diagonal: Any, between: Any) -> Any:
+    """Return a bound of the largest eigenvalue of a symmetric matrix, not negative off its diagonal.
+
+    For every positive y it is at most ``max((M y) / y)`` (Collatz, Wielandt), sharpened by steps of the power method.
+    """
+    import cupy
+
+    y, ratios = cupy.ones(len(diagonal)), []
+    for _ in range(2 * _SHARPENED):
+        image = between @ y + diagonal * y
+        ratios.append(image / y)
+        y = image - diagonal.min() * y
+        y = y / (y.max() + 1e-290) + 1e-3
+    return cupy.stack(ratios).max(axis=1).min()
+
+
+def _sizes_of(room: Room, maps: Any, *searches: Any) -> Any:
+    """Return what is known of each map, and the numbers of searches if there are any: one look at the device."""
+    import cupy
+
+    totals = kernels.totals(room, maps)
+    both = cupy.concatenate([totals.ravel(), *searches]).get() if searches else totals.get().ravel()
+    count = 4 * len(maps)
+    sizes = [Sizes(*both[at : at + 4].tolist()) for at in range(0, count, 4)]
+    return (sizes, both[count:].tolist()) if searches else sizes

@@ -1,0 +1,139 @@
+"""Matrices with room for every tile: results within their bounds, on arrays that stand in for CuPy's."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spectile
+from spectile.tiles import TileMatrix
+from spectile.tiles.grid import GridMatrix, on_grid
+from tests.cpu.tiles.test_device import cupy  # noqa: F401
+
+ROWS = [7, 5, 7, 9, 7, 5]
+
+
+def _hermitian(seed: int, dtype: str = "float64") -> Any:
+    rng = np.random.default_rng(seed)
+    i = np.arange(40)
+    a = rng.normal(size=(40, 40)) * np.exp(-np.abs(i[:, None] - i) / 3)
+    a = a + 1j * a[::-1] if np.dtype(dtype).kind == "c" else a
+    return ((a + a.conj().T) / 2).astype(dtype)
+
+
+def _grid(a: Any, atol: float = 0.0) -> GridMatrix:
+    made = on_grid(TileMatrix.from_dense(a, ROWS, hermitian=True, atol=atol).to_device())
+    assert isinstance(made, GridMatrix)
+    return made
+
+
+def _dense(x: Any) -> Any:
+    return x.to_tiles().to_host().to_dense()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_products_and_sums_are_within_their_bounds(cupy: Any, dtype: str) -> None:  # noqa: F811
+    a, b = _hermitian(1, dtype), _hermitian(2, dtype)
+    wide = np.complex128 if dtype == "complex64" else np.float64
+    x, y = _grid(a, 1e-2), _grid(b)
+    commuting = _grid((a.astype(wide) @ a).astype(dtype))
+    a, b, square = a.astype(wide), b.astype(wide), a.astype(wide) @ a
+    single = 1e-4 if dtype == "complex64" else 0.0
+    for atol in (0.0, 1e-3, 1.0, 1e3):
+        for made, exact in (
+            (x._times(x, atol, half="square"), a @ a),
+            (x._times(y, atol), a @ b),
+            (x._times(x._times(y, atol), atol), a @ a @ b),
+            (x._times(commuting, atol, half="upper", scale=-2.0, plus=y, weight=0.5, shift=3.0),
+             -2 * a @ square + 0.5 * b + 3 * np.eye(40)),
+            (x._times(y, atol, scale=0.5, plus=x, weight=-1.0), 0.5 * a @ b - a),
+            (x._second_degree((0.1, 2.0, -1.0), 2 * atol, "fro")[0], 0.1 * np.eye(40) + 2 * a - a @ a),
+            (x.truncate(atol), a),
+        ):  # fmt: skip
+            difference = _dense(made) - exact
+            assert np.linalg.norm(difference) <= made.error.fro * (1 + 1e-6) + single
+            assert np.linalg.norm(difference, 2) <= made.error.spectral * (1 + 1e-6) + single
+            assert made.norm() == pytest.approx(np.linalg.norm(_dense(made)), rel=1e-5, abs=1e-12)
+            assert made.norm("spectral") >= np.linalg.norm(_dense(made), 2) * (1 - 1e-5)
+    for made, exact in (
+        (-2.0 * x, -2 * a), (x + y, a + b), (x - y, a - b), (-x, -a), (x.shifted(-3.0), a - 3 * np.eye(40)),
+    ):  # fmt: skip
+        assert np.linalg.norm(_dense(made) - exact) <= made.error.fro + single
+    assert abs(x.trace() - np.trace(_dense(x)).real) < 1e-4
+    assert abs(x.dot(y) - np.vdot(_dense(x), _dense(y)).real) < 1e-3
+    low, high = x.eigenvalue_bounds()
+    values = np.linalg.eigvalsh(a)
+    assert low <= values[0] and values[-1] <= high
+
+
+def test_bounds_of_eigenvalues_see_what_is_within_tiles(cupy: Any) -> None:  # noqa: F811
+    rng = np.random.default_rng(8)
+    for far in (0.0, 1e-3, 0.1):
+        a = far * _hermitian(8)
+        for first in range(0, 40, 8):
+            tile = rng.normal(size=(8, 8))
+            a[first : first + 8, first : first + 8] += tile + tile.T
+        x = on_grid(TileMatrix.from_dense(a, 8, hermitian=True).to_device())
+        (low, high), values = x.eigenvalue_bounds(), np.linalg.eigvalsh(a)
+        near = 1e-9 + 8 * far
+        assert values[0] - near <= low <= values[0] and values[-1] <= high <= values[-1] + near
+    none = x.truncate(2 * x.norm())
+    np.testing.assert_allclose(none.eigenvalue_bounds(), none.error.spectral * np.array([-1, 1]), rtol=1e-9)
+
+
+@pytest.mark.parametrize("norm", ["fro", "spectral"])
+def test_what_a_square_says_of_idempotency(cupy: Any, norm: Any) -> None:  # noqa: F811
+    a = _hermitian(3) / 8
+    apart = a - a @ a
+    for allowed in (1e-8, 1e-2):
+        made, found = _grid(a)._second_degree((0.0, 0.0, 1.0), allowed, norm)
+        assert found.least <= np.linalg.norm(apart) <= found.fro <= np.linalg.norm(apart) + 2 * allowed
+        if norm == "spectral":
+            assert np.linalg.norm(apart, 2) <= found.spectral
+        assert made.error[norm == "spectral"] <= allowed
+        assert made.products <= 6 * 7 * 6 // 2
+
+
+def test_what_is_left_out_is_not_read(cupy: Any) -> None:  # noqa: F811
+    x = _grid(_hermitian(4))
+    none = x.truncate(2 * x.norm())
+    assert none.fill == 0 and none.error.fro >= x.norm() * (1 - 1e-12)
+    assert not _dense(none + none).any() and none.trace() == 0 and none.dot(x) == 0
+    np.testing.assert_allclose(_dense(none.shifted(2.0)), 2 * np.eye(40))
+
+
+def test_a_matrix_that_overflows_is_refused(cupy: Any) -> None:  # noqa: F811
+    x = _grid(_hermitian(5))
+    with pytest.raises(ValueError, match="overflows"):
+        x * math.inf
+
+
+def test_a_matrix_stays_in_lists_where_it_has_no_place(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    a = _hermitian(6)
+    for given in (
+        TileMatrix.from_dense(a, ROWS, hermitian=True),
+        TileMatrix.from_dense(a, 40, hermitian=True).to_device(),
+        TileMatrix.from_dense(a * 1e-120, ROWS, hermitian=True).to_device(),
+    ):
+        assert on_grid(given) is given
+    monkeypatch.setattr(cupy.cuda.runtime, "memGetInfo", lambda: (10**4, 10**9))
+    given = TileMatrix.from_dense(a, ROWS, hermitian=True).to_device()
+    assert on_grid(given) is given
+
+
+@pytest.mark.parametrize("method", ["sp2_accelerated", "trs4"])
+def test_density_matrices_keep_their_error(cupy: Any, method: Any) -> None:  # noqa: F811
+    i = np.arange(40)
+    h = np.diag(np.where(i % 2, 1.0, -1.0)) + 0.2 * _hermitian(7)
+    values, vectors = np.linalg.eigh(h)
+    exact = vectors[:, :20] @ vectors[:, :20].T
+    for error in (1e-3, 1e-7):
+        found = spectile.density_matrix(
+            TileMatrix.from_dense(h, ROWS, hermitian=True).to_device(), electrons=20, error=error, method=method
+        )
+        assert np.linalg.norm(found.matrix.to_host().to_dense() - exact) <= found.error <= error
+        assert abs(found.energy - values[:20].sum()) <= found.energy_error
+        assert found.homo[0] <= values[19] <= found.homo[1] and found.lumo[0] <= values[20] <= found.lumo[1]

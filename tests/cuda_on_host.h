@@ -1,0 +1,170 @@
+// Blocks of CUDA threads on the host, one after the other: each thread has a stack of its own and runs to the next barrier.
+//
+// What a block shares is static.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <ucontext.h>
+#include <vector>
+
+using std::fabs;
+using std::fmax;
+using std::fmin;
+using std::frexp;
+using std::isfinite;
+using std::isinf;
+using std::isnan;
+using std::max;
+using std::min;
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __restrict__
+#define __launch_bounds__(...)
+#define __align__(n) alignas(n)
+
+struct Dimension {
+    unsigned x;
+};
+struct int2 {
+    int x, y;
+};
+struct double2 {
+    double x, y;
+};
+inline int2 make_int2(int x, int y) { return {x, y}; }
+inline double2 make_double2(double x, double y) { return {x, y}; }
+
+inline Dimension threadIdx, blockIdx, blockDim, gridDim;
+
+struct Barrier {
+    int threads = 0, arrived = 0, passed = 0;
+};
+struct Block {
+    std::vector<ucontext_t> threads;
+    std::vector<std::vector<char>> stacks;
+    std::vector<std::array<double, 8>> exchanged;
+    std::vector<Barrier> warps;
+    Barrier all;
+    ucontext_t scheduler;
+    int running = 0;
+    std::function<void()> function;
+};
+inline Block block;
+inline std::vector<double> shared_memory;
+
+// The others run until as many have arrived.
+inline void wait_at(Barrier& barrier) {
+    const int passed = barrier.passed;
+    if (++barrier.arrived == barrier.threads) {
+        barrier.arrived = 0, ++barrier.passed;
+        return;
+    }
+    while (barrier.passed == passed) {
+        const unsigned own = threadIdx.x;
+        swapcontext(&block.threads[own], &block.scheduler);
+        threadIdx.x = own;
+    }
+}
+
+inline void __syncthreads() { wait_at(block.all); }
+
+template <class T>
+T from_lane(T value, int lane) {
+    auto& warp = block.warps[threadIdx.x / 32];
+    std::memcpy(&block.exchanged[threadIdx.x], &value, sizeof(T));
+    wait_at(warp);
+    T found;
+    std::memcpy(&found, &block.exchanged[threadIdx.x / 32 * 32 + lane], sizeof(T));
+    wait_at(warp);
+    return found;
+}
+template <class T>
+T __shfl_sync(unsigned, T value, int lane) {
+    return from_lane(value, lane);
+}
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int lanes) {
+    return from_lane(value, int(threadIdx.x % 32) ^ lanes);
+}
+inline unsigned __ballot_sync(unsigned, bool wanted) {
+    unsigned all = 0;
+    for (int lane = 0; lane < 32; ++lane) all |= unsigned(from_lane(wanted, lane)) << lane;
+    return all;
+}
+inline bool __all_sync(unsigned, bool wanted) { return __ballot_sync(0, wanted) == 0xffffffffu; }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __ffs(unsigned x) { return __builtin_ffs(int(x)); }
+inline double __longlong_as_double(long long x) {
+    double y;
+    std::memcpy(&y, &x, 8);
+    return y;
+}
+inline int __float_as_int(float x) {
+    int y;
+    std::memcpy(&y, &x, 4);
+    return y;
+}
+inline float __int_as_float(int x) {
+    float y;
+    std::memcpy(&y, &x, 4);
+    return y;
+}
+inline float __double2float_ru(double x) {
+    const float y = float(x);
+    return y < x ? std::nextafterf(y, std::numeric_limits<float>::infinity()) : y;
+}
+
+// C += A (16 x 8) B (8 x 8), as the matrix units of float64 have them in the lanes of a warp.
+inline void mma_f64(double (&c)[4], const double (&a)[4], const double (&b)[2]) {
+    auto& warp = block.warps[threadIdx.x / 32];
+    auto* lanes = &block.exchanged[threadIdx.x / 32 * 32];
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    lanes[threadIdx.x % 32] = {a[0], a[1], a[2], a[3], b[0], b[1], 0, 0};
+    wait_at(warp);
+    for (int e = 0; e < 4; ++e)
+        for (int k = 0; k < 8; ++k) c[e] += lanes[g * 4 + k % 4][2 * (k / 4) + e / 2] * lanes[(2 * t + e % 2) * 4 + k % 4][4 + k / 4];
+    wait_at(warp);
+}
+
+inline void run_thread() {
+    block.function();
+    --block.running;
+    // Whoever waits for this thread waits for one that has ended: that of a block counts fewer.
+    --block.all.threads;
+    if (block.all.threads && block.all.arrived == block.all.threads) block.all.arrived = 0, ++block.all.passed;
+    swapcontext(&block.threads[threadIdx.x], &block.scheduler);
+}
+
+inline void run_blocks(int blocks, int threads, long shared_bytes, std::function<void()> function) {
+    blockDim.x = threads, gridDim.x = blocks;
+    block.function = function;
+    block.threads.resize(threads), block.exchanged.resize(threads);
+    block.stacks.assign(threads, std::vector<char>(1 << 16));
+    for (int b = 0; b < blocks; ++b) {
+        shared_memory.assign(shared_bytes / 8 + 1, std::numeric_limits<double>::quiet_NaN());
+        blockIdx.x = b, block.running = threads, block.all = {threads};
+        block.warps.clear();
+        for (int first = 0; first < threads; first += 32) block.warps.push_back({std::min(32, threads - first)});
+        std::vector<bool> ended(threads, false);
+        for (int t = 0; t < threads; ++t) {
+            getcontext(&block.threads[t]);
+            block.threads[t].uc_stack = {block.stacks[t].data(), 0, block.stacks[t].size()};
+            block.threads[t].uc_link = nullptr;
+            makecontext(&block.threads[t], run_thread, 0);
+        }
+        while (block.running)
+            for (int t = 0; t < threads; ++t) {
+                if (ended[t]) continue;
+                const int before = block.running;
+                threadIdx.x = t;
+                swapcontext(&block.scheduler, &block.threads[t]);
+                ended[t] = block.running < before;
+            }
+    }
+}

@@ -1,0 +1,123 @@
+"""Matrices with room for every tile on a GPU: results within their bounds, against float64 on the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spectile.tiles import TileMatrix
+from spectile.tiles.grid import GridMatrix, on_grid
+
+pytestmark = pytest.mark.gpu
+
+#: Rows of tiles: all of one size, and of many.
+PARTITIONS = [[24] * 12, [17, 30, 24, 13, 32, 5, 24, 1], [8] * 33]
+
+
+def _hermitian(n: int, dtype: str, seed: int) -> Any:
+    rng = np.random.default_rng(seed)
+    i = np.arange(n)
+    decay = np.exp(-np.abs(i[:, None] - i) / 9)
+    a = rng.normal(size=(n, n)) * decay
+    a = a + 1j * rng.normal(size=(n, n)) * decay if np.dtype(dtype).kind == "c" else a
+    return ((a + a.conj().T) / 2).astype(dtype)
+
+
+def _grid(a: Any, rows: Any) -> GridMatrix:
+    import cupy
+
+    made = on_grid(TileMatrix.from_dense(cupy.asarray(a), rows, hermitian=True))
+    assert isinstance(made, GridMatrix)
+    return made
+
+
+def _dense(x: Any) -> Any:
+    return x.to_tiles().to_host().to_dense()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("rows", PARTITIONS, ids=["equal", "various", "many"])
+def test_products_and_sums_are_within_their_bounds(dtype: str, rows: Any) -> None:
+    n = sum(rows)
+    wide = np.complex128 if np.dtype(dtype).kind == "c" else np.float64
+    a, b = _hermitian(n, dtype, 1), _hermitian(n, dtype, 2)
+    exact_a, exact_b = a.astype(wide), b.astype(wide)
+    square = (exact_a @ exact_a).astype(dtype)
+    square = (square + square.conj().T) / 2
+    x, y, s = _grid(a, rows), _grid(b, rows), _grid(square, rows)
+    exact_s = square.astype(wide)
+    # What stands for half of a product is exact where the factors commute to the last digit.
+    apart = np.linalg.norm(exact_a @ exact_s - exact_s @ exact_a)
+    for atol in (0.0, 1e-4, 1e-1, 10.0):
+        for made, exact, slack in (
+            (x._times(x, atol, half="square"), exact_a @ exact_a, 0.0),
+            (x._times(y, atol), exact_a @ exact_b, 0.0),
+            (x._times(x._times(y, atol), atol), exact_a @ exact_a @ exact_b, 0.0),
+            (x._times(s, atol, half="upper", scale=-2.0, plus=y, weight=0.5, shift=3.0),
+             -2 * exact_a @ exact_s + 0.5 * exact_b + 3 * np.eye(n), 4 * apart),
+            (x._times(y, atol, scale=0.5, plus=x, weight=-1.0), 0.5 * exact_a @ exact_b - exact_a, 0.0),
+            (x._second_degree((0.1, 2.0, -1.0), 2 * atol, "fro")[0],
+             0.1 * np.eye(n) + 2 * exact_a - exact_a @ exact_a, 0.0),
+            (x.truncate(atol), exact_a, 0.0),
+            (x + y, exact_a + exact_b, 0.0), (-2.0 * x, -2 * exact_a, 0.0), (x - y, exact_a - exact_b, 0.0),
+            (x.shifted(-3.0), exact_a - 3 * np.eye(n), 0.0),
+        ):  # fmt: skip
+            found = _dense(made)
+            slack += 1e-14 * np.linalg.norm(exact)
+            assert np.linalg.norm(found - exact) <= made.error.fro + slack
+            assert np.linalg.norm(found - exact, 2) <= made.error.spectral + slack
+            assert made.norm() == pytest.approx(np.linalg.norm(found), rel=1e-6)
+            assert made.norm("spectral") >= np.linalg.norm(found, 2) * (1 - 1e-6)
+            assert not made.hermitian or np.array_equal(found, found.conj().T)
+    bounds, values = x.eigenvalue_bounds(), np.linalg.eigvalsh(exact_a)
+    assert bounds[0] <= values[0] and values[-1] <= bounds[1]
+    assert x.trace() == pytest.approx(np.trace(exact_a).real, rel=1e-6)
+    assert x.dot(y) == pytest.approx(np.vdot(exact_a, exact_b).real, rel=1e-5)
+
+
+@pytest.mark.parametrize("norm", ["fro", "spectral"])
+def test_what_a_square_says_of_idempotency(norm: Any) -> None:
+    a = _hermitian(288, "float64", 3) / 8
+    apart = a - a @ a
+    for allowed in (1e-8, 1e-2):
+        made, found = _grid(a, 24)._second_degree((0.0, 0.0, 1.0), allowed, norm)
+        assert found.least <= np.linalg.norm(apart) <= found.fro <= np.linalg.norm(apart) + 2 * allowed
+        assert np.linalg.norm(apart, 2) <= found.spectral and made.error[norm == "spectral"] <= allowed
+
+
+def test_less_is_multiplied_where_less_is_asked_for_and_the_same_every_time() -> None:
+    x = _grid(_hermitian(768, "float64", 4), 24)
+    counts = [x._times(x, atol, half="square").products for atol in (1e-8, 1e-3, 1.0)]
+    assert 32 * 32 * 33 / 2 >= counts[0] > counts[1] > counts[2] > 0
+    assert np.array_equal(*(_dense(x._times(x, 1e-3, half="square")) for _ in range(2)))
+
+
+def test_what_is_left_out_is_not_read() -> None:
+    import cupy
+
+    x = _grid(_hermitian(288, "float64", 5), 24)
+    none = x.truncate(2 * x.norm())
+    cupy.copyto(none.data, cupy.nan)
+    assert none.fill == 0 and none.trace() == 0 and none.dot(none) == 0
+    assert not _dense(none + none).any() and not _dense(none._times(none, 0.0)).any()
+    np.testing.assert_allclose(_dense(none.shifted(2.0)), 2 * np.eye(288))
+
+
+def test_dense_matrices_of_any_order() -> None:
+    import cupy
+
+    rng = np.random.default_rng(6)
+    a = _hermitian(146, "complex128", 6)
+    order = rng.permutation(146)
+    made = GridMatrix.of_dense(cupy.asarray(a), PARTITIONS[1], order)
+    assert made is not None and made[1] == 0 and np.array_equal(_dense(made[0]), a)
+    a[0, 1] += 1e-3
+    made = GridMatrix.of_dense(cupy.asarray(a), PARTITIONS[1], order)
+    assert made is not None and made[1] == pytest.approx(1e-3 / 2**0.5)
+    assert np.linalg.norm(_dense(made[0]) - a) <= made[0].error.fro
+    for wrong in (np.nan, np.inf, 1e200):
+        a[3, 3] = wrong
+        with pytest.raises(ValueError, match="holds NaN or infinity, or overflows"):
+            GridMatrix.of_dense(cupy.asarray(a), PARTITIONS[1])
