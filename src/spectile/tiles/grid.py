@@ -22,7 +22,7 @@ from spectile.tiles.types import EXACT, SLACK, Error, gamma, roundoff, underflow
 #: Norms of a matrix whose squares, and the squares of whose inverse, float64 holds with room to spare.
 _RANGE = 1e-100, 1e100
 #: Matrices of a calculation, and the share of free memory that they may take.
-_MATRICES, _SHARE = 8, 0.8
+_MATRICES, _SHARE = 16, 0.8
 #: Iterations of a bound by a positive vector.
 _SHARPENED = 8
 #: Tile rows from which a look at all triples of tiles would cost more than lists of those that are stored.

@@ -55,8 +55,10 @@ MOST_ROWS = 16 * _MOST_DOWN
 @functools.cache
 def grid_unit(dtype: str, largest: int, uniform: bool) -> Unit:
     """Return the unit of matrices with room for every tile, the largest of so many rows, or all of them."""
-    sizes = {"DOWN": ceil_div(largest, 16), "ACROSS": ceil_div(largest, 8), "SIZE": largest if uniform else 0}
-    return _unit("grid.cu", dtype, MATRIX_UNITS=int(dtype == "float64"), **sizes, **_BLOCK)
+    matrix_units = dtype == "float64"
+    sizes = {"DOWN": ceil_div(largest, 16), "ACROSS": ceil_div(largest, 8)}
+    sizes["SIZE"] = largest if uniform and matrix_units else 0
+    return _unit("grid.cu", dtype, MATRIX_UNITS=int(matrix_units), **sizes, **_BLOCK)
 
 
 def block_tiles() -> tuple[int, int]:
@@ -67,8 +69,8 @@ def block_tiles() -> tuple[int, int]:
 UNITS = (
     SEARCH,
     GRID_SEARCH,
-    *(grid_unit(dtype, 24, uniform) for dtype in _TYPES for uniform in (True, False)),
-    grid_unit("float64", 32, True),
+    *(grid_unit(dtype, 24, False) for dtype in _TYPES),
+    grid_unit("float64", 24, True),
     *(tiles_unit(dtype) for dtype in _TYPES),
     *(_product_unit(dtype, 2, 3) for dtype in _TYPES),
     _product_unit("float64", 2, 4),
