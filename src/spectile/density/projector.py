@@ -27,7 +27,7 @@ _SEEN = 0.05
 #: Passes with a budget; each tightens it by what the certificate of the last one was off by.
 _PASSES = 4
 #: The a-priori bound is about so many times the true error: the first budget makes use of it.
-_PESSIMISM = 15.0
+_PESSIMISM = 12.0
 #: What the products of the certificate may be off by, as shares of the error: those of which Q is made, relative to the
 #: gap in the unit of the width, and those of its residual, relative to the gap.
 _FINE, _CLOSE = 0.02, 0.005
