@@ -2,7 +2,6 @@
 
 import itertools
 import re
-import statistics
 
 import pytest
 
@@ -41,4 +40,5 @@ def test_a_local_job_costs_less_than_seven_tenths_of_a_second(large):
         for earlier, later in itertools.pairwise(paths)
     ]
     print("seconds a job beside its case:", costs, "busy:", busy)
-    assert statistics.median(costs) < 0.7 * busy, (costs, busy)
+    # The least: what else the machine does lengthens some jobs, what a job waits for lengthens all.
+    assert min(costs) < 0.7 * busy, (costs, busy)
