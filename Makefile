@@ -13,6 +13,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
+# Packages are installed without bytecode, which Python writes where it first imports: hundreds of processes start here.
+unexport PYTHONDONTWRITEBYTECODE
+
 comma := ,
 KERNELS = $(shell find src -name "*.cu" -o -name "*.cuh")
 # The CUDA extra follows the driver; without one there is no CUDA in the environment.
