@@ -43,8 +43,18 @@ def run(program: str, options: argparse.Namespace) -> int:
     except (ValueError, ImportError, RuntimeError, MemoryError, OSError) as error:
         if os.environ.get("SPECTILE_TRACEBACK"):
             raise
-        print(f"{program}: {error}", file=sys.stderr)
+        print(f"{program}: {_sentence(error)}", file=sys.stderr)
         return 2
+
+
+def _sentence(error: Exception) -> str:
+    """Return what an error says; of a file that cannot be used, its name and why."""
+    if isinstance(error, OSError) and error.filename is not None:
+        name, why = str(error.filename), (error.strerror or "no reason is known").lower()
+        short = name if len(name) < 300 else f"{name[:100]}...{name[-100:]}"
+        return f"{short!r} cannot be read or written: {why}"
+    told = str(error.strerror if isinstance(error, OSError) and error.strerror else error)
+    return told if " " in told else f"{type(error).__name__} of {told or 'nothing'}: it cannot be read or written"
 
 
 def _probe(_: argparse.Namespace) -> int:

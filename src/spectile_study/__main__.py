@@ -1,4 +1,4 @@
-"""Commands of the study: ``spectile-study {fetch, measure, gather, export, compare}``."""
+"""Commands of the study: ``spectile-study --help`` lists them, and each has an example in its own help."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spectile import __version__
 from spectile.__main__ import run
@@ -29,29 +29,39 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="spectile-study", description="Measure, gather and compare.")
     parser.add_argument("--version", action="version", version=f"spectile-study {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    fetch = commands.add_parser("fetch", help="download one SuiteSparse matrix, checked, into the resources folder")
+    fetch = _command(
+        commands,
+        "fetch",
+        "download one SuiteSparse matrix, checked, into the resources folder",
+        "fetch --matrix cant --base-url https://sparse.tamu.edu",
+    )
     fetch.add_argument("--matrix", required=True, help="name in config/matrices.tsv")
     fetch.add_argument("--base-url", required=True, help="https, file, or http on loopback")
-    fetch.add_argument("--resources", type=Path, default=Path("resources"))
+    fetch.add_argument("--resources", type=Path, default=Path("resources"), help="folder of what is fetched")
     fetch.add_argument("--receipt", type=Path, help="JSON file that says what was found, also when it is absent")
     fetch.set_defaults(command=_fetch)
 
-    measure = commands.add_parser("measure", help="measure cases of a run sheet, one record each")
+    measure = _command(
+        commands,
+        "measure",
+        "measure cases of a run sheet, one record each",
+        "measure --paper kpm --run quick --machine laptop --device cpu",
+    )
     measure.add_argument("--paper", required=True, choices=PAPERS)
     measure.add_argument("--case", action="append", help="case of the sheet; repeat for several (default: all)")
     measure.add_argument("--run", choices=("quick", "paper"), help="only cases of this run")
     measure.add_argument("--element", help="only cases that this table or figure draws, for example fig5")
     measure.add_argument("--machine", required=True, help="name under which this machine's results are kept")
-    measure.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    measure.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="what is measured")
     measure.add_argument("--sheet", type=Path, help="default: config/<paper>.tsv of the study")
     measure.add_argument("--schema", type=Path, help="default: workflow/schemas/<paper>.schema.yaml of the study")
     measure.add_argument("--out", type=Path, help="record of the one case")
     measure.add_argument("--out-dir", type=Path, help="default: results/<machine>/records/<paper>")
-    measure.add_argument("--resources", type=Path, default=Path("resources"))
-    measure.add_argument("--seed", type=int, default=1)
+    measure.add_argument("--resources", type=Path, default=Path("resources"), help="folder of inputs")
+    measure.add_argument("--seed", type=int, default=1, help="of random inputs")
     measure.add_argument("--threads", type=int, default=0, help="0: all cores that this process may use")
-    measure.add_argument("--rounds", type=int, default=9)
-    measure.add_argument("--warmup", type=int, default=3)
+    measure.add_argument("--rounds", type=int, default=9, help="timed rounds")
+    measure.add_argument("--warmup", type=int, default=3, help="untimed rounds before them")
     measure.add_argument("--budget-s", type=float, default=60.0, help="rounds of a case end after this time")
     measure.add_argument("--share-with", type=int, metavar="PID", help="measure in the one process for all jobs of PID")
     measure.add_argument("--log", type=Path, help="file for what is printed, with --share-with")
@@ -61,15 +71,20 @@ def _parser() -> argparse.ArgumentParser:
 
     measure.add_argument("--input", type=Path, nargs="*", default=[], help="receipts of the case's inputs, checked")
 
-    make = commands.add_parser("make-input", help="make an input of cases and write its receipt")
+    make = _command(
+        commands,
+        "make-input",
+        "make an input of cases and write its receipt",
+        "make-input --kind decay --name exponential --receipt receipt.json",
+    )
     make.add_argument(
         "--kind",
         required=True,
         help="decay, lattice, hamiltonian, hermitian, dense, family, own, water, scf, ergo or network",
     )
     make.add_argument("--name", required=True, help="which one, for example overlap_60 of the kind water, 60 of scf")
-    make.add_argument("--resources", type=Path, default=Path("resources"))
-    make.add_argument("--seed", type=int, default=1)
+    make.add_argument("--resources", type=Path, default=Path("resources"), help="folder of what is made")
+    make.add_argument("--seed", type=int, default=1, help="of random inputs")
     make.add_argument("--receipt", type=Path, required=True, help="JSON file that says what was made, or why not")
     make.set_defaults(command=_make_input)
 
@@ -87,80 +102,163 @@ def _parser() -> argparse.ArgumentParser:
     worker.add_argument("--parent", type=int, required=True)
     worker.set_defaults(command=_worker)
 
-    gather = commands.add_parser("gather", help="make one parquet frame of a paper's records")
+    gather = _command(
+        commands,
+        "gather",
+        "make one parquet frame of a paper's records",
+        "gather --records results/laptop/records/kpm --out results/laptop/kpm.parquet",
+    )
     gather.add_argument("--records", type=Path, nargs="+", required=True, help="record files, folders or zips")
     gather.add_argument("--onto", type=Path, help="earlier frame, whose other cases are kept as they stand")
-    gather.add_argument("--out", type=Path, required=True)
+    gather.add_argument("--out", type=Path, required=True, help="the frame, a parquet file")
     gather.add_argument("--zip", type=Path, help="file for the records themselves")
     gather.set_defaults(command=_gather)
 
-    keep = commands.add_parser("keep", help="take records into the reviewed measurements of their machine")
+    keep = _command(
+        commands,
+        "keep",
+        "take records into the reviewed measurements of their machine",
+        "keep --records results/laptop/kpm.zip --into results/recorded/laptop",
+    )
     keep.add_argument("--records", type=Path, nargs="+", required=True, help="a zip file or folder of each paper")
     keep.add_argument("--into", type=Path, required=True, help="results/recorded/<machine>")
     keep.set_defaults(command=_keep)
 
-    unpack = commands.add_parser("unpack", help="go on from reviewed measurements: put their records into results")
+    unpack = _command(
+        commands,
+        "unpack",
+        "go on from reviewed measurements: put their records into results",
+        "unpack --recorded results/recorded/h200",
+    )
     unpack.add_argument("--recorded", type=Path, required=True, help="results/recorded/<machine>")
     unpack.set_defaults(command=_unpack)
 
-    draw = commands.add_parser("draw", help="draw tables and figures of a paper")
+    draw = _command(
+        commands,
+        "draw",
+        "draw tables and figures of a paper",
+        "draw --paper kpm --element fig7 --from results/recorded/h200/kpm.parquet --results drawn",
+    )
     draw.add_argument("--paper", required=True, choices=PAPERS)
     draw.add_argument("--element", action="append", help="for example fig5; repeat for several (default: all)")
     draw.add_argument("--from", dest="sources", type=Path, nargs="*", default=[], help="records, or one parquet frame")
     draw.add_argument("--results", type=Path, required=True, help="folder of figures/ and tables/")
     draw.set_defaults(command=_draw)
 
-    claims = commands.add_parser("claims", help="compare the papers' printed numbers with frames")
+    claims = _command(
+        commands,
+        "claims",
+        "compare the papers' printed numbers with frames",
+        "claims --frames results/recorded/h200/kpm.parquet --out claims.html",
+    )
     claims.add_argument("--frames", type=Path, nargs="*", default=[], help="parquet frames of the run")
-    claims.add_argument("--claims", type=Path, default=Path("config/claims.tsv"))
+    claims.add_argument("--claims", type=Path, default=Path("config/claims.tsv"), help="table of the claims")
     claims.add_argument("--out", type=Path, required=True, help="the page; .tsv and .fragment.html lie beside it")
     claims.set_defaults(command=_claims)
 
-    machines = commands.add_parser("machines", help="set the frames of several machines side by side")
+    machines = _command(
+        commands,
+        "machines",
+        "set the frames of several machines side by side",
+        "machines --machine h200 --frames results/recorded/h?00/kpm.parquet --out both",
+    )
     machines.add_argument("--machine", required=True, help="the one that the others are compared with")
     machines.add_argument("--frames", type=Path, nargs="*", default=[], help="parquet frames of all machines")
-    machines.add_argument("--claims", type=Path, default=Path("config/claims.tsv"))
+    machines.add_argument("--claims", type=Path, default=Path("config/claims.tsv"), help="table of the claims")
     machines.add_argument("--out", type=Path, required=True, help="folder of claims.html and times.html")
     machines.set_defaults(command=_machines)
 
-    everyday = commands.add_parser("everyday", help="measure random problems beside the strongest alternatives")
-    everyday.add_argument("--machine", required=True, help="name under which this machine's results are kept")
-    everyday.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    everyday.add_argument("--system", action="append", help="spamm, tsparse, evd or kpm; repeat for several")
-    everyday.add_argument(
-        "--set", type=json.loads, default={}, metavar="JSON", help='such as {"minutes": 2, "seed": 7}'
+    everyday = _command(
+        commands,
+        "everyday",
+        "measure random problems beside the strongest alternatives",
+        "everyday --machine laptop --device cpu --set '{\"minutes\": 2}'",
     )
+    everyday.add_argument("--machine", required=True, help="name under which this machine's results are kept")
+    everyday.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="what is measured")
+    everyday.add_argument("--system", action="append", help="spamm, tsparse, evd or kpm; repeat for several")
+    everyday.add_argument("--set", type=_settings, default={}, metavar="JSON", help='such as {"minutes": 2, "seed": 7}')
     everyday.add_argument("--out", type=Path, help="frame, gone on with if it is there; default: in results/<machine>")
     everyday.set_defaults(command=_everyday)
 
-    draw_everyday = commands.add_parser("draw-everyday", help="draw the frame of everyday draws")
+    draw_everyday = _command(
+        commands,
+        "draw-everyday",
+        "draw the frame of everyday draws",
+        "draw-everyday --from results/laptop/everyday.parquet --results results/laptop",
+    )
     draw_everyday.add_argument("--from", dest="source", type=Path, required=True, help="the frame, everyday.parquet")
     draw_everyday.add_argument("--results", type=Path, required=True, help="folder of the machine, with everyday/")
     draw_everyday.set_defaults(command=_draw_everyday)
 
-    judge = commands.add_parser("judge-density", help="judge density_matrix on the Hartree-Fock matrices of water")
+    judge = _command(
+        commands,
+        "judge-density",
+        "judge density_matrix on the Hartree-Fock matrices of water",
+        "judge-density --molecules 20 --error 1e-4",
+    )
     judge.add_argument("--resources", type=Path, default=Path("resources"), help="folder with water/fock_569.npz")
     judge.add_argument("--whole", type=int, default=569, help="molecules of the calculation that is packed there")
     judge.add_argument("--molecules", type=int, default=40, help="so many of them, those nearest the centre")
     judge.add_argument("--error", type=float, action="append", help="asked for; repeat for several (1e-2, 1e-4, 1e-6)")
     judge.add_argument("--method", default="sp2_accelerated", help="polynomials of the purification")
-    judge.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    judge.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it is computed")
     judge.add_argument("--out", type=Path, help="tab-separated file of what is printed")
     judge.set_defaults(command=_judge_density)
 
     for command in (fetch, measure, keep, draw, everyday):
         command.add_argument("--study", type=Path, default=Path(), help="folder with config/ and workflow/")
 
-    export = commands.add_parser("export", help="write a finished run as a Workflow Run RO-Crate")
+    export = _command(
+        commands,
+        "export",
+        "write a finished run as a Workflow Run RO-Crate",
+        "export --machine laptop --out laptop.zip",
+    )
     export.add_argument("--machine", default="this", help="name of the machine in results/")
     export.add_argument("--out", type=Path, required=True, help="new folder, or a .zip file")
     export.add_argument("--recorded", action="store_true", help="export results/recorded/<machine>")
     export.set_defaults(command=_export)
 
-    compare = commands.add_parser("compare", help="compare two frames or folders of records, case by case")
-    compare.add_argument("a", type=Path)
-    compare.add_argument("b", type=Path)
+    compare = _command(
+        commands,
+        "compare",
+        "compare two frames or folders of records, case by case",
+        "compare results/recorded/h200/kpm.parquet results/laptop/kpm.parquet",
+    )
+    compare.add_argument("a", type=Path, help="the earlier frame or folder")
+    compare.add_argument("b", type=Path, help="the later one")
     compare.set_defaults(command=_compare)
+    return parser
+
+
+def _settings(text: str) -> dict[str, Any]:
+    """Return the settings that an option gives as JSON."""
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError(f'{text} is no JSON object, such as {{"minutes": 2}}')
+    return found
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help that ends each option with its default, where there is one to tell."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        told, default = action.help or "", action.default
+        if not action.option_strings or "default" in told or default in (None, False, "", argparse.SUPPRESS, [], {}):
+            return told
+        return f"{told} (default: %(default)s)"
+
+
+def _command(commands: Any, name: str, about: str, example: str) -> argparse.ArgumentParser:
+    """Return the parser of a command, whose help describes it and shows a call."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=about,
+        description=about[0].upper() + about[1:] + ".",
+        epilog=f"example:\n  spectile-study {example}",
+        formatter_class=_Help,
+    )
     return parser
 
 

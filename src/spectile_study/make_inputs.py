@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import re
+import reprlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -47,7 +49,15 @@ def make(kind: str, name: str, resources: Path, seed: int) -> Facts:
     -------
     dict
         ``kind, name, seed, status``; with status ``ok`` what the kind found, with ``absent`` the reason.
+
+    Raises
+    ------
+    ValueError
+        If no input of the kind has such a name.
     """
+    pattern, example = NAMES.get(kind, (".*", ""))
+    if not re.fullmatch(pattern, name, flags=re.DOTALL | re.ASCII):
+        raise ValueError(f"{reprlib.repr(name)} names no input of the kind {kind}: a name looks like {example}")
     facts: Facts = {"kind": kind, "name": name, "seed": seed}
     try:
         return facts | {"status": "ok"} | KINDS[kind](name, resources, seed)
@@ -281,6 +291,19 @@ KINDS: Mapping[str, Callable[[str, Path, int], Facts]] = {
     "scf": _scf,
     "ergo": _ergo,
     "network": _network,
+}
+
+
+#: What names look like, and one of each kind whose names have parts.
+NAMES = {
+    "decay": (r"(.+_)?\d+", "16384 or exponential_3d_8192"),
+    "lattice": (r"\d+x\d+x\d+", "100x100x40"),
+    "hermitian": (r"\d+(_\w+)?", "4096_float64"),
+    "dense": (r"\d+x\d+", "4096x64"),
+    "hamiltonian": (r"[^_]+_\d+_[^_]+", "graphene_1000000_float64"),
+    "water": (r".+_\d+", "overlap_60"),
+    "scf": (r"\d+", "60"),
+    "ergo": (r".+_\d+", "fock_60"),
 }
 
 

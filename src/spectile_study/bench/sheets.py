@@ -24,10 +24,16 @@ class SheetError(ValueError):
 
 @functools.cache
 def load_schema(path: Path) -> dict[str, Any]:
-    """Read a JSON schema written as YAML."""
+    """Read a JSON schema written as YAML; a file that holds none raises :class:`SheetError`."""
     import yaml
 
-    return yaml.safe_load(Path(path).read_text())
+    try:
+        schema: Any = yaml.safe_load(Path(path).read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SheetError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
+        raise SheetError(f"{path} is no schema of a sheet: it names no properties of its rows")
+    return schema
 
 
 def validate(data: Any, schema: Mapping[str, Any], what: str) -> None:

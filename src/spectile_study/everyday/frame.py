@@ -147,11 +147,14 @@ def read(path: str | Path) -> pandas.DataFrame:
     Raises
     ------
     FrameError
-        If a row contradicts itself.
+        If it lacks a column, or a row contradicts itself.
     """
     import pandas
 
     table = pandas.read_parquet(path)
+    lacks = sorted(set(_LISTS) - set(table))
+    if lacks:
+        raise FrameError(f"{path} is no frame of everyday draws: it has no {lacks[0]}")
     for name in _LISTS:
         table[name] = table[name].map(lambda value: value.tolist() if hasattr(value, "tolist") else None)
     check(table, str(path))
