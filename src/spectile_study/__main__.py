@@ -33,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
         commands,
         "fetch",
         "download one SuiteSparse matrix, checked, into the resources folder",
-        "fetch --matrix cant --base-url https://sparse.tamu.edu",
+        "fetch --matrix bcsstk13 --base-url https://sparse.tamu.edu",
     )
     fetch.add_argument("--matrix", required=True, help="name in config/matrices.tsv")
     fetch.add_argument("--base-url", required=True, help="https, file, or http on loopback")
