@@ -226,10 +226,10 @@ def explain(
     if beta is not None:
         return [Candidate("fermi", math.nan, f"a series of the Fermi function, {asked.told()}")]
     steps = "the steps are unknown before the gap is"
-    if start is not None and start.homo is not None and start.lumo is not None and start.gap > 0:
+    if start is not None and start.edges is not None:
         low, high = asked.h.eigenvalue_bounds()
-        gap = (high - start.homo[1]) / (high - low), (high - start.lumo[0]) / (high - low)
-        count = len(planned_to(asked.method, *gap, ends_at(asked.error, gap[0] - gap[1]))[0])
+        homo, lumo = ((high - edge) / (high - low) for edge in start.edges)
+        count = len(planned_to(asked.method, homo, lumo, ends_at(asked.error, homo - lumo))[0])
         steps = f"about {count} steps by the gap of start"
     return [
         Candidate(one, math.nan, f"{asked.told()}; {steps}") if one == method
@@ -298,7 +298,7 @@ def _orthogonal(
     """Return the density matrix without an overlap."""
     if beta is not None:
         return _thermal(in_lists(h), electrons, mu, error, beta)
-    guess = None if start is None or start.homo is None or start.lumo is None else (start.homo[1], start.lumo[0])
+    guess = None if start is None else start.edges
     return projector(h, -1 if electrons is None else int(electrons), mu, error, method, asked, guess)
 
 

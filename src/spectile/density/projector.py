@@ -31,6 +31,8 @@ _PESSIMISM = 12.0
 #: What the products of the certificate may be off by, as shares of the error: those of which Q is made, relative to the
 #: gap in the unit of the width, and those of its residual, relative to the gap.
 _FINE, _CLOSE = 0.02, 0.005
+#: No sharper bound is looked for where it is at most so large a share of the error.
+_ENOUGH = 0.5
 #: Budget of all steps together that leaves no doubt which subspace was found.
 _LARGEST = 0.3
 
@@ -70,7 +72,9 @@ def projector(
             last.know(by)
         found = _certified(h, x0, last, occupied, mu, error, low, high, width, wide)
         _LOGGER.debug("a pass with a budget of %.2g has a certificate of %.2g, of %.2g", wanted, found.error, error)
-        return last, found
+        # All bounds are from inside of the gap: the widest is the nearest.
+        nearest = max(by, last, key=lambda one: one.homo[0] - one.lumo[1])
+        return last, dataclasses.replace(found, edges=(high - width * nearest.homo[0], high - width * nearest.lumo[1]))
 
     wanted, reached = min(_PESSIMISM * error, _LARGEST), math.inf
     plan = None if guess is None else _guessed(x0, (high - guess[0]) / width, (high - guess[1]) / width)
@@ -138,7 +142,7 @@ def _looks(size: float, number: int) -> float:
 
 def _guessed(x0: TileMatrix, h: float, l_: float) -> Pass | None:
     """Return a pass that was not made, with a guess of HOMO and LUMO to plan by, the gap a little narrower."""
-    margin = (h - l_) / 8
+    margin = (h - l_) / 16
     h, l_ = h - margin, l_ + margin
     return Pass(x0, homo=(h, 1.0), lumo=(0.0, l_)) if 0 < l_ < h < 1 else None
 
@@ -193,7 +197,7 @@ def _certified(
     above = size * d_q * (2 + d_q) + gap / 2 * d_q + deep.error.spectral
     sine = math.inf
     moved = math.sqrt(2) * h.error.fro / (gap - slip) if h.error.fro else 0.0
-    enough = (error / SLACK - d_q - moved) * (1 - d_q) / math.sqrt(2) / SLACK**2
+    enough = (_ENOUGH * error - d_q - moved) * (1 - d_q) / math.sqrt(2) / SLACK**2
     for degrees in (0, 0, 0, MOST_DEGREES):
         room = gap - (high - homo_up) * s * s - above
         if room <= 0:

@@ -61,6 +61,8 @@ class DensityMatrix:
         The steps of the purification.
     factor : TileMatrix or None
         Z with ``Z.H S Z = I``, where there was an overlap.
+    edges : tuple of float or None
+        HOMO and LUMO, likely but without a guarantee, as the steps were planned by; a `start` is used by these.
     """
 
     matrix: TileMatrix
@@ -73,6 +75,7 @@ class DensityMatrix:
     electrons: float
     history: list[Step]
     factor: TileMatrix | None = None
+    edges: tuple[float, float] | None = None
 
     @property
     def gap(self) -> float:

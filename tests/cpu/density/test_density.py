@@ -325,6 +325,12 @@ def test_a_start_saves_products_and_changes_no_guarantee(monkeypatch):
         assert_guaranteed(found, near, occupied, s)
         assert np.linalg.norm(found.factor.to_dense().T @ s @ found.factor.to_dense() - np.eye(60)) < 1e-5
     assert called[1] < 0.7 * called[0]
+    # Bounds of HOMO and LUMO grow from one cycle to the next, and what the steps are planned by does not.
+    steps = [len(found.history)]
+    for _ in range(3):
+        found = spectile.density_matrix(near, s, electrons=occupied, error=1e-5, block=6, start=found)
+        steps.append(len(found.history))
+    assert max(steps) <= steps[0] + 1
     other = spectile.density_matrix(-h[::-1, ::-1], s, electrons=occupied - 7, error=1e-3, block=6)
     for start in (other, first):
         for electrons in (occupied, 60, 0):
