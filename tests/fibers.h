@@ -1,5 +1,6 @@
 // Blocks of a kernel whose threads wait for each other, on one thread of the host: a fiber for each, which goes on to the
 // next where it waits, in an order that is drawn anew in each round.  `parts` of shared memory begin as NaN.
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cmath>
@@ -31,7 +32,9 @@ struct Warp {
     int arrived = 0, turn = 0;
 };
 struct Fiber {
-    ucontext_t context;
+    ucontext_t context;  // where it begins; later it goes on at a point, for which no signals are asked about
+    jmp_buf point;
+    bool begun = false;
     std::vector<char> stack;
     index_t thread, place;
     Block* block;
@@ -39,11 +42,19 @@ struct Fiber {
     bool done = false;
 };
 static Fiber* fiber;
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static index_t fiber_grid;
 static std::function<void()> fiber_body;
 
-inline void give_way() { swapcontext(&fiber->context, &scheduler); }
+inline void give_way() {
+    if (_setjmp(fiber->point) == 0) _longjmp(scheduler, 1);
+}
+inline void go_on() {
+    if (_setjmp(scheduler) != 0) return;
+    if (fiber->begun) _longjmp(fiber->point, 1);
+    fiber->begun = true;
+    setcontext(&fiber->context);
+}
 template <class Group> void meet(Group* group, int count) {
     const int turn = group->turn;
     if (++group->arrived == count) group->arrived = 0, ++group->turn;
@@ -86,7 +97,7 @@ inline bool try_flagged(const uint4* p, unsigned flag, double& value) {
 static void run_fiber() {
     fiber_body();
     fiber->done = true;
-    swapcontext(&fiber->context, &scheduler);
+    _longjmp(scheduler, 1);
 }
 
 // Runs all blocks at the same time; false if they do not come to an end, or write behind their shared memory.
@@ -120,7 +131,7 @@ inline bool launch(index_t grid, int threads, long long shared_bytes, unsigned s
         for (size_t i = 0, at = start; i < fibers.size(); ++i, at = (at + step) % fibers.size()) {
             fiber = fibers[at].get();
             if (fiber->done) continue;
-            swapcontext(&scheduler, &fiber->context);
+            go_on();
             left -= fiber->done;
         }
     }

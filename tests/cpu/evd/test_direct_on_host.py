@@ -79,7 +79,7 @@ def tridiagonalized(library, a, multiprocessors, *, far=0, keep=True, seed=0):
     return d, e[: n - 1], q
 
 
-SMALL = [(1, 4, 0), (2, 4, 0), (2, 4, 1), (3, 1, 0), (29, 3, 0), (29, 3, 1), (41, 132, 4), (41, 2, 9)]
+SMALL = [(1, 4, 0), (2, 4, 1), (3, 1, 0), (21, 3, 1), (33, 132, 2), (30, 2, 9)]
 
 
 @pytest.mark.parametrize(
@@ -96,19 +96,23 @@ def test_a_matrix_is_tridiagonal_in_an_orthonormal_basis(dtype, n, multiprocesso
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_families(family, dtype, library):
-    a = FAMILIES[family](24, np.random.default_rng(5), dtype)
+def test_families(dtype, library):
+    for family in FAMILIES:
+        check_family(family, dtype, library)
+
+
+def check_family(family, dtype, library):
+    a = FAMILIES[family](16, np.random.default_rng(5), dtype)
     a = np.ldexp(a, -np.frexp(np.abs(a).max())[1]) if a.dtype.kind != "c" else a / np.abs(a).max(initial=1e-30)
-    d, e, _ = tridiagonalized(library, a, 5, keep=False)
+    d, e, _ = tridiagonalized(library, a, 2, keep=False)
     found = scipy.linalg.eigvalsh_tridiagonal(d, e)
     expected = np.linalg.eigvalsh(a.astype(np.promote_types(dtype, np.float64)))
-    assert np.abs(found - expected).max() <= 24 * np.finfo(dtype).eps * np.linalg.norm(a)
+    assert np.abs(found - expected).max() <= 16 * np.finfo(dtype).eps * np.linalg.norm(a), family
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_same_bits_in_every_order_of_the_threads(seed, library):
-    a = random_hermitian(33, np.random.default_rng(7), "float64")
+    a = random_hermitian(20, np.random.default_rng(7), "float64")
     for one, other in zip(
         tridiagonalized(library, a, 6, seed=99), tridiagonalized(library, a, 6, seed=seed), strict=True
     ):
