@@ -176,7 +176,7 @@ PartitionName=main Nodes={self.node} Default=YES MaxTime=INFINITE State=UP
         """Run one of Slurm's programs; return what it prints."""
         command = [find(program), *map(str, words)]
         done = subprocess.run(
-            command, env=os.environ | self.environment, capture_output=True, text=True, check=False, timeout=240
+            command, env=os.environ | self.environment, capture_output=True, text=True, check=False, timeout=1200
         )
         if check and done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
@@ -194,7 +194,7 @@ PartitionName=main Nodes={self.node} Default=YES MaxTime=INFINITE State=UP
         text = self.run("squeue", "--noheader", "--states", states, "--format", "%i|%T|%k", check=False)
         return {line.split("|")[0]: tuple(line.split("|")[1:]) for line in text.split("\n") if line}
 
-    def _wait_for(self, what, ready, seconds=240, must=True):
+    def _wait_for(self, what, ready, seconds=1200, must=True):
         until = time.monotonic() + seconds
         while not ready():
             if time.monotonic() > until:

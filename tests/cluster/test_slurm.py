@@ -40,7 +40,7 @@ def test_jobs_run_with_an_interpreter_whose_path_has_a_space(slurm, spaced_pytho
     environment = faulty.environment(folder, **(slurm.environment | {"PATH": path}))
     options = ("--workflow-profile", "profiles/slurm", *HERE)
     command = [str(spaced_python), "-m", "snakemake", "records", *options]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stdout + done.stderr
     assert faulty.statuses(folder, "one") == {"good": "ok", "vendor": "ok"}
 

@@ -32,8 +32,8 @@ def test_interrupted_snakemake_cancels_its_jobs(slurm, tmp_path):
     with faulty.started(folder, *options, FAULTY_NOTE=str(note), **slurm.environment) as process:
         faulty.wait_for("the waiting method", note.exists)
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=300) != 0
-    faulty.wait_for("an empty queue", lambda: not slurm.jobs(), seconds=120)
+        assert process.wait(timeout=1200) != 0
+    faulty.wait_for("an empty queue", lambda: not slurm.jobs(), seconds=1200)
     assert "one" not in faulty.records(folder)
 
 
@@ -49,7 +49,7 @@ def test_lost_jobs_nodes_and_daemons(slurm, tmp_path):
     with faulty.started(folder, *options, "--retries", "0", **variables) as process:
         faulty.wait_for("the waiting method", note.exists)
         slurm.run("scancel", *slurm.jobs("RUNNING"))
-        assert process.wait(timeout=300) != 0
+        assert process.wait(timeout=1200) != 0
     finished = faulty.records(folder)
     assert set(finished) == {"first", "third", "fourth"}
     printed = (folder / "snakemake.out").read_text()
@@ -71,7 +71,7 @@ def test_lost_jobs_nodes_and_daemons(slurm, tmp_path):
         slurm.start("slurmctld")
         faulty.wait_for("the node", lambda: slurm.node_state() == "IDLE+DRAIN")
         slurm.run("scontrol", "update", f"NodeName={slurm.node}", "State=RESUME")
-        assert process.wait(timeout=300) == 0
+        assert process.wait(timeout=1200) == 0
     assert faulty.statuses(folder, "second") == {"good": "ok", "waits": "ok"}
     after = faulty.records(folder)
     assert all(after[case] == finished[case] for case in finished)

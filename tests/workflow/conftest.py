@@ -29,7 +29,7 @@ def workflow_copy(tmp_path):
     return copy_workflow(tmp_path)
 
 
-def snakemake(folder, *options, check=True, timeout=600, **environment):
+def snakemake(folder, *options, check=True, timeout=1200, **environment):
     """Run Snakemake in `folder`; return the finished process with its output."""
     return subprocess.run(
         [sys.executable, "-m", "snakemake", *map(str, options)],

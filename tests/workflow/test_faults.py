@@ -105,8 +105,8 @@ def test_killed_measuring_job(tmp_path):
         faulty.wait_for("its worker", lambda: note.read_text())
         worker = int(note.read_text())
         os.kill(parent(worker), signal.SIGKILL)
-        assert process.wait(timeout=240) != 0
-    faulty.wait_for("the end of the worker", lambda: not running(worker), seconds=120)
+        assert process.wait(timeout=1200) != 0
+    faulty.wait_for("the end of the worker", lambda: not running(worker), seconds=1200)
     assert set(faulty.records(folder)) == {"first", "third"}
     assert "1 of 1 figures and tables are missing" in (folder / "snakemake.out").read_text()
     before = faulty.records(folder)
@@ -132,7 +132,7 @@ def test_killed_snakemake_and_two_at_once(tmp_path):
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         # Nothing goes on measuring beside the next run.
-        faulty.wait_for("the end of the worker", lambda: not running(worker), seconds=120)
+        faulty.wait_for("the end of the worker", lambda: not running(worker), seconds=1200)
     before = faulty.records(folder)
     assert "second" not in before
     unlock(folder)
@@ -241,7 +241,7 @@ def test_killed_download_is_continued(mirror, tmp_path):
             os.kill(descendant(process.pid, "spectile_study", "fetch"), signal.SIGKILL)
             have = part.stat().st_size
             server.chunk_pause = 0.0
-            assert process.wait(timeout=240) == 0  # the rule's own retry goes on where the killed one was
+            assert process.wait(timeout=1200) == 0  # the rule's own retry goes on where the killed one was
     finally:
         server.close()
     assert server.ranges() == [None, f"bytes={have}-"]

@@ -40,7 +40,7 @@ def test_a_path_with_spaces_runs_from_measuring_to_the_report(spaced_python):
     path = f"{spaced_python.parent}:{os.environ['PATH']}"
     environment = faulty.environment(folder, PATH=path)
     command = [str(spaced_python), "-m", "snakemake", *ALL]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stdout + done.stderr
     for name in ("figures/kpm_fig1.svg", "claims.html", "config.yaml", "report.zip"):
         assert (folder / "results/this" / name).stat().st_size > 100
@@ -63,7 +63,7 @@ def test_results_lie_elsewhere_and_the_checkout_is_only_read(tmp_path):
         *ALL,
     ]
     environment = faulty.environment(folder, PYTHONDONTWRITEBYTECODE="1")
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (out / "results/this/report.zip").stat().st_size > 1000
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
@@ -78,16 +78,16 @@ def test_another_workflow_uses_it_as_a_module(tmp_path):
     command = [sys.executable, "-m", "snakemake", *ALL]
     environment = faulty.environment(folder)
     environment["PYTHONPATH"] = str(faulty.FAULTY)
-    done = subprocess.run(command, cwd=outside, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=outside, env=environment, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (outside / "picture.svg").read_text().startswith("<?xml")
     # Everything of the module, and a report of the outside workflow's own: a module's hooks do not run.
     (outside / "Snakefile").write_text(snakefile.partition("rule picture")[0] + ALL_OF_IT)
-    done = subprocess.run(command, cwd=outside, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=outside, env=environment, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (outside / "results/box/claims.html").exists() and not (outside / "results/box/report.zip").exists()
     command = [sys.executable, "-m", "snakemake", "--report", "own.zip"]
-    done = subprocess.run(command, cwd=outside, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=outside, env=environment, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (outside / "own.zip").read_bytes()[:2] == b"PK"
 

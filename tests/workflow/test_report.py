@@ -108,7 +108,7 @@ def test_report_opens_on_the_claims_in_a_browser(finished, tmp_path):
         "--virtual-time-budget=8000",
     ]
     shown = subprocess.run(
-        [browser, *options, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=300, check=True
+        [browser, *options, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=1200, check=True
     ).stdout
     seen = re.sub(r"<script.*?</script>", "", shown, flags=re.DOTALL)
     assert "reproduced" in seen[seen.index("spectile-claims") :]

@@ -43,7 +43,7 @@ def servers(folder):
     return found
 
 
-def soon(true, seconds=240):
+def soon(true, seconds=1200):
     until = time.monotonic() + seconds
     while not true() and time.monotonic() < until:
         time.sleep(0.02)

@@ -32,7 +32,7 @@ def test_a_local_job_costs_less_than_seven_tenths_of_a_second(large):
         return sorted(large.glob("results/this/records/kpm/*.json"), key=lambda path: path.stat().st_mtime_ns)
 
     with faulty.started(large, "--cores", "2", "--set-threads", "measure_case=1"):
-        faulty.wait_for("ten records", lambda: len(written()) > 10, seconds=120)
+        faulty.wait_for("ten records", lambda: len(written()) > 10, seconds=1200)
         busy = faulty.busyness()
     paths = written()[:10]
     costs = [

@@ -84,7 +84,7 @@ def started(folder, *options, **variables):
         process.wait()
 
 
-def run(folder, *options, check=True, timeout=300, **variables):
+def run(folder, *options, check=True, timeout=1200, **variables):
     """Run Snakemake to its end; return its exit status and what it printed."""
     before = (folder / "snakemake.out").stat().st_size if (folder / "snakemake.out").exists() else 0
     with started(folder, *options, **variables) as process:
@@ -94,7 +94,7 @@ def run(folder, *options, check=True, timeout=300, **variables):
     return code, printed
 
 
-def wait_for(what, ready, seconds=240):
+def wait_for(what, ready, seconds=1200):
     until = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < until, f"{what} did not come within {seconds} s"
