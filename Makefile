@@ -72,7 +72,8 @@ pages: $(VENV)/installed-dev
 docs: $(VENV)/installed-docs
 	sphinx-build --quiet --fail-on-warning --keep-going -b html docs site
 
-test-cluster: $(VENV)/installed-dev
+# After the browser is there: both may be installed by apt-get, which runs once at a time.
+test-cluster: $(VENV)/installed-dev browser
 	$(PYTEST) -m cluster tests/cluster tests/workflow
 
 # Each step by itself, so that `make -j` takes several at once.
