@@ -146,7 +146,7 @@ def given_or_found(engine: Engine, bounds: tuple[float, float] | None) -> tuple[
             low, high = max(low, certain[0]), min(high, certain[1])
         if not np.isfinite(high / 2 - low / 2):
             raise ValueError(OUT_OF_RANGE)
-    least = _least_half(low, high, engine.dtype)
+    least = least_half(low, high, engine.dtype)
     if high / 2 - low / 2 >= least:
         return low, high
     center = low / 2 + high / 2
@@ -173,12 +173,12 @@ def scaling(bounds: tuple[float, float]) -> tuple[float, float]:
         raise ValueError(
             f"bounds=({low}, {high}) hold no spectrum: give the lowest and the highest energy, in this order"
         )
-    half = max(high / 2 - low / 2, _least_half(low, high, np.float64))
+    half = max(high / 2 - low / 2, least_half(low, high, np.float64))
     if half < np.finfo(np.float64).tiny:
         raise ValueError(f"bounds=({low}, {high}) are below the range of float64: take a smaller unit of energy")
     return FILL / half, low / 2 + high / 2
 
 
-def _least_half(low: float, high: float, dtype: Any) -> float:
+def least_half(low: float, high: float, dtype: Any) -> float:
     """Return half the width that bounds have at least: relative to the energies, whatever their unit."""
     return NARROWEST * float(np.finfo(dtype).eps) * (max(abs(low), abs(high)) or 1.0)

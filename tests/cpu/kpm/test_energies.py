@@ -1,5 +1,7 @@
 """Energies: narrow bands far from zero, every unit, the scale and centre of moments, bounds of hard matrices."""
 
+import warnings
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -186,6 +188,24 @@ def test_every_unit_is_right_or_one_sentence(unit, kind):
         assert (
             unit in (1e-310, 1e-305, 1e307) and "unit of energy" in str(error) and "NaN or infinity:" not in str(error)
         )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "float64", "complex128"])
+def test_every_power_of_two_has_the_moments_of_its_matrix(dtype):
+    least, most = {"float32": (-123, 120), "complex64": (-90, 120)}.get(dtype, (-950, 1010))
+    for matrix in (np.eye(1), 3 * np.eye(5), graphene(3, 3).toarray(), np.diag([1.0, 2.0, 3.0, 5.0]), np.ones((2, 2))):
+        for exponent in (least, least // 2 - 57, least // 2, -20, 20, most // 2, most):
+            H = sp.csr_array(np.ldexp(matrix, exponent).astype(dtype))
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                density = ldos(H, [0], 16, backend="cpu")
+            low, high = np.ldexp(density.bounds, -exponent)
+            size, x = np.linalg.eigvalsh(matrix), np.linalg.eigh(matrix)[1]
+            slack = 1e-5 * max(abs(size))
+            assert low <= size[0] + slack and size[-1] - slack <= high
+            place = np.clip((size - np.ldexp(density.centre, -exponent)) / np.ldexp(density.scale, -exponent), -1, 1)
+            wanted = np.cos(np.arange(16)[:, None] * np.arccos(place)) @ abs(x[0]) ** 2
+            np.testing.assert_allclose(density.moments.ravel(), wanted, atol=0.02 if np.ptp(size) == 0 else 1e-4)
 
 
 def test_sums_of_a_row_beyond_the_range_are_named():

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.kpm.bounds import RANGE
+from spectile.kpm.bounds import RANGE, least_half
 from spectile.kpm.operators.protocol import namespace
 from spectile.kpm.types import Array
 
@@ -27,7 +27,8 @@ class Frame:
         Zero but for a spectrum far from zero.  There the recurrence would subtract numbers that are much larger than
         their difference; the entries of H' are exact.
     unit : float
-        A power of two; one but for matrices whose squares leave the range of floating-point numbers.
+        A power of two; one but for matrices whose squares, or the inverse of whose width, leave the range of
+        floating-point numbers.
     """
 
     offset: float = 0.0
@@ -43,7 +44,8 @@ class Frame:
         real = np.empty(0, dtype).real.dtype
         least, most = RANGE[real.itemsize]
         offset = float(real.type(center)) if abs(center) > FAR * half else 0.0
-        unit = 1.0 if half == 0 or least < half < most else 2.0 ** max(math.frexp(half)[1], -1020)
+        half = max(half, least_half(low, high, real))
+        unit = 1.0 if least < half < most else 2.0 ** max(math.frexp(half)[1], -1020)
         return cls(offset, unit)
 
     def inside(self, matrix: Any, first_row: int = 0) -> Any:
@@ -55,7 +57,9 @@ class Frame:
         if self.offset:
             row = xp.searchsorted(matrix.indptr, xp.arange(data.size), side="right") - 1
             data[matrix.indices == row + first_row] -= data.dtype.type(self.offset)
-        data *= data.real.dtype.type(1 / self.unit)
+        exponent = 1 - math.frexp(self.unit)[1]
+        for part in (exponent // 2, exponent - exponent // 2):  # numbers of single precision hold each, and not both
+            data *= data.real.dtype.type(2.0**part)
         return type(matrix)((data, matrix.indices, matrix.indptr), shape=matrix.shape)
 
     def scaling(self, a: float, b: float) -> tuple[float, float]:
