@@ -77,6 +77,8 @@ CASES = [
     (np.bool_, "csr", False, None),
     (np.complex64, "csr", False, None),
     (np.complex128, "coo", True, None),
+    (np.complex64, "csr", False, "float64"),
+    (np.complex128, "csr", False, "float32"),
 ]
 
 
@@ -100,6 +102,20 @@ def test_a_limit_is_kept(shape, dtype, form, duplicates, precision):
         assert peak <= bytes_of(C) + 1.1 * limit
         for name in ("indptr", "indices", "data"):
             np.testing.assert_array_equal(getattr(C, name), getattr(whole, name))
+
+
+@pytest.mark.parametrize(("left", "right"), [("f4", "c8"), ("f8", "c16"), ("f4", "c16"), ("i4", "c8"), ("c8", "f8")])
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_a_limit_is_kept_beside_complex_factors(left, right, precision):
+    A, B = random(20_000, 3000, 4, 1, left), random(3000, 500, 4, 2, right)
+
+    def product(limit=None):
+        return spgemm(A, B, precision=precision, memory_limit=limit, backend="cpu")
+
+    enough = least(product)
+    product(enough)
+    peak, C = used(lambda: product(enough))
+    assert peak <= bytes_of(C) + 1.1 * enough
 
 
 @pytest.mark.parametrize("form", ["csr", "csc"])

@@ -105,9 +105,7 @@ def _factor_bytes(matrix: Any, precision: Precision, exact: bool, rows: int) -> 
     """Return the bytes of the copies of a factor: in CSR, in order, in the type of the product, rounded."""
     entries, dtype = _stored(matrix), matrix.dtype
     is_csr = matrix.format == "csr"
-    wide = precision.dtype.itemsize if dtype.kind == "c" else 4 if dtype.itemsize < 4 or dtype == "float32" else 8
-    if precision.dtype.kind == "c":
-        wide = max(wide, 8)
+    wide = dtype.itemsize if dtype.kind == "c" else 4 if dtype.itemsize < 4 or dtype == "float32" else 8
     per_entry = per_row = 0
     if not is_csr or matrix.indptr.dtype.itemsize != 8:
         per_row += 8
@@ -123,7 +121,7 @@ def _factor_bytes(matrix: Any, precision: Precision, exact: bool, rows: int) -> 
         per_entry += _IN_ORDER
         per_row += 16
         wide = 16 if dtype.kind == "c" else 8  # sums of duplicates
-    if wide != precision.dtype.itemsize:
+    if wide != precision.dtype.itemsize or (precision.dtype.kind == "c") > (dtype.kind == "c"):
         per_entry += precision.dtype.itemsize + 1
     if precision.name in _ROUNDED:
         per_entry += _ROUNDED[precision.name]
