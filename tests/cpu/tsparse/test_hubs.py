@@ -187,7 +187,7 @@ def test_products_are_sorted_where_a_block_would_be_waited_for():
     assert cheapest("tsparse", ways(1, 100_000, 800_000, 10**7)).kernel == by_sort
     # Many such rows keep all multiprocessors busy; few steps take less than a sort; and others take longer anyway.
     assert cheapest("tsparse", ways(1000, 2000, 10**6, 2 * 10**9)).kernel == by_blocks
-    assert cheapest("tsparse", ways(2, 5000, 20_000, 10**6)).kernel == by_blocks
+    assert cheapest("tsparse", ways(2, 1500, 20_000, 10**6)).kernel == by_blocks
     assert cheapest("tsparse", ways(2, 20_000, 200_000, 2 * 10**9)).kernel == by_blocks
 
 

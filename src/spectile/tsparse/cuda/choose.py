@@ -39,7 +39,7 @@ _GROUP_WARPS = bins.GROUP_THREADS // 32
 
 #: What hub rows take: a step of a block, which counts and fills; launches of the sort; bytes that it holds of a
 #: product, and that it reads and writes, and the share of the bandwidth that it reaches.
-_STEP_S, _HUB_S = 25e-9, 450e-6
+_STEP_S, _HUB_S = 0.2e-6, 450e-6
 _HUB_BYTES, _HUB_TRAFFIC, _HUB_EFFICIENCY = 24, 300, 0.6
 _MOST_HUBS = 1024
 # As measured (docs/notes/tsparse.md, steps 5 and 7 of the ladder), per multiprocessor or per row: the same everywhere.
