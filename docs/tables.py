@@ -284,15 +284,15 @@ def kpm_matrices(machine: str) -> str:
     return _markdown(["matrix", "entries a row", "type", *heads], rows, frame, machine)
 
 
-def summary(machine: str) -> str:
-    """Return speed-ups of each system over the vendor's library in the same run: of calls, and of the device alone."""
+def _compared(machine: str) -> list[tuple[str, str, str, pandas.DataFrame, pandas.DataFrame | None]]:
+    """Return what, over whom, of what, calls and the device alone: speed-ups over the vendor in the same run."""
     frames = {paper: _frame(machine, paper) for paper in PAPERS}
     spamm, tsparse, evd = (frames[paper] for paper in ("spamm", "tsparse", "evd"))
     lines = []
     for rtol in sorted(set().union(*RTOLS.values())):
         within = spamm[(spamm["p_molecules"] == WATERS) & spamm["p_precision"].eq("fp64" if rtol < 1e-3 else "fp32")]
         calls = speedups(within, f"called_rtol_{rtol:.0e}", "called_dense")
-        what = f"SpAMM within rtol {rtol:.0e}, matrices of {WATERS} waters{_errors(calls)}"
+        what = f"SpAMM within rtol {rtol:.0e}, matrices of {WATERS} waters"
         lines.append((what, "cuBLAS, dense", "matrix", calls, None))
     tsparse = _squares(tsparse)
     for dtype in ("float64", "float32"):
@@ -325,15 +325,23 @@ def summary(machine: str) -> str:
             flops = lattice.set_index("method")["flops"].astype(float)
             calls["speedup"] *= flops[ours] / flops[vendor]
         lines.append((f"KPM, a step of 32 vectors, {name}", over, "Hamiltonian", calls, step))
-    rows = [
-        [what, vendor, f"{most} {of if most == 1 else PLURALS[of]}", _extent(calls, most, of), alone]
-        for what, vendor, of, calls, device in lines
-        for most in [max(len(calls), 0 if device is None else len(device))]
-        for alone in ["" if device is None else _extent(device, most, of)]
-        if most
-    ]
-    table = _table(["what", "over", "of", "a call", "the device alone"], rows)
-    lacking = [what for what, _, _, calls, device in lines if calls.empty and (device is None or device.empty)]
+    return lines
+
+
+def summary(*machines: str) -> str:
+    """Return speed-ups of each system, each on the first of the machines that has recorded it."""
+    rows, lacking = [], []
+    for each in zip(*map(_compared, machines), strict=True):
+        for machine, (what, vendor, of, calls, device) in zip(machines, each, strict=True):
+            most = max(len(calls), 0 if device is None else len(device))
+            if most:
+                told, alone = (_errors(calls), "") if device is None else ("", _extent(device, most, of))
+                count = f"{most} {of if most == 1 else PLURALS[of]}"
+                rows.append([what + told, vendor, count, machine.upper(), _extent(calls, most, of), alone])
+                break
+        else:
+            lacking.append(each[0][0])
+    table = _table(["what", "over", "of", "on one", "a call", "the device alone"], rows)
     return table + (f"\n\nNot recorded yet: {'; '.join(lacking)}." if lacking else "")
 
 
@@ -371,21 +379,20 @@ def everyday() -> str:
 
 
 def worst(system: str) -> str:
-    """Return the worst everyday draws of a system, and what bounds them, a table for each machine."""
-    parts = []
+    """Return the worst everyday draws of a system on each machine, and what bounds them."""
+    rows, lines = [], []
     for frame in _draws():
         found = drawing.compared(frame, system).head(drawing.WORST)
-        if len(found):
-            rows = [
-                [
-                    row["draw"], row["library"] or "", _duration(row["seconds"]), row["rival"].replace("_", " "),
-                    _duration(row["rival_s"]), f"{row['ratio']:.2f}", drawing.bound_by(row),
-                ]
-                for _, row in found.iterrows()
-            ]  # fmt: skip
-            head = ["draw", "taken", "time", "alternative", "its time", "ratio", "bound by"]
-            parts.append(f"{found['device'].iloc[0]}:\n\n{_table(head, rows)}\n\n{_drawn(frame)}")
-    return "\n\n".join(parts) or "Not recorded yet."
+        lines += [_drawn(frame)] if len(found) else []
+        rows += [
+            [
+                row["device"], row["draw"], row["library"] or "", _duration(row["seconds"]),
+                row["rival"].replace("_", " "), _duration(row["rival_s"]), f"{row['ratio']:.2f}", drawing.bound_by(row),
+            ]
+            for _, row in found.iterrows()
+        ]  # fmt: skip
+    head = ["on", "draw", "taken", "time", "alternative", "its time", "ratio", "bound by"]
+    return "\n\n".join([_table(head, rows), " ".join(lines) or "Not recorded yet."])
 
 
 def _errors(found: pandas.DataFrame) -> str:
@@ -444,7 +451,7 @@ def _reproduced(evaluated: pandas.DataFrame) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "readme everyday": everyday,
-    "readme speed": lambda: summary("h200"),
+    "readme speed": lambda: summary("h200", "h100"),
     **{f"{system} worst": functools.partial(worst, system) for system in drawing.CALLS},
     "undated": undated,
     "readme claims": lambda: verdicts("h200"),

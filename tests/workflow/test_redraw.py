@@ -81,9 +81,10 @@ def test_records_of_every_machine_are_drawn_and_judged(machine, tmp_path, monkey
         words = ["draw", "--study", ".", "--paper", path.stem, "--results", tmp_path, "--from", path]
         assert main([str(word) for word in words]) == 0
         assert len(list(tmp_path.rglob(f"{path.stem}_*.marks.tsv"))) == len(elements(path.stem))
-    words = ["claims", "--claims", "config/claims.tsv", "--out", tmp_path / "claims.html", "--frames"]
-    assert main([str(word) for word in (*words, *RECORDED[machine])]) == 0
-    assert (tmp_path / "claims.html").stat().st_size > 1000
+    if RECORDED[machine]:
+        words = ["claims", "--claims", "config/claims.tsv", "--out", tmp_path / "claims.html", "--frames"]
+        assert main([str(word) for word in (*words, *RECORDED[machine])]) == 0
+        assert (tmp_path / "claims.html").stat().st_size > 1000
     check_drawings(tmp_path, machine)
     everyday = ROOT / f"results/recorded/{machine}/everyday.parquet"
     if everyday.exists():
