@@ -63,7 +63,7 @@ template <class Group> void meet(Group* group, int count) {
 inline void __syncthreads() { meet(fiber->block, fiber->block->threads); }
 inline int __syncthreads_or(int value) {
     Block* block = fiber->block;
-    const int turn = block->turn & 1;
+    const int turn = block->turn >> 1 & 1;  // another one in the next call: who is late clears that of this call
     block->any[turn] |= value;
     __syncthreads();
     const int found = block->any[turn];

@@ -302,3 +302,10 @@ def not_definite(minor: int) -> np.linalg.LinAlgError:
 def not_converged(info: int) -> np.linalg.LinAlgError:
     """Return the error of an iteration that did not converge; `info` is what the vendor's solver reports."""
     return np.linalg.LinAlgError(f"cuSOLVER ended with info = {info}: no convergence")
+
+
+def not_ascending() -> np.linalg.LinAlgError:
+    """Return the error of a vendor's solver whose eigenvalues are not what it promises."""
+    return np.linalg.LinAlgError(
+        "cuSOLVER returned eigenvalues of a matrix that are not ascending numbers: solve it on the CPU"
+    )

@@ -389,7 +389,7 @@ def test_cusolver_solves_graded_matrices_in_single_precision(seed: int, n: int, 
 
     def solved(given: cupy.ndarray, vectors: bool) -> tuple[cupy.ndarray, cupy.ndarray]:
         if batch:
-            return batched.solve(given, Options(vectors=vectors))
+            return batched.solve(given, Options(vectors=vectors), gpu.solve)
         w, v = dense.eigh(given[0], lower=True, eigvals_only=not vectors, check_finite=True)
         return w[None], None if v is None else v[None]
 

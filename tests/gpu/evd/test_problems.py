@@ -13,6 +13,7 @@ from spectile_study.inputs.spectra import FAMILIES, glued_wilkinson, random_herm
 cupy = pytest.importorskip("cupy")
 from spectile.evd.cuda import choose, generalized  # noqa: E402
 from spectile.evd.cuda.small import report, rotations  # noqa: E402
+from spectile.evd.cuda.vendor import batched, dense  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 DTYPES = ("float64", "float32", "complex128", "complex64")
@@ -112,6 +113,91 @@ def test_batches(n, dtype, lower, rng):
     given[2, -1 if lower else 0, 0 if lower else -1] = np.inf
     with pytest.raises(ValueError, match="NaN or infinity"):
         evd.eigh(given, lower=lower)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("group", [2, 5])
+def test_matrices_of_a_batch_that_cusolver_solves_wrongly(group, dtype, rng, monkeypatch):
+    """What it calls eigenvalues is in another order, or NaN, without a word: those matrices are solved again."""
+    if batched.library() is None:
+        pytest.skip("this cuSOLVER has no XsyevBatched")
+    n, count, syev, seen = 65, 5, batched._syev, []
+    spectrum = np.linspace(-3, 3, n)
+    q = [np.linalg.qr(random_hermitian(n, rng, dtype))[0] for _ in range(count)]
+    batch = np.stack([(own * spectrum) @ own.conj().T for own in q]).astype(dtype)
+    given = cupy.asarray(batch)
+    monkeypatch.setattr(batched, "GROUP_BYTES", group * n * n * batch.itemsize)
+
+    def faulty(matrices, lower, vectors, report):
+        w, info = syev(matrices, lower, vectors, report)
+        first = sum(seen) % count
+        for number in range(first, first + len(w)):
+            if number == 1:
+                w[number - first] = w[number - first, ::-1].copy()
+            if number == 2:
+                w[number - first, n // 2] = cupy.nan
+        seen.append(len(w))
+        return w, info
+
+    monkeypatch.setattr(batched, "_syev", faulty)
+    allowed = 10 * n * np.finfo(dtype).eps * 3
+    for part, wanted in (
+        ({}, slice(0, n)),
+        ({"subset_by_index": (1, 40)}, slice(1, 41)),
+        ({"subset_by_value": (-1, 1)}, np.abs(spectrum) < 1),
+    ):
+        w, v = (wide(cupy.asnumpy(x)) for x in evd.eigh(given, **part))
+        values = wide(cupy.asnumpy(evd.eigvalsh(given, **part)))
+        assert np.abs(w - spectrum[wanted]).max() < allowed and np.abs(values - spectrum[wanted]).max() < allowed
+        assert np.abs(wide(batch) @ v - v * w[:, None]).max() < allowed
+        assert np.abs(v.conj().swapaxes(1, 2) @ v - np.eye(w.shape[1])).max() < allowed
+    assert sum(seen) == 6 * count
+    np.testing.assert_array_equal(cupy.asnumpy(given), batch)
+
+
+def test_batches_of_clustered_spectra(rng):
+    """Eigenvalues of 201 such matrices were not all ascending."""
+    n, count = 321, 201
+    u = cupy.asarray(rng.standard_normal((count, n, n // 16)))
+    a = 0.5 * cupy.eye(n) + u @ u.swapaxes(1, 2) / n
+    w = cupy.asnumpy(evd.eigvalsh(a))
+    assert (np.diff(w, axis=1) >= 0).all()
+    assert np.abs(w - np.linalg.eigvalsh(cupy.asnumpy(a))).max() < 1e-12
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("byte", [0xFF, 0x7F])
+@pytest.mark.parametrize("vectors", [True, False])
+def test_a_matrix_that_cusolver_solves_wrongly(vectors, byte, dtype, rng, monkeypatch):
+    """The first number is NaN, or a large one: solved again in double precision, or refused."""
+    n, part, times = 100, dense.part, []
+
+    class Faulty:
+        def __getattr__(self, name):
+            return getattr(part("cusolver"), name)
+
+        def xsyevd(self, *operands):
+            part("cusolver").xsyevd(*operands)
+            times.append(1)
+            if len(times) == 1:
+                size = np.dtype(dtype).type(0).real.nbytes
+                cupy.cuda.get_current_stream().synchronize()
+                cupy.cuda.runtime.memset(operands[9], byte, size)  # the address of the eigenvalues
+                cupy.cuda.runtime.deviceSynchronize()
+
+    monkeypatch.setattr(dense, "part", lambda name: Faulty() if name == "cusolver" else part(name))
+    a = random_hermitian(n, rng, dtype)
+
+    def solve():
+        return dense.eigh(cupy.asarray(a), lower=True, eigvals_only=not vectors, check_finite=True)
+
+    if np.finfo(dtype).bits == 64:
+        with pytest.raises(np.linalg.LinAlgError, match="not ascending"):
+            solve()
+    w, v = (x if x is None else cupy.asnumpy(x) for x in solve())
+    assert len(times) == 2
+    assert w.dtype == a.real.dtype
+    assert all(error < 10 for error in residuals(a, w, v).values())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

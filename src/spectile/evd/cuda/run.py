@@ -146,7 +146,8 @@ def _solve_all(array: Any, options: Options) -> tuple[Any, Any]:
     solver = _solver(n, len(batch), SCALARS[array.dtype.name], options)
     if solver in ("vendor", "stages"):
         return _solve_each(array, options, None)
-    w, v = _solve_batch(batch, options, rotations.solve if solver == "rotations" else batched.solve)
+    together = rotations.solve if solver == "rotations" else functools.partial(batched.solve, alone=solve)
+    w, v = _solve_batch(batch, options, together)
     return w.reshape(*lead, -1), None if v is None else v.reshape(*lead, *v.shape[1:])
 
 

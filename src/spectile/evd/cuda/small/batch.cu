@@ -48,19 +48,26 @@ extern "C" __global__ void __launch_bounds__(512) load_batch(const scalar_t* a, 
     }
 }
 
-// Eigenvalues k of matrix b times 2^exponents[b].  Status: whether a matrix is not finite, what the solver reports, and
-// whether an eigenvalue is too large.
-extern "C" __global__ void __launch_bounds__(256) finish_batch(real_t* w, const int* exponents, const int* info, int n, long long total,
-                                                               int* status) {
-    const long long at = blockIdx.x * 256ll + threadIdx.x;
-    if (at >= total) return;
-    const long long matrix = at / n;
-    const int exponent = exponents[matrix];
-    if (at == matrix * n && status != nullptr) {
-        if (exponent == NOT_FINITE) status[0] = 1;
-        if (info[matrix] != 0) status[1] = abs(info[matrix]);
+// Eigenvalues k of matrix b times 2^exponents[b].  Status: whether a matrix is not finite, what the solver reports, whether
+// an eigenvalue is too large, and whether what the solver calls the eigenvalues of a matrix are not ascending numbers; which
+// matrices those are is left in info.  The last go first, so that what is before a tile is still as the solver left it.
+extern "C" __global__ void __launch_bounds__(128) finish_batch(real_t* w, const int* exponents, int* info, int n, int* status) {
+    const int exponent = exponents[blockIdx.x], reported = info[blockIdx.x];
+    w += (long long)blockIdx.x * n;
+    int disordered = 0;
+    for (int first = (n - 1) / 128 * 128; first >= 0; first -= 128) {
+        const int k = first + (int)threadIdx.x;
+        const real_t own = k < n ? w[k] : 0, before = k < n && k > 0 ? w[k - 1] : own;
+        disordered |= __syncthreads_or(!(before <= own) || isinf(own));  // nobody writes before all have read
+        const real_t value = exponent == NOT_FINITE ? NO_NUMBER : (real_t)scalbn(own, exponent);
+        if (isinf(value) && !isinf(own) && status != nullptr) status[2] = 1;
+        if (k < n) w[k] = value;
     }
-    const real_t value = exponent == NOT_FINITE ? NO_NUMBER : (real_t)scalbn(w[at], exponent);
-    if (isinf(value) && status != nullptr) status[2] = 1;
-    w[at] = value;
+    if (threadIdx.x != 0) return;
+    if (exponent == NOT_FINITE) disordered = 0;
+    info[blockIdx.x] = disordered != 0;
+    if (status == nullptr) return;
+    if (exponent == NOT_FINITE) status[0] = 1;
+    if (reported != 0) status[1] = abs(reported);
+    if (disordered) status[3] = 1;
 }

@@ -10,14 +10,14 @@ import numpy as np
 
 from spectile.evd.types import Options, not_converged, out_of_range, require_finite
 
-_Status = ctypes.c_int32 * 3
+_Status = ctypes.c_int32 * 4
 
 #: What calls that are captured in a graph read from the host: as long as there may be graphs.
 _OF_GRAPHS: list[Any] = []
 
 
 class Report:
-    """Three int32 in the host's memory, which kernels write to where something failed; read once at the end.
+    """Four int32 in the host's memory, which kernels write to where something failed; read once at the end.
 
     While the stream is captured in a graph there are none, because nothing can be waited for.
 
@@ -25,18 +25,20 @@ class Report:
     ----------
     address : numpy.uintp
         Of the first, not 0 where an entry is not finite; the second is what the solver reports, and the third is not 0
-        where an eigenvalue is beyond the range of its dtype.  0 for none.
+        where an eigenvalue is beyond the range of its dtype; of the fourth `disordered` tells.  0 for none.
     """
 
     def __init__(self) -> None:
         import cupy
 
         self._stream = cupy.cuda.get_current_stream()
-        self._memory: Any = None if self._stream.is_capturing() else cupy.cuda.alloc_pinned_memory(12)
+        self._memory: Any = (
+            None if self._stream.is_capturing() else cupy.cuda.alloc_pinned_memory(ctypes.sizeof(_Status))
+        )
         self.address = np.uintp(0 if self._memory is None else self._memory.ptr)
         if self._memory is not None:
             self._status = _Status.from_address(self._memory.ptr)
-            self._status[0] = self._status[1] = self._status[2] = 0
+            self._status[:] = [0] * 4
         self._kept: list[Any] = []
 
     def keep(self, memory: Any) -> None:
@@ -56,13 +58,18 @@ class Report:
         if self._memory is None:
             return
         self._stream.synchronize()
-        not_finite, failed, too_large = self._status
+        not_finite, failed, too_large, _ = self._status
         if not_finite:
             require_finite(np.nan, options.lower, options.check_finite)
         if failed:
             raise not_converged(failed)
         if too_large:
             raise out_of_range(dtype)
+
+    @property
+    def disordered(self) -> bool:
+        """Whether, after `check`, eigenvalues of a matrix are known not to be ascending numbers."""
+        return self._memory is not None and bool(self._status[3])
 
 
 #: How often the host looks at a word, which takes about 0.2 ms in all, before it waits for the stream instead.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -24,14 +24,18 @@ from spectile.evd.types import Options, scalar_of
 GROUP_BYTES = 2**29
 
 
-def solve(batch: Any, options: Options) -> tuple[Any, Any]:
+def solve(batch: Any, options: Options, alone: Callable[[Any, Options], tuple[Any, Any]]) -> tuple[Any, Any]:
     """Return the eigenvalues, and the eigenvectors or None, of every matrix; the host hears of failures once.
+
+    cuSOLVER may call numbers eigenvalues that are not ascending, or NaN, without a word; such a matrix is solved again.
 
     Parameters
     ----------
     batch : cupy.ndarray, shape (count, n, n)
     options : Options
         Without a subset by value.
+    alone : callable
+        ``alone(matrix, options)`` solves one.
 
     Raises
     ------
@@ -44,22 +48,34 @@ def solve(batch: Any, options: Options) -> tuple[Any, Any]:
 
     count, n, _ = batch.shape
     group = max(1, GROUP_BYTES // (n * n * batch.itemsize))
-    w, v = [], []
     what = f"a batch of {count:,} matrices of order {n:,}"
     with memory.allocating(what, 3 * batch.nbytes), Report() as report:
-        for first in range(0, count, group):
-            values, vectors = _solve_group(batch[first : first + group], options, report)
-            w.append(values)
-            v.append(vectors)
-        report.check(options, w[0].dtype)
-        values = w[0] if len(w) == 1 else cupy.concatenate(w)
-        if not options.vectors:
-            return values, None
-        return values, v[0] if len(v) == 1 else cupy.concatenate(v)
+        parts = [_solve_group(batch[first : first + group], options, report) for first in range(0, count, group)]
+        report.check(options, parts[0][0].dtype)
+        w, v, failed = (_joined(own) for own in zip(*parts, strict=True))
+    if report.disordered:
+        solve_again(batch, options, alone, cupy.asnumpy(failed), w, v)
+    return w, v
 
 
-def _solve_group(batch: Any, options: Options, report: Report) -> tuple[Any, Any]:
-    """Return w and v of so many matrices as are solved together."""
+def _joined(parts: tuple[Any, ...]) -> Any:
+    import cupy
+
+    return parts[0] if len(parts) == 1 or parts[0] is None else cupy.concatenate(parts)
+
+
+def solve_again(
+    batch: Any, options: Options, alone: Callable[[Any, Options], tuple[Any, Any]], failed: Any, w: Any, v: Any
+) -> None:
+    """Put the results of `alone` in the place of those of the matrices for which `failed` is not 0."""
+    for number in np.flatnonzero(failed).tolist():
+        w[number], vectors = alone(batch[number], options)
+        if v is not None:
+            v[number] = vectors
+
+
+def _solve_group(batch: Any, options: Options, report: Report) -> tuple[Any, Any, Any]:
+    """Return w, and v or None, of so many matrices as are solved together, and which of them have failed."""
     import cupy
 
     count, n, _ = batch.shape
@@ -76,14 +92,9 @@ def _solve_group(batch: Any, options: Options, report: Report) -> tuple[Any, Any
     # Rows in memory are columns for cuSOLVER; a triangle that lies along rows comes to it as the upper one.
     lower = abs(along_j) >= abs(along_i)
     w, info = _syev(matrices, lower, options.vectors, report)
-    kernel(BATCH[scalar.name], "finish_batch")(
-        finish_shape(n, count), w, exponents, info, np.int32(n), np.int64(w.size), report.address
-    )
-    v = matrices.swapaxes(1, 2)
-    if options.subset is not None:
-        wanted = slice(options.subset.low, options.subset.high + 1)
-        w, v = w[:, wanted], v[:, :, wanted]
-    return w, v
+    kernel(BATCH[scalar.name], "finish_batch")(finish_shape(count), w, exponents, info, np.int32(n), report.address)
+    wanted = slice(None) if options.subset is None else slice(options.subset.low, options.subset.high + 1)
+    return w[:, wanted], matrices.swapaxes(1, 2)[:, :, wanted] if options.vectors else None, info
 
 
 def load_shape(n: int, count: int) -> Shape:
@@ -91,15 +102,15 @@ def load_shape(n: int, count: int) -> Shape:
     return Shape((count,), 128 if n <= 64 else 512, 4)
 
 
-def finish_shape(n: int, count: int) -> Shape:
-    """Launch of `finish_batch`: a thread an eigenvalue."""
-    return Shape((-(-n * count // 256),), 256)
+def finish_shape(count: int) -> Shape:
+    """Launch of `finish_batch`: a block a matrix."""
+    return Shape((count,), 128)
 
 
 def shapes(n: int, count: int) -> Iterator[tuple[str, Shape]]:
     """Yield every launch of this module, with the kernel's name."""
     yield "load_batch", load_shape(n, count)
-    yield "finish_batch", finish_shape(n, count)
+    yield "finish_batch", finish_shape(count)
 
 
 _CUDA_TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5}

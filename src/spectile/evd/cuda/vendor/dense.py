@@ -12,6 +12,7 @@ from spectile.core.pointers import address
 from spectile.evd.cuda.blas import Blas
 from spectile.evd.cuda.matrix import (
     exponent_of,
+    find_disorder,
     is_finite,
     load_triangle,
     require_in_range,
@@ -19,7 +20,7 @@ from spectile.evd.cuda.matrix import (
     scaled_values,
     shift_of,
 )
-from spectile.evd.types import SCALARS, exponent_for_squares, not_converged, require_finite, scalar_of
+from spectile.evd.types import SCALARS, exponent_for_squares, not_ascending, not_converged, require_finite, scalar_of
 
 
 class _Plan(NamedTuple):
@@ -97,7 +98,8 @@ def eigh(array: Any, *, lower: bool, eigvals_only: bool, check_finite: bool, wid
     Raises
     ------
     ValueError, numpy.linalg.LinAlgError
-        If the triangle holds NaN or infinity, with and without `check_finite`; LinAlgError for no convergence, too.
+        If the triangle holds NaN or infinity, with and without `check_finite`; LinAlgError for no convergence, too, and
+        for eigenvalues that are not ascending numbers.
     OverflowError
         If an eigenvalue is beyond the range of its dtype.
     """
@@ -107,7 +109,7 @@ def eigh(array: Any, *, lower: bool, eigvals_only: bool, check_finite: bool, wid
     n, given = array.shape[0], scalar_of(array.dtype)
     scalar = SCALARS[given.wide] if wide else given
     v = cupy.empty((n, n), scalar.name, order="F")
-    status = cupy.zeros(2, np.int32)  # what cuSOLVER reports, and the word of the matrix
+    status = cupy.zeros(3, np.int32)  # what cuSOLVER reports, the word of the matrix, and disorder
     word, space = address(status) + 4, address(v)
     # Zeros in the place of NaN, so that cuSOLVER comes to an end; the host hears of them with cuSOLVER's own report.
     load_triangle(array, lower, space, n, word, wide=wide)
@@ -123,16 +125,20 @@ def eigh(array: Any, *, lower: bool, eigvals_only: bool, check_finite: bool, wid
         *(part("get_cusolver_handle")(), *plan.problem, kind, space, n, real_kind, address(w), kind),
         *(address(work), plan.device_bytes, address(host_work), plan.host_bytes, address(status)),
     )
+    find_disorder(scalar.name, w, address(status) + 8)
     drift = None if eigvals_only or scalar.real != "float32" else _drift(Blas(scalar.name), space, n)
-    info, found = status.get().tolist()
+    info, found, disordered = status.get().tolist()
     if not is_finite(found):
         require_finite(np.nan, lower, check_finite)
-    if drift is not None and (info or not abs(complex(drift.get()[0])) <= (_MOST_DRIFT * n * _EPS) ** 2):
+    drifted = drift is not None and (info or not abs(complex(drift.get()[0])) <= (_MOST_DRIFT * n * _EPS) ** 2)
+    if drifted or (disordered and scalar.real == "float32"):
         # Single precision fails for some graded matrices: no convergence or, without a word, vectors that are not
-        # orthogonal.
-        return eigh(array, lower=lower, eigvals_only=False, check_finite=check_finite, wide=True)
+        # orthogonal.  Eigenvalues in disorder are as good a reason.
+        return eigh(array, lower=lower, eigvals_only=eigvals_only, check_finite=check_finite, wide=True)
     if info:
         raise not_converged(info)
+    if disordered:
+        raise not_ascending()
     shift = shift_of(found, *aim)
     if shift or given is not scalar:
         w = scaled_values(w.astype(np.float64, copy=False), -shift, given)

@@ -1,0 +1,152 @@
+"""What a vendor's solver calls eigenvalues is judged by kernels, with their threads as fibers of the host."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spectile.evd.cuda.matrix import values_shape
+from spectile.evd.cuda.units import BATCH, MATRIX
+from spectile.evd.cuda.vendor import batched
+from spectile.evd.types import SCALARS, Options, Subset
+
+from ...on_host import host_library
+
+FIBERS = Path(__file__).parents[2] / "fibers.h"
+MEANS = """
+using std::isinf;
+using std::isfinite;
+using std::scalbn;
+using std::ilogb;
+using std::abs;
+#define __clz __builtin_clz
+#define __reduce_max_sync(lanes, value) (value)
+inline void atomicMax(int* most, int value) { *most = max(*most, value); }
+inline float __int_as_float(int x) { float y; std::memcpy(&y, &x, 4); return y; }
+"""
+RUN_BATCH = """
+extern "C" int run(int blocks, int threads, real_t* w, const int* exponents, int* info, int n, int* status) {
+    return launch({blocks, 1, 1}, threads, 0, 5, [=] { finish_batch(w, exponents, info, n, status); });
+}
+"""
+RUN_ONE = """
+extern "C" int run(int blocks, int threads, const real_t* w, int n, int* disordered) {
+    return launch({blocks, 1, 1}, threads, 0, 5, [=] { find_disorder(w, n, disordered); });
+}
+"""
+NOT_FINITE = 100_000
+ORDERS = (1, 5, 128, 129, 300)
+
+
+def last_kernel(stem, unit, run):
+    """Return a library that runs the last kernel of a unit."""
+    source = unit.source()
+    source = source[source.index("// The scalar of a unit") :]
+    mark = 'extern "C" __global__'
+    defines = "".join(f"#define {name} {value}\n" for name, value in unit.defines.items())
+    shown = source[: source.index(mark)].partition("template <bool WIDE>")[0] + source[source.rindex(mark) :]
+    return host_library(stem, "\n".join((defines, FIBERS.read_text(), MEANS, shown, run)), "-w")
+
+
+def faults(n):
+    """Yield what may be wrong with n eigenvalues: a function that puts it there."""
+
+    def swapped(at):
+        def put(w):
+            w[[at, at + 1]] = w[[at + 1, at]]
+
+        return put
+
+    def written(at, value):
+        def put(w):
+            w[at] = value
+
+        return put
+
+    # Inside of what a block takes at once, and at its borders.
+    yield from (swapped(at) for at in (0, 2, 126, 127, 128, 255, 256, n - 2) if 0 <= at < n - 1)
+    yield from (written(at, value) for at in {0, n // 2, n - 1} for value in (np.nan, np.inf, -np.inf))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_eigenvalues_of_a_batch_are_scaled_and_judged(dtype, tmp_path):
+    library, rng = last_kernel(tmp_path / "finish", BATCH[dtype], RUN_BATCH), np.random.default_rng(1)
+    exponents, shape = np.array([3, 0, -7], np.int32), batched.finish_shape(3)
+
+    def finished(w, exponents=exponents, info=(0, 0, 0), *, told=True):
+        w, info, status = w.copy(), np.array(info, np.int32), np.zeros(4, np.int32)
+        places = w.ctypes, exponents.ctypes, info.ctypes, n, status.ctypes if told else None
+        assert library.run(shape.grid[0], shape.threads, *places)
+        return w, info.tolist(), status.tolist()
+
+    for n in ORDERS:
+        given = np.sort(rng.standard_normal((3, n)), axis=1).astype(dtype)
+        given[:, n // 2 :] = given[:, n // 2, None]  # a multiple eigenvalue is in order
+        scaled = np.ldexp(given, exponents[:, None])
+        w, info, status = finished(given)
+        np.testing.assert_array_equal(w, scaled)
+        assert (info, status) == ([0, 0, 0], [0, 0, 0, 0])
+        given[:] = np.sort(rng.standard_normal((3, n)), axis=1)
+        scaled = np.ldexp(given, exponents[:, None])
+        for number, put in enumerate(faults(n)):
+            broken, bad = given.copy(), number % 3
+            put(broken[bad])
+            expected = [int(matrix == bad) for matrix in range(3)]
+            w, info, status = finished(broken)
+            np.testing.assert_array_equal(w, np.ldexp(broken, exponents[:, None]))
+            assert (info, status) == (expected, [0, 0, 0, 1])
+            if number >= 3:
+                continue
+            assert finished(broken, told=False)[1] == expected
+            # A matrix that is not finite has no eigenvalues to judge.
+            unknown = exponents.copy()
+            unknown[bad] = NOT_FINITE
+            w, info, status = finished(broken, unknown)
+            assert np.isnan(w[bad]).all() and (info, status) == ([0, 0, 0], [1, 0, 0, 0])
+        # What the solver reports goes before; what is too large when scaled is not out of order.
+        w, info, status = finished(given, info=(0, -4, 0))
+        assert (info, status) == ([0, 0, 0], [0, 4, 0, 0])
+        large = np.array([np.finfo(dtype).maxexp, 0, 0], np.int32)
+        assert finished(np.ones_like(given), large)[1:] == ([0, 0, 0], [0, 0, 1, 0])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_eigenvalues_of_one_matrix_are_judged(dtype, tmp_path):
+    library, rng = last_kernel(tmp_path / "disorder", MATRIX[dtype], RUN_ONE), np.random.default_rng(2)
+
+    def disordered(w):
+        told, shape = np.zeros(1, np.int32), values_shape(len(w))
+        assert library.run(shape.grid[0], shape.threads, w.ctypes, len(w), told.ctypes)
+        return bool(told[0])
+
+    for n in ORDERS:
+        given = np.sort(rng.standard_normal(n)).astype(SCALARS[dtype].real)
+        assert not disordered(given) and not disordered(np.ones_like(given))
+        for put in faults(n):
+            broken = given.copy()
+            put(broken)
+            assert disordered(broken)
+
+
+@pytest.mark.parametrize("subset", [None, Subset(True, 1, 3)])
+@pytest.mark.parametrize("vectors", [True, False])
+def test_matrices_that_failed_are_solved_again(subset, vectors):
+    rng, calls = np.random.default_rng(3), []
+    a = rng.standard_normal((5, 7, 7))
+    a += a.swapaxes(1, 2)
+    wanted = slice(None) if subset is None else subset.of(None)
+    w, v = np.linalg.eigh(a)
+    w, v, failed = w[:, wanted], v[:, :, wanted], np.array([0, 1, 0, 0, 1])
+    found = np.where(failed[:, None], np.nan, w), np.where(failed[:, None, None], np.nan, v) if vectors else None
+    options = Options(subset=subset, vectors=vectors)
+
+    def alone(matrix, options):
+        calls.append(options)
+        values, all_vectors = np.linalg.eigh(matrix)
+        return values[wanted], all_vectors[:, wanted] if options.vectors else None
+
+    batched.solve_again(a, options, alone, failed, *found)
+    assert calls == [options] * 2
+    np.testing.assert_allclose(found[0], w, atol=1e-13)
+    if vectors:
+        np.testing.assert_allclose(a @ found[1], found[1] * found[0][:, None], atol=1e-12)
