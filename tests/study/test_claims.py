@@ -335,11 +335,13 @@ def test_a_sentence_says_where_a_paper_agrees_and_what_is_not_so():
 
 def test_a_row_of_the_sheet_may_be_asked_for_before_it_is_recorded(tmp_path):
     """The sheet has the orthogonal Fock matrix, and no record yet; a misspelt operator is refused all the same."""
-    for name in ("config", "workflow", "results/recorded"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+    for name in ("config", "workflow"):
         (tmp_path / name).symlink_to(ROOT / name)
-    of_table = CLAIMS[CLAIMS["drawn"].isin(["t4", "fig6"])]
-    found = judged.evaluate(of_table, [frame("spamm")], ROOT / SCRIPTS, tmp_path / "results/recorded")
+    of_table, whole = CLAIMS[CLAIMS["drawn"].isin(["t4", "fig6"])], frame("spamm")
+    before = whole[whole["p_operator"] != "fock_orthogonal"]
+    (tmp_path / "results/recorded/h200").mkdir(parents=True)
+    before.to_parquet(tmp_path / "results/recorded/h200/spamm.parquet")
+    found = judged.evaluate(of_table, [before], ROOT / SCRIPTS, tmp_path / "results/recorded")
     assert set(found.loc[found["claim"].str.startswith("spamm_t4_2"), "cause"]) == {"not recorded yet"}
     (tmp_path / "config").unlink()
     shutil.copytree(ROOT / "config", tmp_path / "config")
@@ -348,7 +350,7 @@ def test_a_row_of_the_sheet_may_be_asked_for_before_it_is_recorded(tmp_path):
     with pytest.raises(
         ClaimError, match="p_operator = 'fock_orthogonal', which no record holds and no row of the sheet"
     ):
-        judged.evaluate(of_table, [frame("spamm")], ROOT / SCRIPTS, tmp_path / "results/recorded")
+        judged.evaluate(of_table, [before], ROOT / SCRIPTS, tmp_path / "results/recorded")
 
 
 def squares(norms):

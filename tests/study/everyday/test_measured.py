@@ -342,7 +342,7 @@ def test_a_frame_is_drawn_with_its_worst_draws_and_what_is_left_out(tmp_path):
 
 
 SMALL_WORK = {
-    "spamm": {"p_m": 900, "p_k": 900, "p_n": 900, "w_share": 0.1},
+    "spamm": {"p_m": 900, "p_k": 900, "p_n": 900, "p_rtol": 1e-4, "w_share": 0.1},
     "tsparse": {"w_rows": 1e4, "w_factors": 2e5, "w_products": 1e6, "w_nnz": 9e5},
     "evd": {"p_n": 300},
     "kpm": {"w_rows": 1e4, "w_nnz": 9e4, "w_longest": 9.0, "w_slots": 9e4, "p_vectors": 4, "p_moments": 64},
