@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.arrays import on_device
+
 
 def axes_or_new(axes: Any) -> Any:
     """Return the axes to draw on, those of a new figure if None is given.
@@ -42,7 +44,7 @@ def ends_told(name: str, numbers: Any) -> str:
     '2 eigenvalues from 1 to 2.5'
     """
     shape = " x ".join(f"{length:,}" for length in numbers.shape)
-    if not isinstance(numbers, np.ndarray) or not numbers.size:
+    if on_device(numbers) or 0 in numbers.shape:
         return f"{shape} {name}"
     return f"{shape} {name} from {float(numbers.min()):.6g} to {float(numbers.max()):.6g}"
 

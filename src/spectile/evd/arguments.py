@@ -187,9 +187,10 @@ def subset_of(shape: tuple[int, ...], by_index: Any, by_value: Any) -> Subset | 
     else:
         subset = Subset(False, low, high)
         if not subset.low < subset.high:
+            first, last = wanted  # as SciPy words them: the caller's own numbers
             raise ValueError(
                 "Requested eigenvalue bounds are not valid. Valid range is (-inf, inf) and low < high, but "
-                f"low={low}, high={high} is given by subset_by_value"
+                f"low={first}, high={last} is given by subset_by_value"
             )
     return None if (subset.low, subset.high) in ((0, n - 1), (-math.inf, math.inf)) else subset
 
