@@ -57,7 +57,7 @@ def test_an_operator_of_the_users_own_gives_what_its_matrix_gives():
 
 def test_an_operator_of_the_users_own_stays_on_the_host_unless_it_is_sent_away(monkeypatch):
     asked = []
-    monkeypatch.setattr(moments, "choose_backend", lambda backend, on_gpu: asked.append((backend, on_gpu)) or "cpu")
+    monkeypatch.setattr(moments, "choose_backend", lambda backend, on_gpu, *_: asked.append((backend, on_gpu)) or "cpu")
     for backend in ("auto", "cpu", "cuda"):
         for operator in (Ring(60), stored_ring(60)):
             moments.make_engine(operator, backend)

@@ -357,7 +357,7 @@ def test_indices_of_every_format_are_checked(form, index):
 @pytest.mark.parametrize("limit", ["1GB", float("nan"), [10]])
 def test_a_memory_limit_is_a_number(limit):
     A = random(5, 5, 0.5, 38)
-    with pytest.raises(ValueError, match="give a positive number of bytes"):
+    with pytest.raises((TypeError, ValueError), match=r"^memory_limit .*give"):
         spgemm(A, A, memory_limit=limit, backend="cpu")
 
 
