@@ -49,10 +49,15 @@ def _markdown(head: Iterable[str], rows: Iterable[Iterable[str]], used: pandas.D
     """Return the table, and a line that names the record and the commits that measured it."""
     if used.empty:
         return f"{_table(head, rows)}\n\nNot recorded yet."
+    source = _source(used, f"{machine}/{used['paper'].iloc[0]}")
+    return f"{_table(head, rows)}\n\n{source}"
+
+
+def _source(used: pandas.DataFrame, name: str, made: str = "") -> str:
+    """Return the line that names a record, and the commits that measured these rows of it."""
     days = used["run_measured_at"].astype(str).str[:10].where(used["run_measured_at"].notna(), "undated")
     commits = [f"{commit} ({day})" for day, commit in sorted(set(zip(days, used["commit"].str[:7], strict=True)))]
-    source = f"Record: `results/recorded/{machine}/{used['paper'].iloc[0]}.parquet`, measured at {', '.join(commits)}."
-    return f"{_table(head, rows)}\n\n{source}"
+    return f"Record: `results/recorded/{name}.parquet`, {made}measured at {', '.join(commits)}."
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -286,8 +291,7 @@ def kpm_matrices(machine: str) -> str:
 
 def _compared(machine: str) -> list[tuple[str, str, str, pandas.DataFrame, pandas.DataFrame | None]]:
     """Return what, over whom, of what, calls and the device alone: speed-ups over the vendor in the same run."""
-    frames = {paper: _frame(machine, paper) for paper in PAPERS}
-    spamm, tsparse, evd = (frames[paper] for paper in ("spamm", "tsparse", "evd"))
+    spamm, tsparse, evd, kpm = (_frame(machine, paper) for paper in ("spamm", "tsparse", "evd", "kpm"))
     lines = []
     for rtol in sorted(set().union(*RTOLS.values())):
         within = spamm[(spamm["p_molecules"] == WATERS) & spamm["p_precision"].eq("fp64" if rtol < 1e-3 else "fp32")]
@@ -309,7 +313,7 @@ def _compared(machine: str) -> list[tuple[str, str, str, pandas.DataFrame, panda
             for ours in ("spectile", "spectile_device")
         )
         lines.append((f"EVD, {name}, float64", "cuSOLVER, its faster algorithm", "order", calls, device))
-    lattice = frames["kpm"][frames["kpm"]["case"] == "step_200x100x40_r32"]
+    lattice = kpm[kpm["case"] == "step_200x100x40_r32"]
     for name, ours, device, vendor, over in (
         ("a stored matrix", "as_called_stored", "aug_spmmv", "spmm", "cuSPARSE's SpMM and one fused update"),
         (
@@ -345,6 +349,7 @@ def summary(*machines: str) -> str:
     return table + (f"\n\nNot recorded yet: {'; '.join(lacking)}." if lacking else "")
 
 
+@functools.cache
 def _draws() -> list[pandas.DataFrame]:
     """Return the recorded frames of everyday draws, a machine each."""
     return [frames.read(path) for path in sorted((ROOT / "results/recorded").glob("*/everyday.parquet"))]
@@ -352,12 +357,8 @@ def _draws() -> list[pandas.DataFrame]:
 
 def _drawn(frame: pandas.DataFrame) -> str:
     """Return the line below a table of everyday draws."""
-    days = frame["run_measured_at"].dropna().astype(str).str[:10]
-    commits = ", ".join(sorted(set(frame["commit"].dropna().str[:7])))
-    return (
-        f"Record: `results/recorded/{frame['machine'].iloc[0]}/everyday.parquet`, seed {frame['seed'].iloc[0]}, "
-        f"measured at {commits} ({', '.join(sorted(set(days)))})."
-    )
+    name, seed = f"{frame['machine'].iloc[0]}/everyday", frame["seed"].iloc[0]
+    return _source(frame[frame["commit"].notna()], name, f"seed {seed}, ")
 
 
 def everyday() -> str:
