@@ -103,6 +103,20 @@ def dead_rank(run_ranks):
 
 
 @pytest.fixture
+def here(monkeypatch):
+    """A function that lets a device of the table be that of this machine, and its cores so many."""
+    from spectile.core import device
+    from spectile.core.devices import TABLE
+
+    def found(name, cores=16):
+        monkeypatch.setattr(device, "refusal", lambda: None)
+        monkeypatch.setattr(device, "describe", lambda: TABLE[name])
+        monkeypatch.setattr(device, "cores", lambda: cores)
+
+    return found
+
+
+@pytest.fixture
 def hears_ctrl_c():
     """Let this process hear Ctrl-C, which jobs in the background of a shell ignore."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

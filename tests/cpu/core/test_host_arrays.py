@@ -45,18 +45,6 @@ SMALL = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def here(monkeypatch):
-    """A function that lets a device of the table be that of this machine, and its cores so many."""
-
-    def found(name, cores=16):
-        monkeypatch.setattr(device, "refusal", lambda: None)
-        monkeypatch.setattr(device, "describe", lambda: TABLE[name])
-        monkeypatch.setattr(device, "cores", lambda: cores)
-
-    return found
-
-
 def dense(n, dtype, **options):
     """Return where a product of two n x n matrices is made; nothing of their size is allocated."""
     matrix = np.broadcast_to(np.zeros((), dtype), (n, n))

@@ -204,24 +204,30 @@ def test_a_call_uses_what_it_asks_for_at_most(case):
     assert peak < 1.1 * asked + 4e6
 
 
+def traced_and_asked(operands, keywords):
+    """Return the most that Python allocated in a call, and the bytes that it asked for."""
+    asked = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_run, "CHECKED_ORDER", 0)
+        patch.setattr(cpu_run.memory, "require_host_free", lambda size, what: asked.append(size))
+        evd.eigh(*([np.eye(3)] * len(operands)), backend="cpu")  # what a first call keeps
+        asked.clear()
+        tracemalloc.start()
+        try:
+            evd.eigh(*operands, **keywords, backend="cpu")
+            return tracemalloc.get_traced_memory()[1], asked
+        finally:
+            tracemalloc.stop()
+
+
 @pytest.mark.parametrize("case", MEMORY)
-def test_a_call_asks_for_what_it_uses(case, monkeypatch):
+def test_a_call_asks_for_what_it_uses(case):
     keywords, pair = MEMORY[case]
     keywords = dict(keywords)
     dtype, n = keywords.pop("dtype", "float64"), 700
     a = np.asfortranarray(random_hermitian(n, np.random.default_rng(1), dtype))
     operands = (a, np.eye(n, dtype=dtype, order="F")) if pair else (a,)
-    asked = []
-    monkeypatch.setattr(cpu_run, "CHECKED_ORDER", 0)
-    monkeypatch.setattr(cpu_run.memory, "require_host_free", lambda size, what: asked.append(size))
-    evd.eigh(*([np.eye(3)] * (1 + pair)), backend="cpu")  # what a first call keeps
-    asked.clear()
-    tracemalloc.start()
-    try:
-        evd.eigh(*operands, **keywords, backend="cpu")
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    peak, asked = traced_and_asked(operands, keywords)
     # Beside n² they work in some blocks of columns.
     assert 0.9 * (peak - 256 * n * a.itemsize) <= sum(asked) <= 1.1 * peak
 
@@ -247,17 +253,6 @@ def test_no_call_uses_more_than_it_has_asked_for(n, dtype, layout, keywords, par
     working = dtype if dtype in DTYPES else "float64"
     full = [8 * random_hermitian(n, np.random.default_rng(n), working), np.eye(n, dtype=working)][: 1 + pair]
     operands = [laid_out(one.astype(dtype), layout, keywords["lower"], np) for one in full]
-    asked = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu_run, "CHECKED_ORDER", 0)
-        patch.setattr(cpu_run.memory, "require_host_free", lambda size, what: asked.append(size))
-        evd.eigh(*([np.eye(3)] * (1 + pair)), backend="cpu")  # what a first call keeps
-        asked.clear()
-        tracemalloc.start()
-        try:
-            evd.eigh(*operands, **keywords, backend="cpu")
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
+    peak, asked = traced_and_asked(operands, keywords)
     # Beside n² both of us work in some blocks of columns.
     assert peak < 1.1 * sum(asked) + 256 * n * np.dtype(working).itemsize

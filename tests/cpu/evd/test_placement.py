@@ -34,18 +34,6 @@ CALLS = {
 }
 
 
-@pytest.fixture
-def here(monkeypatch):
-    """A function that lets a device of the table be that of this machine, and its cores so many."""
-
-    def found(name, cores=16):
-        monkeypatch.setattr(device, "refusal", lambda: None)
-        monkeypatch.setattr(device, "describe", lambda: TABLE[name])
-        monkeypatch.setattr(device, "cores", lambda: cores)
-
-    return found
-
-
 def parts(found):
     return found if isinstance(found, tuple) else (found,)
 
