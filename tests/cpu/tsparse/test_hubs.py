@@ -102,7 +102,7 @@ def library(tmp_path_factory):
         *calls(),
     )
     stem = tmp_path_factory.mktemp("hubs") / "hubs"
-    flags = "-ffp-contract=off", "-Wno-unused-function", "-std=c++17", "-pthread"
+    flags = "-ffp-contract=off", "-Wno-unused-function", "-std=c++17", "-pthread", f"-I{folder}"
     return host_library(stem, "\n".join(text), *flags)
 
 

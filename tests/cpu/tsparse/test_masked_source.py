@@ -35,11 +35,12 @@ extern "C" void entries(int n, const int* row, const int* column, const int* ptr
 def compiled(request, tmp_path_factory):
     from spectile.tsparse.semirings import SEMIRINGS
 
-    source = (files("spectile.tsparse.cuda") / "masked.cu").read_text().replace('#include "shared.cuh"', "")
+    folder = files("spectile.tsparse.cuda")
+    source = (folder / "masked.cu").read_text().replace('#include "shared.cuh"', "")
     source = source.partition('extern "C" __global__')[0]
     kind = f"#define KIND {SEMIRINGS[request.param].code}\n"
     stem = tmp_path_factory.mktemp("masked") / request.param
-    return request.param, host_library(stem, SHIMS + kind + source + CALL, "-ffp-contract=off")
+    return request.param, host_library(stem, SHIMS + kind + source + CALL, "-ffp-contract=off", f"-I{folder}")
 
 
 def test_entries_are_those_of_the_cpu(compiled):

@@ -79,7 +79,9 @@ def compiled(request, tmp_path_factory):
         *calls(),
     )
     stem = tmp_path_factory.mktemp("turn") / "turn"
-    library = host_library(stem, "\n".join(text), "-ffp-contract=off", "-Wno-unused-function", "-std=c++17")
+    library = host_library(
+        stem, "\n".join(text), "-ffp-contract=off", "-Wno-unused-function", "-std=c++17", f"-I{folder}"
+    )
     return np.dtype("f8" if request.param == "double" else "c16"), library
 
 

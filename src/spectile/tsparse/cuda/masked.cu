@@ -6,6 +6,7 @@
 //
 // Invariant: products are added in the order of k, with the bits that the kernels of the rows method give.
 
+#include "search.cuh"
 #include "shared.cuh"
 
 namespace {
@@ -62,15 +63,9 @@ extern "C" __global__ void __launch_bounds__(256) masked(int entries, int rows, 
                                                          const int* idx_a, const VALUE* val_a, const int* ptr_t, const int* idx_t,
                                                          const VALUE* val_t, VALUE* val_c, unsigned char* found) {
     for (int e = blockIdx.x * blockDim.x + threadIdx.x; e < entries; e += gridDim.x * blockDim.x) {
-        int low = 0, high = rows - 1;  // the last row that begins at or before the entry
-        while (low < high) {
-            const int middle = low + (high - low + 1) / 2;
-            if (ptr_m[middle] <= e) low = middle;
-            else high = middle - 1;
-        }
-        const int j = idx_m[e];
+        const int i = last_at(ptr_m, 0, rows - 1, e), j = idx_m[e];
         VALUE sum;
-        found[e] = entry_of(ptr_a[low], ptr_a[low + 1], idx_a, val_a, ptr_t[j], ptr_t[j + 1], idx_t, val_t, sum);
+        found[e] = entry_of(ptr_a[i], ptr_a[i + 1], idx_a, val_a, ptr_t[j], ptr_t[j + 1], idx_t, val_t, sum);
         val_c[e] = sum;
     }
 }

@@ -8,20 +8,10 @@
 // Invariant: an entry's place within its column is the number of lesser words, all different, so that the order is one
 // and the same whichever thread came first.  With `strict` those on the diagonal are left out.
 
+#include "search.cuh"
 #include "shared.cuh"
 
 namespace {
-
-// The last row that begins at or before an entry.
-__device__ __forceinline__ int row_at(const int* ptr, int rows, u32 entry) {
-    int low = 0, high = rows - 1;
-    while (low < high) {
-        const int middle = low + (high - low + 1) / 2;
-        if (u32(ptr[middle]) <= entry) low = middle;
-        else high = middle - 1;
-    }
-    return low;
-}
 
 // How many words of a list are less than one of them.
 __device__ __forceinline__ int lesser(const u64* list, int count, u64 word) {
@@ -43,7 +33,7 @@ extern "C" {
 
 __global__ void __launch_bounds__(256) count_columns(int rows, u32 nnz, int strict, const int* ptr, const int* idx, int* counts) {
     for (u32 p = blockIdx.x * blockDim.x + threadIdx.x; p < nnz; p += gridDim.x * blockDim.x) {
-        if (strict && row_at(ptr, rows, p) == idx[p]) continue;
+        if (strict && last_at(ptr, 0, rows - 1, p) == idx[p]) continue;
         atomicAdd(&counts[idx[p]], 1);
     }
 }
@@ -51,7 +41,7 @@ __global__ void __launch_bounds__(256) count_columns(int rows, u32 nnz, int stri
 // `free` is where the next entry of each column goes.
 __global__ void __launch_bounds__(256) list_columns(int rows, u32 nnz, int strict, const int* ptr, const int* idx, int* free, u64* words) {
     for (u32 p = blockIdx.x * blockDim.x + threadIdx.x; p < nnz; p += gridDim.x * blockDim.x) {
-        const int row = row_at(ptr, rows, p), column = idx[p];
+        const int row = last_at(ptr, 0, rows - 1, p), column = idx[p];
         if (strict && row == column) continue;
         words[atomicAdd(&free[column], 1)] = u64(row) << 32 | p;
     }

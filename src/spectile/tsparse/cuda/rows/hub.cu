@@ -11,20 +11,10 @@
 // Invariant: columns of one row of B are distinct, so all words are different and have one order, and every sum is made in
 // the order of A's row, as the other kernels make it.
 
+#include "search.cuh"
 #include "shared.cuh"
 
 namespace {
-
-// The last place of ascending numbers whose number is at most `most`; the first is.
-__device__ __forceinline__ int last_at(const int* numbers, int count, u32 most) {
-    int low = 0, high = count - 1;
-    while (low < high) {
-        const int middle = low + (high - low + 1) / 2;
-        if (u32(numbers[middle]) <= most) low = middle;
-        else high = middle - 1;
-    }
-    return low;
-}
 
 __device__ __forceinline__ u32 thread_number() { return blockIdx.x * blockDim.x + threadIdx.x; }
 
@@ -51,7 +41,7 @@ struct Hubs {
     __device__ __forceinline__ void factors(u64 word, int h, int column, VALUE& a, VALUE& b) const {
         const int p = ptr_a[rows[h]] + int(u32(word)) - starts[h], k = idx_a[p], first = ptr_b[k];
         a = val_a[p];
-        b = val_b[first + last_at(idx_b + first, ptr_b[k + 1] - first, u32(column))];
+        b = val_b[first + last_at(idx_b + first, 0, ptr_b[k + 1] - first - 1, u32(column))];
     }
 };
 
@@ -75,7 +65,7 @@ __global__ void __launch_bounds__(256) hub_lengths(int hubs, int entries, const 
     const u32 e = thread_number();
     if (e == 0) before[0] = 0;
     if (e >= u32(entries)) return;
-    const int h = last_at(starts, hubs, e), k = idx_a[ptr_a[rows[h]] + int(e) - starts[h]];
+    const int h = last_at(starts, 0, hubs - 1, e), k = idx_a[ptr_a[rows[h]] + int(e) - starts[h]];
     before[e + 1] = ptr_b[k + 1] - ptr_b[k];
 }
 
@@ -84,7 +74,7 @@ __global__ void __launch_bounds__(256) hub_products(int hubs, int entries, int p
                                                     const int* idx_b, u64* words) {
     const u32 i = thread_number();
     if (i >= u32(products)) return;
-    const int e = last_at(before, entries, i), h = last_at(starts, hubs, e);
+    const int e = last_at(before, 0, entries - 1, i), h = last_at(starts, 0, hubs - 1, e);
     const int k = idx_a[ptr_a[rows[h]] + e - starts[h]];
     words[i] = u64(u32(h) * u32(columns) + u32(idx_b[ptr_b[k] + int(i) - before[e]])) << 32 | u32(e);
 }

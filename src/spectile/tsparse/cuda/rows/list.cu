@@ -13,6 +13,7 @@
 // Invariant: a list holds each product of its entry once, in the order of k, so sums are those of the other kernels.
 
 #include "rows/rows.cuh"
+#include "search.cuh"
 
 namespace {
 
@@ -21,23 +22,13 @@ using u16 = unsigned short;
 constexpr int READERS = 8;  // lanes that read the row of B of an entry of A
 constexpr u32 ALONE = 256;  // products of a list that one thread sorts
 
-// The last row in [low, high] that begins at or before an entry.
-__device__ __forceinline__ int row_of(const int* ptr, int low, int high, int entry) {
-    while (low < high) {
-        const int middle = low + (high - low + 1) / 2;
-        if (ptr[middle] <= entry) low = middle;
-        else high = middle - 1;
-    }
-    return low;
-}
-
 // visit(e, p, q) for every product: entry e of C is met by entry p of A and entry q of B.
 template <class Visit>
 __device__ __forceinline__ void every_product(int nnz_a, int rows, const int* ptr_a, const int* idx_a, const int* ptr_b, const int* idx_b,
                                               const int* ptr_c, const int* idx_c, Visit visit) {
     const int lane = threadIdx.x & (READERS - 1), stride = gridDim.x * blockDim.x / READERS;
     for (int p = (blockIdx.x * blockDim.x + threadIdx.x) / READERS; p < nnz_a; p += stride) {
-        const int row = row_of(ptr_a, 0, rows - 1, p), k = idx_a[p], first = ptr_b[k], last = ptr_b[k + 1];
+        const int row = last_at(ptr_a, 0, rows - 1, p), k = idx_a[p], first = ptr_b[k], last = ptr_b[k + 1];
         for (int q = first + lane; q < last; q += READERS) {
             const int column = idx_b[q];
             int low = ptr_c[row], high = ptr_c[row + 1] - 1;
