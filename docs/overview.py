@@ -6,18 +6,24 @@ from spectile_study.bench import record
 from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.overview import PANELS, picture
 
-ROOT = Path(__file__).resolve().parents[1]
+RECORDED = Path(__file__).resolve().parents[1] / "results/recorded"
+MACHINES = {"h200": "H200", "h100": "H100"}
 
 
 def main() -> None:
-    """Draw a panel of each system whose picture has a record."""
-    frames = {paper: record.read_frame(ROOT / f"results/recorded/h200/{paper}.parquet") for paper in PANELS}
-    drawn = [paper for paper, frame in frames.items() if picture(paper, frame).notes]
-    title = "Recorded on one NVIDIA H200, ours and the vendor's in the same run"
-    drawing = Drawing(title, 1, len(drawn), size=(3.3 * len(drawn), 3.0))
-    for ax, paper in zip(drawing.axes[0], drawn, strict=True):
-        PANELS[paper](drawing, ax, frames[paper])
-    drawing.save(ROOT / "docs/overview.svg")
+    """Draw a panel of each system, of the machine whose record has most to show in it."""
+    panels = []
+    for paper, draw in PANELS.items():
+        files = {name: RECORDED / machine / f"{paper}.parquet" for machine, name in MACHINES.items()}
+        frames = {name: record.read_frame(file) for name, file in files.items() if file.exists()}
+        name = max(frames, key=lambda each: len(picture(paper, frames[each]).notes))
+        panels.append((draw, name, frames[name]))
+    title = "Recorded on one NVIDIA GPU, ours and the vendor's in the same run"
+    drawing = Drawing(title, 1, len(panels), size=(3.3 * len(panels), 3.0))
+    for ax, (draw, name, frame) in zip(drawing.axes[0], panels, strict=True):
+        draw(drawing, ax, frame)
+        ax.set_title(f"{ax.get_title()}, {name}")
+    drawing.save(RECORDED.parents[1] / "docs/overview.svg")
 
 
 if __name__ == "__main__":

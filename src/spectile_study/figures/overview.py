@@ -5,6 +5,7 @@ Where a run holds the times of calls, the calls are drawn; KPM's and tSparse's h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,8 @@ def draw_spamm(drawing: Drawing, ax: Axes, frame: pandas.DataFrame) -> None:
     ax.set_title(f"SpAMM over {'the dense product' if baseline == 'called_dense' else name(baseline)}")
     if len(rows):
         ax.axhline(1, color="black", linewidth=0.8)
-        ax.set(xlabel="error of A² that came out", ylabel="speed-up", xscale="log", yscale="log")
+        ax.set(xlabel="error of A² that came out", ylabel="speed-up", yscale="log")
+        _with_none(ax, rows["error_fro_rel"])
         ax.legend(fontsize=_SMALL)
 
 
@@ -97,6 +99,18 @@ def first_of(frame: pandas.DataFrame, methods: Sequence[str]) -> str:
     """Return the first of `methods` that `frame` holds finished times of, or the last."""
     done = set(frame.loc[(frame["status"] == "ok") & frame["time_s"].notna(), "method"])
     return next((method for method in methods if method in done), methods[-1])
+
+
+def _with_none(ax: Axes, errors: pandas.Series) -> None:
+    """Set a logarithmic scale of `errors` that has a place for 0: the bits of the float64 product itself."""
+    some = errors[errors > 0]
+    if len(some) == len(errors):
+        ax.set_xscale("log")
+        return
+    least = math.floor(math.log10(some.min())) if len(some) else 0
+    ax.set_xscale("symlog", linthresh=10.0**least, linscale=0.5)
+    ax.set_xticks([0, *(10.0**power for power in range(least + 2, 1, 3))])
+    ax.set_xlim(-(10.0 ** (least - 1)), 2 * max(some, default=1.0))
 
 
 def _against_order(ax: Axes, room: float) -> None:
