@@ -305,8 +305,8 @@ def dates(rows: pandas.DataFrame) -> list[str]:
     """Return when, and at which commits, those of the `rows` were recorded that stay for what is not installed now."""
     if not {"status", "reason"} <= set(rows):
         return []
-    told = rows.loc[rows["status"].isin(PASSED), "reason"].dropna().astype(str)
-    return sorted({each.removeprefix(RECORDED).strip() for each in told if each.startswith(RECORDED)})
+    told = {reason for status, reason in zip(rows["status"], rows["reason"], strict=True) if status in PASSED}
+    return sorted(each.removeprefix(RECORDED).strip() for each in told if str(each).startswith(RECORDED))
 
 
 def _method_row(method: Mapping[str, Any]) -> dict[str, Any]:

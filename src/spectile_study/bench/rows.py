@@ -372,9 +372,9 @@ class Values:
 
     def rank(self, along: str) -> Ours:
         """Return Spearman's rank correlation with a column."""
-        from scipy.stats import spearmanr
+        import pandas
 
-        return self._shape(along, None, lambda x, y: spearmanr(x, y).statistic, min)
+        return self._shape(along, None, lambda x, y: pandas.Series(x).rank().corr(pandas.Series(y).rank()), min)
 
 
 def _of(reduce: Callable[..., Any], numbers: np.ndarray) -> float:
