@@ -93,7 +93,8 @@ def eigh(
         Ranks, on any hosts, that solve one problem of `type` 1 together by ScaLAPACK; all of them make the same call.
         `a` and `b` are then :class:`spectile.evd.distributed.BlockCyclicMatrix`, of which each rank has made its part
         (without `comm` their own communicator counts), or arrays that each rank has whole.  Every rank gets all
-        eigenvalues, and eigenvectors as such a matrix; a part of them costs what all cost.
+        eigenvalues, and eigenvectors as such a matrix; a part of them costs what all cost.  A problem of which not
+        every rank has a whole block is solved by one of them.
     devices : int or sequence of int, optional
         GPUs of this host that solve the problem together: the first so many, or those named, each once.  An operand on
         a GPU lies on one of them, which then has the results; of operands on the host they are on the host.
@@ -169,7 +170,7 @@ def eigh(
     >>> spectile.eigh(fock, overlap, x0=orbitals, backend="cpu").eigenvalues.round(6).tolist()
     [-0.499975, 0.500025]
     """
-    comm = comm if comm is not None else a.comm if isinstance(a, BlockCyclicMatrix) else None
+    comm = next((one.comm for one in _dealt(a, b) if comm is None), comm)
     problem = (
         a, b, lower, UPLO, not flag("eigvals_only", eigvals_only), overwrite_a, overwrite_b, type, check_finite,
         subset_by_index, subset_by_value, driver,
@@ -206,6 +207,11 @@ def _on_devices(devices: Any, a: Any, options: Options, definite: Definite | Non
     run = importlib.import_module(f"{__package__}.cuda.multi.run")
     found = run.eigh(a, options, definite, devices)
     return EighResult(*found) if options.vectors else found
+
+
+def _dealt(*operands: Any) -> list[BlockCyclicMatrix]:
+    """Return the operands that are dealt out to ranks."""
+    return [one for one in operands if isinstance(one, BlockCyclicMatrix)]
 
 
 def _on_ranks(comm: Any, problem: tuple[Any, ...], x0: Any, backend: str, devices: Any) -> Any:
@@ -424,7 +430,7 @@ def explain(
         a, b, lower, UPLO, not flag("eigvals_only", eigvals_only), overwrite_a, overwrite_b, type, check_finite,
         subset_by_index, subset_by_value, driver,
     )  # fmt: skip
-    if comm is not None or isinstance(a, BlockCyclicMatrix):
+    if comm is not None or _dealt(a, b):
         name = "syevd" if options.vectors else "syev"
         return [Candidate(f"ScaLAPACK's {name}", math.nan, "several ranks")]
     operands = (a,) if b is None else (a, b)

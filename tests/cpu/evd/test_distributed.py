@@ -1,6 +1,5 @@
 """Eigenproblems of several ranks: how blocks are dealt out, and what ScaLAPACK makes of them where it is installed."""
 
-import importlib.util
 import re
 from pathlib import Path
 
@@ -30,6 +29,20 @@ for shape in ((7, 7), (1, 1), (0, 0), (40, 3), (3, 40)):
             found = a.gather(comm.size - 1)
             assert (found is None) == (comm.rank != comm.size - 1)
             assert found is None or (found == whole).all()
+            root = comm.size - 1
+            b = BlockCyclicMatrix.scatter(comm, whole if comm.rank == root else None, root, block=block, grid=grid)
+            assert b.dtype == complex and b.shape == shape and (b.local == a.local).all()
+assert BlockCyclicMatrix(comm, (4, 4), ">f8").local.dtype.isnative
+for words, call in {
+    "pass dtype=complex128": lambda: BlockCyclicMatrix.from_function(comm, (4, 4), lambda i, j: i + 1j * j),
+    "two dimensions": lambda: BlockCyclicMatrix.scatter(comm, np.zeros(4)),
+}.items():
+    try:
+        call()
+    except (TypeError, ValueError) as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(words)
 for wrong in ({"grid": (2, 2)}, {"grid": 2}, {"block": 0}, {"block": 1.5}, {"block": True}, {"dtype": int}):
     try:
         BlockCyclicMatrix(comm, (4, 4), **wrong)
@@ -49,22 +62,25 @@ import numpy as np, spectile
 comm = MPI.COMM_WORLD
 a = spectile.evd.distributed.BlockCyclicMatrix(comm, (4, 4), block=2)
 bad = np.eye(3 if comm.rank == 0 else 4)
+huge = spectile.evd.distributed.BlockCyclicMatrix(comm, (4, 4), block=2)
+huge._local = np.broadcast_to(0.0, (2**16, 2**15 + 1))  # which takes no memory
 calls = {
-    "ScaLAPACK (": lambda: spectile.eigh(a),
-    "spectile[scalapack]": lambda: spectile.eigh(np.eye(4), comm=comm),
+    "spectile[scalapack]": lambda: spectile.eigh(np.eye(64 * comm.size), comm=comm),
+    "is not supported": lambda: spectile.eigh(np.eye(4, dtype="G"), comm=comm),
+    "32 bits": lambda: spectile.eigh(huge),
     "type 1": lambda: spectile.eigh(np.eye(4), np.eye(4), type=2, comm=comm),
     "leave out": lambda: spectile.eigh(np.eye(4), driver="ev", comm=comm),
     "CPUs": lambda: spectile.eigh(a, backend="cuda"),
     "backend": lambda: spectile.eigh(a, backend="gpu"),
     "one matrix": lambda: spectile.eigvalsh(np.zeros((2, 4, 4)), comm=comm),
     "other ranks": lambda: spectile.eigh(a, comm=MPI.COMM_SELF),
-    "one shape": lambda: spectile.eigh(np.eye(4), np.eye(4, dtype=complex), comm=comm),
+    "one shape": lambda: spectile.eigh(a, np.eye(4, dtype=complex)),
     "different arguments": lambda: spectile.eigh(bad, comm=comm),
     "UPLO": lambda: spectile.eigh(a, UPLO="L" if comm.rank == 0 else "X"),
     "is no communicator": lambda: spectile.eigh(np.eye(4), comm=3),
 }
 for words, call in calls.items():
-    if comm.size == 1 and words in ("other ranks", "different arguments", "UPLO"):
+    if comm.size == 1 and words in ("other ranks", "different arguments", "UPLO", "spectile[scalapack]", "32 bits"):
         continue
     try:
         call()
@@ -74,16 +90,14 @@ for words, call in calls.items():
         raise AssertionError(words)
 """
 
-SOLVED = """
+CHECKED = (
+    START
+    + """
 import numpy as np, scipy.linalg, spectile
 from spectile.evd.distributed import BlockCyclicMatrix
+from spectile_study.inputs.spectra import FAMILIES, random_hermitian, residuals
 comm = MPI.COMM_WORLD
 rng = np.random.default_rng(5)
-
-def hermitian(n, dtype):
-    a = rng.standard_normal((n, n)) + 1j * rng.standard_normal((n, n))
-    a = (a + a.conj().T) / 2
-    return (a if np.dtype(dtype).kind == "c" else a.real).astype(dtype)
 
 def dealt(a, **layout):
     return BlockCyclicMatrix.from_function(comm, a.shape, lambda i, j: a[i, j], a.dtype, **layout)
@@ -107,60 +121,94 @@ def refused(error, words, call):
         assert words in str(raised), raised
     else:
         raise AssertionError(words)
+"""
+)
 
-cases = ((1, 64, (1, 1)), (2, 1, None), (21, 4, None), (50, 7, (comm.size, 1)), (9, 9, (1, 1)))
-for dtype in ("float64", "float32", "complex128", "complex64"):
-    for n, block, grid in cases if comm.size < 4 else cases[2:3]:
-        if grid == (1, 1) != (comm.size, 1):
-            continue
-        layout = {"block": block, "grid": grid}
-        for lower in (True, False):
-            a, half = hermitian(n, dtype), rng.standard_normal((n, n))
-            b = (half @ half.T / n + np.eye(n)).astype(dtype)
-            kept = np.tril(a) if lower else np.triu(a)
-            given = dealt(np.where(kept != 0, kept, np.nan), **layout)  # what is not read is NaN
-            if np.dtype(dtype).kind == "c":
-                given.local[given.rows[:, None] == given.columns] += 3j  # nor is this
-            before = given.local.copy()
-            w, v = spectile.eigh(given, lower=lower)
-            wanted = np.linalg.eigvalsh(a)
-            check(a, w, v, wanted)
-            assert np.array_equal(given.local, before, equal_nan=True)
-            assert abs(spectile.eigvalsh(given, lower=lower) - wanted).max() < 1e3 * np.finfo(dtype).eps * n
-            w, v = spectile.eigh(given, dealt(b, **layout), lower=lower)
-            check(a, w, v, scipy.linalg.eigh(a, b, eigvals_only=True), b)
-            part = (n // 3, n // 2)
-            w, v = spectile.eigh(given, lower=lower, subset_by_index=part)
-            check(a, w, v, wanted[part[0] : part[1] + 1])
-            w, v = spectile.eigh(given, lower=lower, subset_by_value=(0.0, np.inf))
-            check(a, w, v, wanted[wanted > 0])
-            spectile.eigh(given, lower=lower, overwrite_a=True)
-            for exponent in (-60, 60) if dtype in ("float32", "complex64") else (-700, 700):
-                scaled = (a * a.real.dtype.type(2.0) ** exponent).astype(dtype)
-                w, v = spectile.eigh(dealt(scaled, **layout), lower=lower)
-                check(a, np.ldexp(w, -exponent), v, wanted)
+# Each dtype with another layout and another triangle, in turn.
+SOLVED = (
+    CHECKED
+    + """
+cases = ((21, 4, None), (50, 7, (comm.size, 1)), (2 * comm.size, 2, (1, comm.size)), (40, 5, None))
+for number, dtype in enumerate(("float64", "float32", "complex128", "complex64")):
+    if comm.size > 2 and number % 2 != comm.size % 2:
+        continue
+    n, block, grid = cases[number]
+    layout, lower = {"block": block, "grid": grid}, bool((number + comm.size) % 2)
+    a, half = random_hermitian(n, rng, dtype), rng.standard_normal((n, n))
+    b = (half @ half.T / n + np.eye(n)).astype(dtype)
+    kept = np.tril(a) if lower else np.triu(a)
+    given = dealt(np.where(kept != 0, kept, np.nan), **layout)  # what is not read is NaN
+    if np.dtype(dtype).kind == "c":
+        given.local[given.rows[:, None] == given.columns] += 3j  # nor is this
+    before = given.local.copy()
+    wanted, both = np.linalg.eigvalsh(a), scipy.linalg.eigh(a, b, eigvals_only=True)
+    check(a, *spectile.eigh(given, b, lower=lower, subset_by_index=(n // 3, n // 2)), both[n // 3 : n // 2 + 1], b)
+    assert np.array_equal(given.local, before, equal_nan=True)
+    if comm.size > 2:
+        continue
+    check(a, *spectile.eigh(given, lower=lower), wanted)
+    assert abs(spectile.eigvalsh(given, lower=lower) - wanted).max() < 1e3 * np.finfo(dtype).eps * n
+    check(a, *spectile.eigh(given, dealt(b, **layout), lower=lower), both, b)
+    check(a, *spectile.eigh(given, lower=lower, subset_by_value=(0.0, np.inf)), wanted[wanted > 0])
+    for exponent in (-60, 60) if dtype in ("float32", "complex64") else (-700, 700):
+        scaled = (a * a.real.dtype.type(2.0) ** exponent).astype(dtype)
+        w, v = spectile.eigh(dealt(scaled, **layout), lower=lower, overwrite_a=True)
+        check(a, np.ldexp(w, -exponent), v, wanted)
+print("done", flush=True)
+"""
+)
 
-result = spectile.eigh(np.diag([2, 1, 4, 3]), comm=comm)  # the same on every rank
-assert result.eigenvalues.tolist() == [1.0, 2.0, 3.0, 4.0] and repr(result).startswith("EighResult(4 eigenvalues")
-few = BlockCyclicMatrix(comm, (60, 60))  # in one block, of which the other ranks have none
-if comm.size > 1:
-    refused(ValueError, "smaller blocks, or fewer ranks", lambda: spectile.eigh(few))
-assert spectile.eigh(np.empty((0, 0)), comm=comm).eigenvalues.shape == (0,)
-assert spectile.eigvalsh(np.zeros((4, 4)), comm=comm).tolist() == [0, 0, 0, 0]
+DIFFICULT = (
+    CHECKED
+    + """
+for number, (family, make) in enumerate(FAMILIES.items()):
+    a = make(40, rng, ("float64", "complex128")[number % 2])
+    w, v = spectile.eigh(dealt(a, block=8))
+    v = v.gather()
+    assert v is None or max(residuals(a, w, v).values()) < 10, (family, residuals(a, w, v))
+result = spectile.eigh(np.diag(np.arange(128.0)).astype(">f8"), comm=comm)  # the same on every rank
+assert np.allclose(result.eigenvalues, np.arange(128), rtol=1e-13, atol=1e-12), result.eigenvalues
+assert repr(result).startswith("EighResult(128 eigenvalues")
 
 nan = dealt(np.eye(9), block=2)
 nan.local[nan.rows[:, None] + nan.columns == 0] = np.nan  # on one rank
 refused(ValueError, "infs or NaNs", lambda: spectile.eigh(nan))
 refused(np.linalg.LinAlgError, "infs or NaNs", lambda: spectile.eigh(nan, check_finite=False))
-b = np.diag([1, 1, 1, -1, 1])
-refused(np.linalg.LinAlgError, "minor of order 4", lambda: spectile.eigh(np.eye(5), b, comm=comm))
-refused(OverflowError, "range", lambda: spectile.eigh(np.full((9, 9), 1e308), comm=comm))
+b = dealt(np.diag([1.0, 1, 1, -1, 1]), block=2)
+refused(np.linalg.LinAlgError, "minor of order 4", lambda: spectile.eigh(np.eye(5), b))
+refused(OverflowError, "range", lambda: spectile.eigh(dealt(np.full((9, 9), 1e308), block=2)))
 # Half of the ranks alone, while the others solve their own
 part = comm.Split(comm.rank % 2)
-factor = 1 + comm.rank % 2
-assert np.allclose(spectile.eigvalsh(np.diag([3.0, 1.0, 2.0]) * factor, comm=part), np.array([1.0, 2.0, 3.0]) * factor)
+own = np.arange(70.0) * (1 + comm.rank % 2)
+assert np.allclose(spectile.eigvalsh(np.diag(own), comm=part), own)
 print("done", flush=True)
 """
+)
+
+# Of which some ranks have no whole block: no ScaLAPACK is needed.
+SMALL = (
+    CHECKED
+    + """
+sys.modules["scalapack4py"] = None
+for n, block in ((0, 1), (0, 64), (1, 1), (1, 64), (5, 4), (63, 64)):
+    for dtype in ("float32", "complex128") if n != 63 else ("float64",):
+        a, half = random_hermitian(n, rng, dtype), rng.standard_normal((n, n))
+        b, wanted = (half @ half.T + np.eye(n)).astype(dtype), np.linalg.eigvalsh(a)
+        given = dealt(a, block=block, grid=(comm.size, 1))
+        check(a, *spectile.eigh(given, lower=False), wanted)
+        check(a, *spectile.eigh(given, b), scipy.linalg.eigh(a, b, eigvals_only=True) if n else wanted, b)
+        assert np.allclose(spectile.eigvalsh(given), wanted, atol=1e-5) and (given.local == dealt(
+            a, block=block, grid=(comm.size, 1)).local).all()
+        if n > 1:
+            check(a, *spectile.eigh(given, subset_by_index=(1, n - 2)), wanted[1 : n - 1])
+w, v = spectile.eigh(np.diag(np.arange(3)).astype("float16"), comm=comm)
+assert w.dtype == v.dtype == np.float32 and w.tolist() == [0, 1, 2]
+assert spectile.eigvalsh(np.eye(2, dtype="float32"), 2 * np.eye(2), comm=comm).dtype == np.float64
+refused(np.linalg.LinAlgError, "minor of order 2", lambda: spectile.eigh(np.eye(2), np.diag([1, -1]), comm=comm))
+refused(ValueError, "infs or NaNs", lambda: spectile.eigh(np.full((2, 2), np.nan), comm=comm))
+print("done", flush=True)
+"""
+)
 
 
 def test_every_index_is_held_once():
@@ -182,21 +230,31 @@ def test_what_one_rank_refuses_all_refuse(ranks, run_ranks):
     assert done.returncode == 0, done.stderr
 
 
-INSTALLED = pytest.mark.skipif(importlib.util.find_spec("scalapack4py") is None, reason="ScaLAPACK is not installed")
-
-
-@INSTALLED
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_problems_of_several_ranks(ranks, run_ranks):
-    done = run_ranks(START + SOLVED, ranks)
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_problems_smaller_than_a_block_of_each_rank(ranks, run_ranks):
+    done = run_ranks(SMALL, ranks)
     assert done.returncode == 0 and done.stdout.count("done") == ranks, done.stderr
 
 
-@INSTALLED
-def test_the_guide_runs(run_ranks):
+@pytest.fixture(scope="module")
+def run_scalapack(run_ranks):
+    """Return `run_ranks`; skip where there is no ScaLAPACK."""
+    done = run_ranks("from spectile.evd.distributed.scalapack import library; library()", 1)
+    if done.returncode:
+        pytest.skip(done.stderr.strip().rpartition("\n")[2])
+    return run_ranks
+
+
+@pytest.mark.parametrize(("program", "ranks"), [(SOLVED, 2), (SOLVED, 3), (SOLVED, 4), (DIFFICULT, 2)])
+def test_problems_of_several_ranks(program, ranks, run_scalapack):
+    done = run_scalapack(program, ranks)
+    assert done.returncode == 0 and done.stdout.count("done") == ranks, done.stderr
+
+
+def test_the_guide_runs(run_scalapack):
     guide = Path(__file__).parents[3] / "docs/guide.md"
     (block,) = re.findall(r"```python requires=scalapack\n(.*?)```", guide.read_text(), flags=re.DOTALL)
-    done = run_ranks(START + block, 2)
+    done = run_scalapack(START + block, 2)
     assert done.returncode == 0, done.stderr
     low, high, *shape = done.stdout.split()
     assert 0 < float(low) < 1 < float(high) < 20 and shape == ["(500,", "256)"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core.arrays import host_array
 from spectile.core.pictures import shown, shown_html
+from spectile.core.ranks import on_every_rank
 
 #: Rows and columns of a block, unless a caller chooses: what BLAS multiplies fast, and still many for each rank.
 BLOCK = 64
@@ -96,17 +96,15 @@ class BlockCyclicMatrix:
         block: int = BLOCK,
         grid: tuple[int, int] | None = None,
     ) -> None:
-        self.comm, self.shape, self.dtype = comm, _two("shape", shape, 0), np.dtype(dtype)
+        # Libraries read numbers in the machine's order of bytes.
+        self.comm, self.shape, self.dtype = comm, _two("shape", shape, 0), np.dtype(dtype).newbyteorder("=")
         (self.block,) = _integers("block", (block,), 1)
         self.grid = nearly_square(comm.size) if grid is None else _two("grid", grid, 1)
         if self.dtype.char not in "fdFD":
             raise ValueError(f"dtype {self.dtype} is not solved: choose float32, float64, complex64 or complex128")
         if math.prod(self.grid) != comm.size:
             raise ValueError(f"grid = {self.grid} has not the {comm.size} ranks of comm: leave it out, or name another")
-        self.rows, self.columns = (
-            held_by(place, places, length, self.block)
-            for place, places, length in zip(divmod(comm.rank, self.grid[1]), self.grid, self.shape, strict=True)
-        )
+        self.rows, self.columns = self._held(comm.rank)
         self._local = np.zeros((self.rows.size, self.columns.size), self.dtype, order="F")
 
     @property
@@ -127,9 +125,44 @@ class BlockCyclicMatrix:
         f : callable
             Takes row numbers, shape (p, 1), and column numbers, shape (1, q), and returns entries, shape (p, q); of an
             array that each rank has, ``lambda i, j: a[i, j]``.
+
+        Raises
+        ------
+        TypeError
+            If the entries are complex and `dtype` is not.
         """
         matrix = cls(comm, shape, dtype, **layout)
-        matrix.local[:] = f(matrix.rows[:, None], matrix.columns[None, :])
+        entries = np.asarray(f(matrix.rows[:, None], matrix.columns[None, :]))
+        if not np.can_cast(entries.dtype, matrix.dtype, "same_kind"):
+            raise TypeError(f"entries of {entries.dtype} do not fit in {matrix.dtype}: pass dtype={entries.dtype}")
+        matrix.local[:] = entries
+        return matrix
+
+    @classmethod
+    def scatter(cls, comm: Any, whole: Any, root: int = 0, **layout: Any) -> BlockCyclicMatrix:
+        """Return a matrix that one rank has whole, dealt out to all, all of which call this.
+
+        Parameters
+        ----------
+        comm
+            As for the class, and `layout` is its `block` and `grid`.
+        whole : array, shape (m, n), or None
+            None, or anything, on the other ranks.
+        root : int, default 0
+            The rank that has it.
+        """
+
+        def given() -> np.ndarray | None:
+            array = np.asarray(whole) if comm.rank == root else None
+            if array is not None and array.ndim != 2:
+                raise ValueError(f"the matrix has shape {array.shape}: give one of two dimensions")
+            return array
+
+        array = on_every_rank(comm, given)
+        shape, dtype = comm.bcast(None if array is None else (array.shape, array.dtype), root)
+        matrix = cls(comm, shape, dtype, **layout)
+        parts = None if array is None else [array[np.ix_(*matrix._held(rank))] for rank in range(comm.size)]
+        matrix.local[:] = comm.scatter(parts, root)
         return matrix
 
     def gather(self, root: int = 0) -> np.ndarray | None:
@@ -148,6 +181,14 @@ class BlockCyclicMatrix:
             whole[np.ix_(rows, columns)] = local
         return whole
 
+    def _held(self, rank: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows and the columns of a rank."""
+        rows, columns = (
+            held_by(place, places, length, self.block)
+            for place, places, length in zip(divmod(rank, self.grid[1]), self.grid, self.shape, strict=True)
+        )
+        return rows, columns
+
     def like(self, shape: tuple[int, int]) -> BlockCyclicMatrix:
         """Return a matrix of zeros of another shape on the same ranks."""
         return BlockCyclicMatrix(self.comm, shape, self.dtype, block=self.block, grid=self.grid)
@@ -162,20 +203,6 @@ class BlockCyclicMatrix:
             f"{self.grid[0]} x {self.grid[1]} ranks",
             f"{self.local.shape[0]} x {self.local.shape[1]} on this one",
         ]
-
-
-def block_cyclic(name: str, a: Any, comm: Any, like: BlockCyclicMatrix | None = None) -> BlockCyclicMatrix:
-    """Return an operand as it is, or an array that every rank has, dealt out."""
-    if isinstance(a, BlockCyclicMatrix):
-        return a
-    array = host_array(name, a)
-    if array.ndim != 2:
-        raise ValueError(f"{name} has shape {array.shape}, and one matrix is solved on several ranks: pass it alone")
-    dtype = array.dtype if array.dtype.char in "fdFD" else np.dtype(np.float64)
-    grid = nearly_square(comm.size)
-    block = min(BLOCK, max(1, array.shape[0] // max(grid)))  # each rank has one
-    layout = {"block": block, "grid": grid} if like is None else {"block": like.block, "grid": like.grid}
-    return BlockCyclicMatrix.from_function(comm, array.shape, lambda i, j: array[i, j], dtype, **layout)
 
 
 def _two(name: str, given: Any, least: int) -> tuple[int, int]:

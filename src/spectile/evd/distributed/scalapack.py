@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import ctypes.util
 import functools
 import importlib.metadata
 import os
@@ -16,7 +17,7 @@ from spectile.evd.distributed.matrix import BlockCyclicMatrix
 
 MISSING = (
     "eigenproblems of several ranks need ScaLAPACK ({}): pip install 'spectile[scalapack]' brings one for Linux on "
-    "x86-64, and SCALAPACK_LIB_PATH names a library of your own"
+    "x86-64, Debian has libscalapack-mpich2.2, and SCALAPACK_LIB_PATH names a library of your own"
 )
 
 
@@ -37,10 +38,13 @@ def library() -> Any:
         mode = os.RTLD_LAZY | ctypes.RTLD_GLOBAL
         ctypes.CDLL(MPI.__file__, mode=mode)  # BLACS finds MPI among the names that all libraries see
         named = os.environ.get("SCALAPACK_LIB_PATH") or os.environ.get("MKLROOT")
-        parts = [] if named else _of_the_wheel("openmpi" if "Open MPI" in MPI.Get_library_version() else "intelmpi")
+        openmpi = "Open MPI" in MPI.Get_library_version()
+        parts = [] if named else _of_the_wheel("openmpi" if openmpi else "intelmpi")
         for part in parts:
             ctypes.CDLL(part, mode=mode)
-        return scalapack4py.ScaLAPACK4py(ctypes.CDLL(None) if parts else load_scalapack())
+        # Debian has one for each MPI.
+        system = None if named else ctypes.util.find_library(f"scalapack-{'openmpi' if openmpi else 'mpich'}")
+        return scalapack4py.ScaLAPACK4py(ctypes.CDLL(None) if parts else load_scalapack(system))
     except (ImportError, OSError, AttributeError) as error:
         raise ImportError(MISSING.format(str(error).partition("\n")[0].rstrip(".:"))) from error
 
@@ -72,9 +76,7 @@ class Grid:
 
     def description(self, matrix: BlockCyclicMatrix) -> Any:
         """Return what ScaLAPACK reads of a matrix beside its entries."""
-        # Of a matrix within one block ScaLAPACK asks for too little work space.
-        block = min(matrix.block, max(matrix.shape))
-        return self.library.make_blacs_desc(self.context, *matrix.shape, block, block)
+        return self.library.make_blacs_desc(self.context, *matrix.shape, matrix.block, matrix.block)
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a routine by LAPACK's name without its prefix; of a matrix its three numbers are handed on, too.

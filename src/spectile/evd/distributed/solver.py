@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from spectile.core import memory
+from spectile.core.arrays import host_array
 from spectile.core.ranks import on_every_rank
+from spectile.evd.cpu import run
 from spectile.evd.cpu.load import divided_by_power
-from spectile.evd.distributed.matrix import BlockCyclicMatrix, block_cyclic
+from spectile.evd.distributed.matrix import BlockCyclicMatrix
 from spectile.evd.distributed.scalapack import Grid, grid_of, library
 from spectile.evd.types import (
     SCALARS,
@@ -20,6 +22,7 @@ from spectile.evd.types import (
     exponent_near_one,
     not_definite,
     require_finite,
+    working_dtype,
 )
 
 
@@ -48,8 +51,8 @@ def eigh(a: Any, options: Options, definite: Definite | None, comm: Any) -> tupl
     if any(other != said for other in comm.allgather(said)):
         raise ValueError("the ranks call with different arguments: pass the same to each, but for the entries")
     n, lower = a.shape[0], options.lower
-    if n == 0:
-        return np.empty(0, SCALARS[a.dtype.name].real), a.like((0, 0)) if options.vectors else None
+    if comm.size == 1 or n < a.block * max(a.grid):
+        return _on_one(a, b, options, definite)
     on_every_rank(comm, library)
     a = _owned(a, options, options.overwrite)
     scale = scale_b = _prepared(a, options, even=b is not None)
@@ -73,22 +76,47 @@ def eigh(a: Any, options: Options, definite: Definite | None, comm: Any) -> tupl
 def _operands(a: Any, definite: Definite | None, comm: Any) -> tuple[BlockCyclicMatrix, BlockCyclicMatrix | None]:
     from mpi4py import MPI
 
-    second = None if definite is None else definite.b
-    own = block_cyclic("a", a, comm, second if isinstance(second, BlockCyclicMatrix) else None)
-    b = None if definite is None else block_cyclic("b", second, comm, own)
-    for name, one in (("a", own), ("b", b)):
-        if one is None:
-            continue
+    given = {"a": a} if definite is None else {"a": a, "b": definite.b}
+    arrays = {name: host_array(name, one) for name, one in given.items() if not isinstance(one, BlockCyclicMatrix)}
+    dealt: dict[str, BlockCyclicMatrix] = {name: one for name, one in given.items() if name not in arrays}
+    every: list[Any] = [*dealt.values(), *arrays.values()]
+    dtype = np.result_type(*[working_dtype(one.dtype) for one in every])
+    layout = {"block": every[0].block, "grid": every[0].grid} if dealt else {}
+    dealt |= {name: _dealt_out(name, array, comm, dtype, layout) for name, array in arrays.items()}
+    own, b = dealt["a"], dealt.get("b")
+    for name, one in dealt.items():
         if MPI.Comm.Compare(one.comm, comm) not in (MPI.IDENT, MPI.CONGRUENT):
             raise ValueError(f"{name} lies on other ranks than comm: pass the communicator that it was made with")
         if (one.shape, one.block, one.grid, one.dtype) != (own.shape, own.block, own.grid, own.dtype):
             raise ValueError(f"b is dealt out as {b!r}, and a as {own!r}: give both one shape, dtype, block and grid")
-    if 0 < -(-own.shape[0] // own.block) < max(own.grid):
-        raise ValueError(
-            f"{own.grid[0]} x {own.grid[1]} ranks cannot each have a block of a, of order {own.shape[0]:,} in blocks "
-            f"of {own.block}, and ScaLAPACK errs then: choose smaller blocks, or fewer ranks"
-        )
+        if one.local.size >= 2**31:
+            count = f"{one.local.size:,} entries of {name} lie on one rank"
+            raise ValueError(f"{count}, and ScaLAPACK counts them in 32 bits: use more ranks")
     return own, b
+
+
+def _dealt_out(name: str, array: np.ndarray, comm: Any, dtype: Any, layout: dict[str, Any]) -> BlockCyclicMatrix:
+    if array.ndim != 2:
+        raise ValueError(f"{name} has shape {array.shape}, and ranks solve one matrix together: pass it alone")
+    return BlockCyclicMatrix.from_function(comm, array.shape, lambda i, j: array[i, j], dtype, **layout)
+
+
+def _on_one(
+    a: BlockCyclicMatrix, b: BlockCyclicMatrix | None, options: Options, definite: Definite | None
+) -> tuple[np.ndarray, BlockCyclicMatrix | None]:
+    """Solve a problem of one rank, or of which not all have a whole block, where ScaLAPACK errs, on the first alone."""
+    comm, whole, second = a.comm, a.gather(), None if b is None else b.gather()
+
+    def solved() -> Any:
+        if comm.rank:
+            return None
+        return run.eigh(whole, options._replace(overwrite=True), definite and Definite(second, overwrite=True))
+
+    found = on_every_rank(comm, solved)
+    if not options.vectors:
+        return comm.bcast(found), None
+    w, v = found or (None, None)
+    return comm.bcast(w), BlockCyclicMatrix.scatter(comm, v, block=a.block, grid=a.grid)
 
 
 def _owned(matrix: BlockCyclicMatrix, options: Options, overwrite: bool) -> BlockCyclicMatrix:
