@@ -3,6 +3,7 @@
 # make test-cluster   the workflow on a real one-node Slurm, and under faults (root and Debian's slurm-wlm)
 # make pages    tables of README and docs, docs/overview.svg and docs/history.md, from the recorded measurements; docs/picture.png
 # make docs     the site, into site/: open site/index.html
+# make docs-check   what is wrong on its pages and in their links, without the pictures
 # make wheel    the package with its kernels compiled for Hopper, into dist/
 # make dist     sdists and wheels for a package index, checked
 # make coverage | pictures   lines that the tests reach; approved pictures anew
@@ -41,7 +42,7 @@ FOLDERS := tests/workflow tests/study tests/cpu tests/random tests/gpu
 LOCKED = test -z "$$(ls .snakemake/locks 2>/dev/null)" || echo "This folder is locked: another Snakemake works in it or was killed there. If none is running: $(BIN)/snakemake --unlock, then make again; finished records are kept."
 
 .DEFAULT_GOAL := report
-.PHONY: report test pytest test-cluster coverage pictures pages docs lint $(LINT) wheel dist format browser clean
+.PHONY: report test pytest test-cluster coverage pictures pages docs docs-check lint $(LINT) wheel dist format browser clean
 .DELETE_ON_ERROR:
 
 report: $(VENV)/installed
@@ -67,10 +68,17 @@ pages: $(VENV)/installed-dev
 	python docs/history.py
 	python docs/picture.py
 
-# Every warning is an error.  CI does not build the site, which takes about two minutes with its gallery on two cores: its
-# tests run the programs of the gallery and follow the links of the pages.
+# Every warning is an error, and a name that leads nowhere is one.
+SPHINX := sphinx-build --quiet --fail-on-warning --keep-going --builder html
+
 docs: $(VENV)/installed-docs
-	sphinx-build --quiet --fail-on-warning --keep-going -b html docs site
+	$(SPHINX) docs site
+
+# The site without pictures, half a minute of a core, then every link and anchor in it and in the pages of the repository.
+# The programs of the gallery are run by its tests.
+docs-check: $(VENV)/installed-docs
+	$(SPHINX) --define plot_gallery=0 docs logs/site
+	lychee --offline --include-fragments --no-progress --exclude-path _static logs/site $$(git ls-files "*.md")
 
 # After the browser is there: both may be installed by apt-get, which runs once at a time.
 test-cluster: $(VENV)/installed-dev browser

@@ -56,6 +56,8 @@ html_sidebars = {"index": []}
 myst_heading_anchors = 3
 numpydoc_show_class_members = False
 autosummary_imported_members = True
+nitpicky = True
+nitpick_ignore_regex = [("py:.*", r"(?!spectile\b).+\..+")]  # what other libraries have is told apart by their names
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # docstrings say types in words
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
@@ -142,17 +144,20 @@ def home(name: str) -> str:
     return f"{value.__module__}.{value.__qualname__}"
 
 
+#: Where each object of the reference is defined, and the name that its page has.
+told: dict[str, str] = {}
+
+
 def write_reference(app, config) -> None:
     """Write a page of the reference for each package, with its public names as they are today."""
     pages: dict[str, tuple[str, str, list[str]]] = {}
-    told: set[str] = set()
     for name in (*spectile._PACKAGES, *spectile._OPTIONAL):
         if name in spectile._OPTIONAL and importlib.util.find_spec(name) is None:
             pages[name] = (f"spectile.{name}", "The library was not installed where this site was built.", [])
             continue
         package = importlib.import_module(f"spectile.{name}")
         names = [each for each in public(package) if home(each) not in told]
-        told |= {home(each) for each in names}
+        told.update((home(each), each) for each in names)
         pages[name] = (f"spectile.{name}", (package.__doc__ or "").strip(), names)
     rest = [f"spectile.{name}" for name in spectile.__all__ if home(f"spectile.{name}") not in told]
     pages["spectile"] = ("The machine and the choice of a kernel", "What every system has.", rest)
@@ -164,6 +169,21 @@ def write_reference(app, config) -> None:
         path = DOCS / f"api/{name}.rst"
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
+
+
+def find_public(app, env, node, shown):
+    """Lead a short name, or the place where an object is defined, to the page of its public name."""
+    target, first, rest = node["reftarget"], *node["reftarget"].partition(".")[::2]
+    for place, name in told.items():
+        if name.endswith(f".{first}"):  # with a method behind it, maybe
+            whole = f"{name}.{rest}".rstrip(".")
+        elif place == target or place.endswith(f".{target}"):
+            whole = name
+        else:
+            continue
+        domain, page = env.domains.python_domain, node["refdoc"]
+        return domain.resolve_xref(env, page, app.builder, node["reftype"], whole, node, shown)
+    return None
 
 
 def escape_bars(app, what, name, found, options, lines: list[str]) -> None:
@@ -178,4 +198,5 @@ def setup(app) -> None:
     """Connect the functions above."""
     app.connect("config-inited", write_reference)
     app.connect("source-read", read_page)
+    app.connect("missing-reference", find_public)
     app.connect("autodoc-process-docstring", escape_bars, priority=900)  # after numpydoc

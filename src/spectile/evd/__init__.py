@@ -5,8 +5,9 @@ Decomposition", 2024.
 """
 
 from spectile.evd.api import eigh, eigvalsh, explain, tridiagonalize
+from spectile.evd.distributed import BlockCyclicMatrix
 from spectile.evd.narrow import eig_banded, eigh_tridiagonal, eigvals_banded, eigvalsh_tridiagonal
 from spectile.evd.types import EighResult, Tridiagonalization
 
-__all__ = ["EighResult", "Tridiagonalization", "eig_banded", "eigh", "eigh_tridiagonal", "eigvals_banded", "eigvalsh"]
-__all__ += ["eigvalsh_tridiagonal", "explain", "tridiagonalize"]
+__all__ = ["BlockCyclicMatrix", "EighResult", "Tridiagonalization", "eig_banded", "eigh", "eigh_tridiagonal"]
+__all__ += ["eigvals_banded", "eigvalsh", "eigvalsh_tridiagonal", "explain", "tridiagonalize"]

@@ -91,7 +91,7 @@ def eigh(
         on how good they are.  For all eigenvectors of `type` 1, without a driver.
     comm : mpi4py.MPI.Comm, optional
         Ranks, on any hosts, that solve one problem of `type` 1 together by ScaLAPACK; all of them make the same call.
-        `a` and `b` are then :class:`spectile.evd.distributed.BlockCyclicMatrix`, of which each rank has made its part
+        `a` and `b` are then :class:`spectile.evd.BlockCyclicMatrix`, of which each rank has made its part
         (without `comm` their own communicator counts), or arrays that each rank has whole.  Every rank gets all
         eigenvalues, and eigenvectors as such a matrix; a part of them costs what all cost.  A problem of which not
         every rank has a whole block is solved by one of them.

@@ -13,6 +13,8 @@ from spectile.kpm.interior import Count, InteriorPairs, count, filter_diagonaliz
 from spectile.kpm.iterator import Chebyshev, chebyshev, spectral_bounds
 from spectile.kpm.models import LatticeModel, Sample, average, from_kwant, from_pybinding, from_pythtb, read_wannier90
 from spectile.kpm.observables import velocity
+from spectile.kpm.operators.protocol import Operator
+from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from spectile.kpm.response import Conductivity, Correlator, conductivity, correlator
 
 __all__ = [
@@ -23,10 +25,12 @@ __all__ = [
     "InteriorPairs",
     "LatticeModel",
     "LorentzKernel",
+    "Operator",
     "Sample",
     "SpectralCurves",
     "SpectralDensity",
     "SpectralExpectation",
+    "TopologicalInsulator",
     "apply",
     "average",
     "chebyshev",

@@ -27,7 +27,7 @@ _ARRAYS = {
 
 
 class StoredMatrix:
-    """A stored Hermitian matrix: an :class:`~spectile.kpm.operators.protocol.Operator`.
+    """A stored Hermitian matrix: an :class:`~spectile.kpm.Operator`.
 
     Parameters
     ----------

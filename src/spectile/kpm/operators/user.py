@@ -15,7 +15,7 @@ from spectile.kpm.types import Array
 
 
 class ProductOperator:
-    """Any object with ``shape``, ``dtype`` and ``@`` as an :class:`~spectile.kpm.operators.protocol.Operator`.
+    """Any object with ``shape``, ``dtype`` and ``@`` as an :class:`~spectile.kpm.Operator`.
 
     Parameters
     ----------
