@@ -19,6 +19,7 @@ sys.path.insert(0, str(DOCS))
 os.environ.setdefault("MPLBACKEND", "agg")
 
 import flowcharts  # noqa: E402
+from docutils import nodes  # noqa: E402
 
 import spectile  # noqa: E402
 
@@ -194,9 +195,17 @@ def escape_bars(app, what, name, found, options, lines: list[str]) -> None:
             lines[number] = "``".join(each.replace("|", r"\|") if at % 2 == 0 else each for at, each in enumerate(code))
 
 
+def mark_short(app, doctree) -> None:
+    """Mark cells of tables that hold a number with its unit, a name or the like."""
+    for cell in doctree.findall(nodes.entry):
+        if len(cell.astext()) <= 16:
+            cell["classes"].append("short")
+
+
 def setup(app) -> None:
     """Connect the functions above."""
     app.connect("config-inited", write_reference)
     app.connect("source-read", read_page)
+    app.connect("doctree-read", mark_short)
     app.connect("missing-reference", find_public)
     app.connect("autodoc-process-docstring", escape_bars, priority=900)  # after numpydoc
