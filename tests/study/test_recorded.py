@@ -23,7 +23,7 @@ FRAMES = sorted({*(ROOT / "results/recorded").rglob("*.parquet")} - {*EVERYDAY})
 # is recorded must leave this list.
 NOT_RECORDED = {
     "spamm": r"truncation_.*_gpus[48]|water_\d+_\w+_(scf|orthogonal|ergo)_.*"
-    r"|accuracy_8192_(exponential_1d_fp32|\w+_2d_fp64|gaussian_1d_fp32)",
+    r"|accuracy_8192_(exponential_1d_fp32|\w+_2d_fp64|gaussian_1d_fp32)|density_.*|partition_.*",
     "tsparse": "",
     "evd": "",
     "kpm": r"film_.*|conductivity_.*",

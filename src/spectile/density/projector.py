@@ -27,7 +27,7 @@ _SEEN = 0.05
 #: Passes with a budget; each tightens it by what the certificate of the last one was off by.
 _PASSES = 4
 #: The a-priori bound is about so many times the true error: the first budget makes use of it.
-_PESSIMISM = 12.0
+PESSIMISM = 12.0
 #: What the products of the certificate may be off by, as shares of the error: those of which Q is made, relative to the
 #: gap in the unit of the width, and those of its residual, relative to the gap.
 _FINE, _CLOSE = 0.02, 0.005
@@ -76,7 +76,7 @@ def projector(
         nearest = max(by, last, key=lambda one: one.homo[0] - one.lumo[1])
         return last, dataclasses.replace(found, edges=(high - width * nearest.homo[0], high - width * nearest.lumo[1]))
 
-    wanted, reached = min(_PESSIMISM * error, _LARGEST), math.inf
+    wanted, reached = min(PESSIMISM * error, _LARGEST), math.inf
     plan = None if guess is None else _guessed(x0, (high - guess[0]) / width, (high - guess[1]) / width)
     # What a bad guess cannot resolve may have a gap all the same.
     seen, known = _look(x0, occupied, image, width) if plan is None else (plan, False)

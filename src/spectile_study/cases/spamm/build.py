@@ -46,6 +46,18 @@ def _truncation(row: Mapping[str, Any], context: Context) -> Problem:
     return products.truncation(row, context)
 
 
+def _density(row: Mapping[str, Any], context: Context) -> Problem:
+    from spectile_study.cases.spamm import density
+
+    return density.problem(row, context)
+
+
+def _partition(row: Mapping[str, Any], context: Context) -> Problem:
+    from spectile_study.cases.spamm import partition
+
+    return partition.partition(row, context)
+
+
 _STUDIES: Mapping[str, Callable[[Mapping[str, Any], Context], Problem]] = {
     "product": cpu.product,
     "thresholds": cpu.table_1,
@@ -56,6 +68,8 @@ _STUDIES: Mapping[str, Callable[[Mapping[str, Any], Context], Problem]] = {
     "digits": cpu.digits,
     "vgg": cpu.vgg,
     "ablation": cpu.ablation,
+    "density": _density,
+    "partition": _partition,
 }
 #: The same on a CUDA context; what no device computes is the CPU's.
 _CUDA_STUDIES: Mapping[str, Callable[[Mapping[str, Any], Context], Problem]] = {
@@ -68,4 +82,6 @@ _CUDA_STUDIES: Mapping[str, Callable[[Mapping[str, Any], Context], Problem]] = {
     "digits": cpu.digits,
     "vgg": _case_study,
     "ablation": _ablation,
+    "density": _density,
+    "partition": _partition,
 }
