@@ -42,7 +42,7 @@ FOLDERS := tests/workflow tests/study tests/cpu tests/random tests/gpu
 LOCKED = test -z "$$(ls .snakemake/locks 2>/dev/null)" || echo "This folder is locked: another Snakemake works in it or was killed there. If none is running: $(BIN)/snakemake --unlock, then make again; finished records are kept."
 
 .DEFAULT_GOAL := report
-.PHONY: report test pytest test-cluster coverage pictures pages docs docs-check lint $(LINT) wheel dist format browser clean
+.PHONY: report test pytest test-cluster coverage pictures pages docs docs-check lint $(LINT) wheel dist format system clean
 .DELETE_ON_ERROR:
 
 report: $(VENV)/installed
@@ -50,7 +50,7 @@ report: $(VENV)/installed
 
 test: lint pytest
 
-pytest: $(VENV)/installed-dev browser
+pytest: $(VENV)/installed-dev system
 	$(PYTEST) --mpl -m "not cluster and not slow" $(FOLDERS)
 
 # Which lines the tests reach: measured and shown, never enforced.  Worker processes count, compiled CPU kernels do not.
@@ -80,8 +80,8 @@ docs-check: $(VENV)/installed-docs
 	$(SPHINX) --define plot_gallery=0 docs logs/site
 	lychee --offline --include-fragments --no-progress --exclude-path _static logs/site $$(git ls-files "*.md")
 
-# After the browser is there: both may be installed by apt-get, which runs once at a time.
-test-cluster: $(VENV)/installed-dev browser
+# After those are there: both may be installed by apt-get, which runs once at a time.
+test-cluster: $(VENV)/installed-dev system
 	$(PYTEST) -m cluster tests/cluster tests/workflow
 
 # Each step by itself, so that `make -j` takes several at once.
@@ -145,10 +145,14 @@ $(VENV)/installed-docs: $(VENV)/installed-dev
 	$(call install,-e ".[docs]")
 	@touch $@
 
-# The report is opened in a browser by a test; CI machines get Debian's, others are told what they miss.
-browser:
-	@command -v chromium >/dev/null || { test -n "$$CI" && test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq -y chromium >/dev/null; } \
-	  || echo "no Chromium here: the test that opens the report is skipped (Debian: apt-get install chromium)"
+# The report is opened in a browser by a test, and eigenproblems of several ranks are solved by ScaLAPACK; CI machines get
+# Debian's, others are told what they miss.
+system:
+	@{ command -v chromium && ldconfig -p | grep scalapack; } >/dev/null \
+	  || { test -n "$$CI" && test "$$(id -u)" = 0 && apt-get update -qq \
+	    && apt-get install -qq -y chromium >/dev/null \
+	    && apt-get install -qq -y --no-install-recommends libscalapack-mpich2.2 >/dev/null; } \
+	  || echo "no Chromium or no ScaLAPACK here: their tests are skipped (Debian: apt-get install chromium libscalapack-mpich2.2)"
 
 clean:
 	rm -rf dist site docs/api/*.rst docs/api/names docs/api/examples docs/examples src/spectile/cubins $(VENV) .snakemake .mypy_cache .ruff_cache .pytest_cache logs results/this
