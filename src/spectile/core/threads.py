@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
+from spectile.core.progress import PARTS, counted_in
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -54,7 +56,7 @@ def each(items: Iterable[T], threads: int, work: Callable[[T], object]) -> None:
     """Call ``work(item)`` for every item, on so many threads, of which the caller is one.
 
     What one of them raises, KeyboardInterrupt in the caller's included, stops all at their next item and is raised
-    once no thread is at work any more.
+    once no thread is at work any more.  A call that counts its parts is told of them.
 
     Examples
     --------
@@ -63,21 +65,27 @@ def each(items: Iterable[T], threads: int, work: Callable[[T], object]) -> None:
     >>> squares
     [0, 1, 4, 9]
     """
-    wanted = list(items)
-    if min(threads, len(wanted)) <= 1:
-        for item in wanted:
-            work(item)
-        return
+    wanted, call = list(items), counted_in(PARTS)
     left, ended = iter(wanted), False
     others: list[Future[None]] = []
+    done: list[None] = []  # one for each item
+    before = 0 if call is None else call.done
+    if call is not None:
+        call.total = before + len(wanted)
 
-    def drain() -> None:
+    def tell() -> None:
+        if call is not None:
+            call.add(before + len(done) - call.done)
+
+    def drain(after: Callable[[], None] = lambda: None) -> None:
         nonlocal ended
         try:
             for item in left:
                 if ended:
                     return
                 work(item)
+                done.append(None)
+                after()
         except BaseException:
             ended = True
             raise
@@ -85,10 +93,11 @@ def each(items: Iterable[T], threads: int, work: Callable[[T], object]) -> None:
     try:
         for _ in range(min(threads, len(wanted)) - 1):
             others.append(pool(max(1, cores() - 1)).submit(drain))
-        drain()
+        drain(tell)  # in the thread of the call alone
     finally:
         ended = True  # no item is left, or none is wanted
         _wait(others)
+        tell()
     for other in others:
         if not other.cancelled():
             other.result()

@@ -12,6 +12,7 @@ import numpy as np
 
 from spectile.core.choice import Candidate
 from spectile.core.options import number, word
+from spectile.core.progress import MATRICES, Progress
 from spectile.density.factor import refined
 from spectile.density.functions import fermi
 from spectile.density.maps import METHODS
@@ -26,6 +27,7 @@ from spectile.tiles.types import SLACK
 _LOGGER = logging.getLogger("spectile.density")
 
 
+@Progress("density_matrix", unit=MATRICES)
 def density_matrix(
     f: Any, s: Any = None, *, electrons: float | None = None, mu: float | None = None, error: float = 1e-6,
     beta: float | None = None, method: Literal["sp2_accelerated", "sp2", "trs4", "mcweeny"] = "sp2_accelerated",

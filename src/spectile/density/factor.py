@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.progress import MATRICES, Progress
 from spectile.density.maps import Polynomial
 from spectile.density.operands import in_tiles, positive, within_range
 from spectile.tiles import Error, TileMatrix
@@ -32,6 +33,7 @@ _MOST_SQUARINGS, _CLOSE = 6, 1e-3
 _STEP = Polynomial((0.0, 15 / 8, 0.0, -10 / 8, 0.0, 3 / 8))
 
 
+@Progress("inverse_factor", unit=MATRICES)
 def inverse_factor(s: Any, *, error: float = 1e-8, block: Any = 32) -> TileMatrix:
     """Return Z with ``Z.H @ S @ Z = I``, near S to the power of -1/2, by iterative refinement.
 
@@ -80,6 +82,7 @@ def inverse_factor(s: Any, *, error: float = 1e-8, block: Any = 32) -> TileMatri
     return found.factor(s)
 
 
+@Progress("inverse_sqrt", unit=MATRICES)
 def inverse_sqrt(s: Any, *, error: float = 1e-8, block: Any = 32) -> TileMatrix:
     """Return S to the power of -1/2 with an error that is guaranteed.
 
@@ -124,6 +127,7 @@ def inverse_sqrt(s: Any, *, error: float = 1e-8, block: Any = 32) -> TileMatrix:
     raise ValueError(f"error = {error} is below what rounding to {s.dtype} allows of this inverse root: {advice}")
 
 
+@Progress("polar", unit=MATRICES)
 def polar(a: Any, *, error: float = 1e-8, block: Any = 32) -> tuple[TileMatrix, TileMatrix]:
     """Return U with orthonormal columns and P positive definite, ``A = U P``, with errors that are guaranteed.
 

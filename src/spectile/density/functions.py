@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core.options import number
+from spectile.core.progress import MATRICES, Progress
 from spectile.density.operands import hermitian, positive, within_range
 from spectile.density.projector import projector
 from spectile.tiles import Error, TileMatrix
@@ -21,6 +22,7 @@ from spectile.tiles.types import EXACT, SLACK, roundoff
 _MOST_TERMS = 4096
 
 
+@Progress("fermi", unit=MATRICES)
 def fermi(h: TileMatrix, *, mu: float, beta: float, error: float = 1e-6) -> TileMatrix:
     """Return ``1 / (1 + exp(beta (H - mu)))`` of a Hermitian matrix.
 
@@ -64,6 +66,7 @@ def fermi(h: TileMatrix, *, mu: float, beta: float, error: float = 1e-6) -> Tile
     return _of_function(h, function, largest, error, beta / 4)
 
 
+@Progress("exp", unit=MATRICES)
 def exp(x: TileMatrix, *, error: float = 1e-8) -> TileMatrix:
     """Return the exponential of a Hermitian matrix.
 
@@ -99,6 +102,7 @@ def exp(x: TileMatrix, *, error: float = 1e-8) -> TileMatrix:
     return _of_function(x, np.exp, largest, error, math.exp(high))
 
 
+@Progress("polynomial", unit=MATRICES)
 def polynomial(x: TileMatrix, coefficients: Any, *, error: float = 1e-8) -> TileMatrix:
     """Return ``coefficients[0] I + coefficients[1] X + ...`` of a Hermitian matrix.
 
@@ -138,6 +142,7 @@ def polynomial(x: TileMatrix, coefficients: Any, *, error: float = 1e-8) -> Tile
     return _sum(x, centre, half, series, error, slope, 1e-14 * len(series) * size)
 
 
+@Progress("sign", unit=MATRICES)
 def sign(x: TileMatrix, *, error: float = 1e-6) -> TileMatrix:
     """Return the sign function of a Hermitian matrix with no eigenvalue near 0: 1 for those above, -1 for those below.
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from spectile.core.progress import MATRICES, count
 from spectile.tiles.cuda import grid as kernels
 from spectile.tiles.cuda.grid import APART, LOST, NORMS, PRODUCTS, SEARCH, Room
 from spectile.tiles.cuda.units import MOST_ROWS
@@ -360,6 +361,7 @@ class GridMatrix:
         self, other: GridMatrix, found: Any, scale: float, plus: GridMatrix | None, weight: float, shift: float,
         half: str | None,
     ) -> tuple[Any, Any]:  # fmt: skip
+        count(MATRICES)
         data, norms = (None, None) if plus is None else (plus.data, plus.norms)
         return kernels.multiply(
             self.room, self.data, self.norms, other.data, other.turned, data, norms, found, scale, weight, shift,

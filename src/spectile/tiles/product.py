@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.progress import MATRICES, count
 from spectile.core.threads import blas_threads, each
 from spectile.tiles import kernels
 from spectile.tiles.cuda import launch
@@ -321,6 +322,7 @@ def multiply(xp: Any, a: Any, b: Any, given_a: Layout, given_b: Layout, lists: L
         Of C.
     """
     layout = lists.layout
+    count(MATRICES)
     heights, widths = layout.heights, layout.widths
     if xp is not np:
         c = xp.empty(int(layout.starts[-1]), dtype)

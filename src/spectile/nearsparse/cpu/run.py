@@ -12,6 +12,7 @@ import numpy as np
 
 from spectile.core.memory import require_host_free
 from spectile.core.pointers import overlap
+from spectile.core.progress import PARTS, Progress
 from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cpu import dense
 from spectile.nearsparse.cpu.multiply import Division, multiply
@@ -25,6 +26,7 @@ from spectile.nearsparse.types import Request, Threshold
 UNASKED = 64 << 20
 
 
+@Progress("spamm", unit=PARTS)
 def spamm_cpu(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResult:
     """Multiply on the CPU; see :func:`spectile.nearsparse.spamm`.  Exactly the valid products, `strict` or not."""
     # Of a batch, or a sum with C, every product is SpAMM's.

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from spectile.core.progress import PARTS, Progress
 from spectile.tsparse.cpu import dense, memory, one_pass, symmetric, threads
 from spectile.tsparse.cpu.operands import factors, renumbered
 from spectile.tsparse.cpu.symbolic import SymbolicProduct, counted, sizes
@@ -28,6 +29,7 @@ _LOG = logging.getLogger("spectile.tsparse")
 CSR = tuple[np.ndarray, np.ndarray, np.ndarray]  # row pointer, columns and values
 
 
+@Progress("spgemm", unit=PARTS)
 def spgemm(
     A: Any,
     B: Any,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.progress import ROWS, Progress, count
 from spectile.core.tiling import ceil_div
 from spectile.tsparse import errors
 from spectile.tsparse.cpu import masked, memory, one_pass, threads
@@ -26,6 +27,7 @@ _SELECTED = 40  # bytes an entry of a block of rows, at most, that its selection
 _EXTRA = 48  # bytes an entry of a mask and of C, at most, of its copies
 
 
+@Progress("spgemm", unit=ROWS)
 def spgemm(
     A: Any, B: Any, precision: Precision, memory_limit: int | None, wanted: Wanted, *, check_finite: bool = True
 ) -> Any:
@@ -73,6 +75,7 @@ def parts_of(
         indices = indices.astype(columns, copy=False)
         if held is not None:
             one_pass.rename(indices, held)
+        count(ROWS, stop - first)
         yield first, stop, (indptr, indices, data != 0 if semiring.value == "bool" else data)
 
 
