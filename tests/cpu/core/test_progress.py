@@ -1,4 +1,4 @@
-"""Calls that take long tell how far they are, in all systems by one mechanism; KPM's own are in kpm/test_continued.py."""
+"""Calls that take long tell how far they are, by one mechanism in all systems (KPM: kpm/test_continued.py)."""
 
 import logging
 import sys
