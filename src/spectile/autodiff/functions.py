@@ -13,6 +13,7 @@ Source: Yu. L. Daleckii and S. G. Krein (1951); N. J. Higham, Functions of Matri
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -80,6 +81,26 @@ def require_domain(name: str, w: Any, smooth: bool) -> None:
         )
 
 
+def require_numbers(name: str, values: Any, numbers: bool, w: Any) -> None:
+    """Raise where a caller's function gives no `numbers`, or not one for each eigenvalue."""
+    if not numbers:
+        raise TypeError(f"{name} gives {reprlib.repr(values)}: return an array of numbers, one for each eigenvalue")
+    if values.shape != w.shape:
+        raise ValueError(
+            f"{name} gives shape {tuple(values.shape)} for {tuple(w.shape)}: return one value for each eigenvalue"
+        )
+
+
+def require_finite(xp: Any, values: Any, w: Any) -> None:
+    """Raise ValueError where a function is not finite at an eigenvalue, or, for a matrix of values, its slope."""
+    wrong = ~xp.isfinite(values)
+    if not bool(wrong.any()):
+        return
+    if values.ndim > w.ndim:
+        raise ValueError("the derivative of f is not finite at an eigenvalue: shift or scale the matrix")
+    raise ValueError(f"f is not finite at the eigenvalue {float(w[wrong][0]):.3g}: shift or scale the matrix")
+
+
 #: Nodes and weights for the integral from 0 to 1.
 _RULE = [((float(x) + 1) / 2, float(c) / 2) for x, c in zip(*np.polynomial.legendre.leggauss(5), strict=True)]
 
@@ -95,13 +116,6 @@ def first_differences(xp: Any, scalar: Scalar, w: Any) -> Any:
     return _better(xp, w, differences(f), gaps, xp.abs(f)[..., :, None] + xp.abs(f)[..., None, :], integral)
 
 
-def second_differences(xp: Any, scalar: Scalar, w: Any, first: Any) -> Any:
-    """Return f[w_i, w_i, w_j] in place (i, j), for the first differences."""
-    left, gaps, slope = w[..., :, None] + xp.zeros_like(w[..., None, :]), differences(w), scalar.df(w)[..., :, None]
-    integral = sum(c * (1 - t) * scalar.d2f(left + t * gaps) for t, c in _RULE)
-    return _better(xp, w, first - slope, gaps, xp.abs(first) + xp.abs(slope), integral)
-
-
 def _better(xp: Any, w: Any, change: Any, gaps: Any, size: Any, integral: Any) -> Any:
     apart = gaps != 0
     gap = xp.where(apart, gaps, xp.ones_like(gaps))
@@ -109,22 +123,35 @@ def _better(xp: Any, w: Any, change: Any, gaps: Any, size: Any, integral: Any) -
     return xp.where(apart & ~(xp.abs(integral - quotient) <= error), quotient, integral)
 
 
-def second_derivative(xp: Any, w: Any, first: Any, second: Any, x: Any, y: Any) -> Any:
+def second_differences(xp: Any, scalar: Scalar, w: Any, first: Any) -> tuple[Any, Any]:
+    """Return f[w_i, w_i, w_j] in place (i, j), for the first ones, and those ones' rounding errors by a unit."""
+    gaps, slope = differences(w), scalar.df(w)[..., :, None]
+    left, size = w[..., :, None] + xp.zeros_like(gaps), xp.maximum(xp.abs(w[..., :, None]), xp.abs(w[..., None, :]))
+    curvature = [scalar.d2f(left + t * gaps) for t, _ in _RULE]
+    integral = sum(c * (1 - t) * d for (t, c), d in zip(_RULE, curvature, strict=True))
+    # Rounding of the arguments of f' counts too.
+    rounding = xp.abs(first) + size * sum(c * xp.abs(d) for (_, c), d in zip(_RULE, curvature, strict=True))
+    return _better(xp, w, first - slope, gaps, rounding + xp.abs(slope), integral), rounding
+
+
+def second_derivative(xp: Any, scalar: Scalar, w: Any, x: Any, y: Any) -> Any:
     """Return ``sum_k f[w_i, w_k, w_j] (x_ik y_kj + y_ik x_kj)`` by products of matrices.
 
-    Of w_i and w_j that are apart, f[w_i, w_k, w_j] is the difference of f[w_i, w_k] and f[w_k, w_j] over theirs; of
-    close ones, the mean of f[w_i, w_k, w_i] and f[w_j, w_k, w_j], with an error of the square of their gap.
+    f[w_i, w_k, w_j] is the difference of f[w_i, w_k] and f[w_k, w_j] over that of w_j and w_i, or the mean of
+    f[w_i, w_k, w_i] and f[w_j, w_k, w_j], with an error of the square of their gap, where the sums of both agree to the
+    quotient's rounding error.
     """
-    gaps = differences(w)
-    close = xp.abs(gaps) <= epsilon(w) ** 0.3 * largest(xp, w)[..., None]
-    gap = xp.where(close, xp.ones_like(gaps), gaps)
+    first = first_differences(xp, scalar, w)
+    second, rounding = second_differences(xp, scalar, w, first)
 
-    def one(x: Any, y: Any) -> Any:
-        apart = (x @ (first * y) - (first * x) @ y) / gap
-        mean = ((second * x) @ y + x @ (second.mT * y)) / 2
-        return xp.where(close, mean, apart)
+    def one(x: Any, y: Any) -> tuple[Any, Any, Any]:
+        rows = lambda z: xp.sqrt(xp.sum(xp.abs(z) ** 2, -1))[..., :, None]  # noqa: E731
+        columns = lambda z: xp.sqrt(xp.sum(xp.abs(z) ** 2, -2))[..., None, :]  # noqa: E731
+        error = rows(x) * columns(rounding * y) + rows(rounding * x) * columns(y)
+        return x @ (first * y) - (first * x) @ y, ((second * x) @ y + x @ (second.mT * y)) / 2, error
 
-    return one(x, y) + one(y, x)
+    change, mean, error = (u + v for u, v in zip(one(x, y), one(y, x), strict=True))
+    return _better(xp, w, change, differences(w), error, mean)
 
 
 def inside(v: Any, x: Any) -> Any:

@@ -180,8 +180,7 @@ def matrix_function_frechet(
         )
     with np.errstate(all="ignore"):  # between eigenvalues that are apart the slope is not used
         slopes = functions.first_differences(xp, scalar, w)
-    if not bool(xp.isfinite(slopes).all()):
-        raise ValueError("the derivative of f is not finite at an eigenvalue: shift or scale the matrix")
+    functions.require_finite(xp, slopes, w)
     with np.errstate(all="ignore"):
         derivative = outside(v, slopes * inside(v, direction))
     if not bool(xp.isfinite(derivative).all()):
@@ -298,9 +297,7 @@ def _value(xp: Any, f: Function, w: Any, v: Any, on_host: bool) -> Any:
         functions.require_domain(f, w, False)
     with np.errstate(all="ignore"):
         values = functions.named(xp, f).f(w) if isinstance(f, str) else _evaluated(xp, "f", f, w, on_host)
-    wrong = ~xp.isfinite(values)
-    if bool(wrong.any()):
-        raise ValueError(f"f is not finite at the eigenvalue {float(w[wrong][0]):.3g}: shift or scale the matrix")
+    functions.require_finite(xp, values, w)
     return (v * values[..., None, :]) @ adjoint(v)
 
 
@@ -308,9 +305,7 @@ def _evaluated(xp: Any, name: str, f: Any, w: Any, on_host: bool) -> Any:
     """Return what a caller's function gives, in the precision of w."""
     moved = on_host and xp is not np
     values = f(xp.asnumpy(w) if moved else w.copy())
-    if not isinstance(values, np.ndarray | xp.ndarray) or values.dtype.kind not in "biufc":
-        raise TypeError(f"{name} gives {reprlib.repr(values)}: return an array of numbers, one for each eigenvalue")
-    if values.shape != w.shape:
-        raise ValueError(f"{name} gives shape {values.shape} for {w.shape}: return one value for each eigenvalue")
+    numbers = isinstance(values, np.ndarray | xp.ndarray) and values.dtype.kind in "biufc"
+    functions.require_numbers(name, values, numbers, w)
     kind = np.result_type(w.dtype, np.complex64) if values.dtype.kind == "c" else w.dtype
     return xp.asarray(values).astype(kind)

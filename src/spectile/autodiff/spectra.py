@@ -18,9 +18,13 @@ eigenvectors" (1985).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
+from spectile.evd.arguments import refuse_ragged
+from spectile.evd.types import Subset
 
 
 class GaugeError(ValueError):
@@ -50,6 +54,12 @@ def hermitian(xp: Any, a: Any, lower: bool) -> Any:
     """Return the Hermitian matrices of which one triangle, and the real part of the diagonal, is read from `a`."""
     strict = xp.tril(a, -1) if lower else xp.triu(a, 1)
     return strict + adjoint(strict) + xp.tril(xp.triu(a.real))
+
+
+def of_triangle(xp: Any, a_bar: Any, lower: bool) -> Any:
+    """Return the cotangent of what `hermitian` reads, for the Hermitian one of its result."""
+    strict = xp.tril(a_bar, -1) if lower else xp.triu(a_bar, 1)
+    return 2 * strict + xp.tril(xp.triu(a_bar.real))
 
 
 def diagonal(xp: Any, d: Any) -> Any:
@@ -137,27 +147,56 @@ def faults(xp: Any, w: Any, w_bar: Any, s: Any, block_bar: Any) -> Any:
     block_bar : array, shape (..., n, n), or None
         B, the cotangent of the blocks.
     """
-    n, unit, gaps = w.shape[-1], epsilon(w), xp.abs(differences(w))
-    together = coincident(xp, w)
-    found = xp.zeros_like(gaps) > 0
+    told, anti, size = None, None, None
     if w_bar is not None:
-        told = xp.abs(differences(w_bar))
-        size = xp.sqrt(xp.sum(w_bar * w_bar, -1))[..., None, None]
-        rounding = n * unit * largest(xp, w)[..., None]
-        # How far rounding turns one vector to the other.
-        turned = xp.where(gaps <= rounding, xp.ones_like(gaps), rounding / xp.where(gaps > 0, gaps, xp.ones_like(gaps)))
-        found = found | (told * turned > unit**0.5 * size)
-        if s is not None:
-            found = found | (told > SLACK * unit**0.5 * size)
+        told = xp.abs(differences(w_bar)), norm(xp, w_bar[..., None])
     if s is not None:
-        anti = (s - adjoint(s)) / 2
-        size = _norm(xp, s)
+        anti, size = (s - adjoint(s)) / 2, norm(xp, s)
         if block_bar is not None:
             change = differences(w) * (block_bar + adjoint(block_bar)) / 2
-            anti = anti - change
-            size = size + xp.abs(change)
+            anti, size = anti - change, size + xp.abs(change)
+    found = _told_apart(xp, w, xp.abs(differences(w)), largest(xp, w)[..., None], told, anti, size)
+    return found & coincident(xp, w)
+
+
+def faults_by_diagonals(xp: Any, w: Any, w_bar: Any, s: Any, s_size: Any) -> Iterator[tuple[int, Any, Any]]:
+    """Yield which pairs i and i + distance coincide, and which of them :func:`faults` would find; `s_size` is ‖S‖.
+
+    It ends with the longest cluster.
+    """
+    n, number, told_size = w.shape[-1], numbered(xp, w), None if w_bar is None else norm(xp, w_bar[..., None])[..., 0]
+
+    def apart(x: Any, distance: int) -> Any:
+        return x[..., distance:] - x[..., : n - distance]
+
+    for distance in range(n):
+        together = apart(number, distance) == 0
+        if not together.any():
+            return
+        told = None if w_bar is None else (xp.abs(apart(w_bar, distance)), told_size)
+        anti = None if s is None else (s.diagonal(distance, -2, -1) - s.diagonal(-distance, -2, -1).conj()) / 2
+        found = _told_apart(xp, w, apart(w, distance), largest(xp, w), told, anti, s_size)
+        yield distance, together, found & together
+
+
+def _told_apart(xp: Any, w: Any, gaps: Any, scale: Any, told: Any, anti: Any, size: Any) -> Any:
+    """Return whether cotangents of pairs with these gaps tell one from the other.
+
+    The differences of the cotangents of w and their norm are `told`; `scale` is the largest eigenvalue.
+    """
+    n, unit = w.shape[-1], epsilon(w)
+    found = xp.zeros_like(gaps) > 0
+    if told is not None:
+        difference, told_size = told
+        rounding = n * unit * scale
+        # How far rounding turns one vector to the other.
+        turned = xp.where(gaps <= rounding, xp.ones_like(gaps), rounding / xp.where(gaps > 0, gaps, xp.ones_like(gaps)))
+        found = found | (difference * turned > unit**0.5 * told_size)
+        if anti is not None:
+            found = found | (difference > SLACK * unit**0.5 * told_size)
+    if anti is not None:
         found = found | (xp.abs(anti) > SLACK * n**0.5 * unit * size)
-    return found & together
+    return found
 
 
 def clusters(xp: Any, w: Any) -> tuple[Any, Any, tuple[float, float, float]]:
@@ -184,31 +223,44 @@ SPLIT = (
 
 def split(xp: Any, w: Any, m: Any) -> Any:
     """Return, in place (i, j), whether a perturbation M of the decomposition tells apart two values that coincide."""
-    off = xp.abs(m - diagonal(xp, m.diagonal(0, -2, -1))) > epsilon(w) ** 0.5 * _norm(xp, m)
+    off = xp.abs(m - diagonal(xp, m.diagonal(0, -2, -1))) > epsilon(w) ** 0.5 * norm(xp, m)
     return faults(xp, w, m.diagonal(0, -2, -1).real, None, None) | (off & coincident(xp, w))
 
 
 def unresolved(xp: Any, w: Any, k: Any, k_bar: Any) -> Any:
     """Return, in place (i, j), whether rounding of a quotient K, divided by its gap again, ruins K's derivative.
 
-    Where a function does not depend on a rotation of two vectors, K is nothing but rounding of their gap's inverse.
+    Where a function does not depend on a rotation of two vectors, K or its cotangent is nothing but rounding of their
+    gap's inverse.
 
     Parameters
     ----------
     xp : module
     w : array, shape (..., n)
     k, k_bar : array, shape (..., n, n)
-        The quotients and their cotangent.
+        The quotients, and their cotangent; in forward mode, how fast the gaps grow.
     """
     inverse = xp.abs(quotients(xp, w))
-    size, size_bar = (_norm(xp, x) for x in (xp.abs(k) * xp.abs(differences(w)), k_bar))
-    y = xp.abs(k_bar) * inverse
+    size, size_bar = (norm(xp, x) for x in (xp.abs(k) * xp.abs(differences(w)), k_bar))
     natural = size * size_bar / (largest(xp, w)[..., None] ** 2 + (size == 0))
-    return epsilon(w) * size * inverse * y > epsilon(w) ** 0.375 * (_norm(xp, xp.abs(k) * y) + natural)
+    # An anti-Hermitian K, of tangents, has to do with the anti-Hermitian part of its cotangent alone.
+    parts = [xp.abs(k + sign * adjoint(k)) * xp.abs(k_bar + sign * adjoint(k_bar)) / 4 for sign in (1, -1)]
+    rounding = epsilon(w) * inverse * (size * xp.abs(k_bar) * inverse + size_bar * xp.abs(k))
+    return rounding > epsilon(w) ** 0.375 * (norm(xp, inverse * sum(parts)) + natural)
 
 
-def _norm(xp: Any, x: Any) -> Any:
-    return xp.sqrt(xp.sum(xp.abs(x) ** 2, (-2, -1)))[..., None, None]
+def growth(xp: Any, k: Any, change: Any) -> Any:
+    """Return how fast gaps grow, in the phases of quotients K, for K D' - D' K with the tangent D' of the blocks."""
+    size = xp.where(xp.abs(k) > 0, xp.abs(k), xp.ones_like(xp.abs(k)))
+    return (k / size) * (xp.abs(change) / size)
+
+
+def norm(xp: Any, x: Any) -> Any:
+    """Return Frobenius norms of matrices, with last dimensions of 1, in range for entries of any size."""
+    x = xp.abs(x)
+    total = xp.sum(x, (-2, -1))[..., None, None]
+    scale = xp.where(total > 0, total, xp.ones_like(total))
+    return scale * xp.sqrt(xp.sum((x / scale) ** 2, (-2, -1)))[..., None, None]
 
 
 def refusal(gap: float, phase: bool) -> str:
@@ -231,3 +283,24 @@ def require_no_fault(found: Any, w: Any) -> None:
         gaps = np.where(found, abs(differences(w)), -1.0)
         own = np.broadcast_to(np.eye(w.shape[-1], dtype=bool), found.shape)
         raise GaugeError(refusal(gaps.max(), phase=not (found & ~own).any()))
+
+
+def part_of(w: np.ndarray, subset: Subset) -> np.ndarray:
+    """Return which eigenvalues of each ascending spectrum lie in an interval, as :func:`spectile.eigh` counts them.
+
+    Raises
+    ------
+    ValueError
+        If they are not equally many in each matrix.
+    """
+    found = np.zeros(w.shape, bool)
+    for place in np.ndindex(w.shape[:-1]):
+        found[place][subset.of(w[place])] = True
+    refuse_ragged([np.flatnonzero(part) for part in found.reshape(-1, w.shape[-1])])
+    return found
+
+
+#: What is said of a part by values where these are not known.
+UNKNOWN = (
+    "subset_by_value gives a shape that depends on values, which are not known in a transformation: use subset_by_index"
+)

@@ -16,6 +16,7 @@ from spectile.autodiff import spectra
 from spectile.autodiff.spectra import GaugeWarning, adjoint, coincident, hermitian, quotients
 from spectile.core.device import Backend
 from spectile.evd.arguments import definite_of, require_square, subset_of
+from spectile.evd.types import not_definite
 from spectile.jax.primitives import linear_primitive, tangent_of
 
 
@@ -29,7 +30,10 @@ def decompose(a: Any, backend: str) -> tuple[Any, Any, Any]:
         w, v = evd.eigh(np.asarray(matrix), backend=cast(Backend, backend))
         return w, spectra.generic_basis(w, v)
 
-    w, v = jax.pure_callback(solve, shapes, a, vmap_method="expand_dims")
+    if isinstance(a, jax.core.Tracer):
+        w, v = jax.pure_callback(solve, shapes, a, vmap_method="expand_dims")
+    else:
+        w, v = map(jnp.asarray, solve(a))  # errors come as they are
     return w, v, jnp.zeros_like(a)
 
 
@@ -42,7 +46,8 @@ def _(backend: str, primals: Any, tangents: Any) -> Any:
     if not any(isinstance(x, jax.core.Tracer) for x in (w, m)):
         _warn_gauge(np.asarray(w), np.asarray(m))
     w_dot = m.diagonal(0, -2, -1).real
-    v_dot = v @ quotient(constant, blocks, m)
+    k = quotient(constant, blocks, m)
+    v_dot = v @ ((k - adjoint(k)) / 2)  # so that the transpose is of the part of a cotangent that counts
     blocks_dot = coincident(jnp, constant) * m
     tangents = gate_p.bind(w_dot, v_dot, blocks_dot, constant, jax.lax.stop_gradient(v))
     return (w, v, blocks), tuple(tangents)
@@ -61,7 +66,8 @@ def _quotient_jvp(primals: Any, tangents: Any) -> Any:
     w, blocks, _ = primals
     _, blocks_dot, s_dot = (tangent_of(x, t) for x, t in zip(primals, tangents, strict=True))
     k = quotient(*primals)
-    return [k], [quotient(w, blocks, s_dot - (k @ blocks_dot - blocks_dot @ k))]
+    change = resolved_p.bind(k @ blocks_dot - blocks_dot @ k, jax.lax.stop_gradient(k), w)[0]
+    return [k], [quotient(w, blocks, s_dot - change)]
 
 
 def _quotient_transpose(cotangents: Any, w: Any, blocks: Any, s: Any) -> Any:
@@ -80,6 +86,33 @@ def quotient(w: Any, blocks: Any, s: Any) -> Any:
     return quotient_p.bind(w, blocks, s)[0]
 
 
+def _resolved(change: Any, k: Any, w: Any) -> list[Any]:
+    return [_unless(spectra.unresolved(jnp, w, k, spectra.growth(jnp, k, change)), w, change)]
+
+
+def _resolved_jvp(primals: Any, tangents: Any) -> Any:
+    return resolved_p.bind(*primals), resolved_p.bind(tangent_of(primals[0], tangents[0]), *primals[1:])
+
+
+def _resolved_transpose(cotangents: Any, change: Any, k: Any, w: Any) -> Any:
+    (bar,) = cotangents
+    if type(bar) is ad.Zero:
+        return [None, None, None]
+    return [_unless(spectra.unresolved(jnp, w, k, jnp.abs(bar * spectra.differences(w))), w, bar), None, None]
+
+
+def _unless(found: Any, w: Any, x: Any) -> Any:
+    """Return x, or NaN for matrices in which a fault was found, which is raised where values are known."""
+    if not isinstance(found, jax.core.Tracer):
+        spectra.require_no_fault(np.asarray(found), np.asarray(w))
+    faulty = found.any((-2, -1))
+    return jnp.where(faulty.reshape(faulty.shape + (1,) * (x.ndim - faulty.ndim)), jnp.nan, x)
+
+
+#: The identity on K D' - D' K with the tangent D' of the blocks, beside K and w: NaN where rounding ruins it.
+resolved_p = linear_primitive("spectile_resolved", _resolved, _resolved_jvp, _resolved_transpose, lambda x, k, w: [x])
+
+
 def _gate(w_dot: Any, v_dot: Any, blocks_dot: Any, w: Any, v: Any) -> list[Any]:
     return [w_dot, v_dot, blocks_dot]
 
@@ -94,17 +127,7 @@ def _gate_transpose(cotangents: Any, *operands: Any) -> Any:
     w_bar, v_bar, blocks_bar = (None if type(x) is ad.Zero else x for x in cotangents)
     s = None if v_bar is None else adjoint(v) @ v_bar.conj()
     found = spectra.faults(jnp, w, w_bar, s, None if blocks_bar is None else blocks_bar.conj())
-    if not isinstance(found, jax.core.Tracer):
-        spectra.require_no_fault(np.asarray(found), np.asarray(w))
-    faulty = found.any((-2, -1))
-
-    def judged(x: Any, like: Any) -> Any:
-        if x is None:
-            return None
-        where = faulty.reshape(faulty.shape + (1,) * (like - faulty.ndim))
-        return jnp.where(where, jnp.nan, x)
-
-    out = [judged(x, None if x is None else x.ndim) for x in (w_bar, v_bar, blocks_bar)]
+    out = [None if x is None else _unless(found, w, x) for x in (w_bar, v_bar, blocks_bar)]
     return [*out, None, None]
 
 
@@ -168,15 +191,16 @@ def eigh(
     >>> jax.grad(lambda a: (spectile.jax.eigh(a)[0] ** 2).sum())(a).round(3).tolist()
     [[4.0, 0.0], [0.0, 4.0]]
     """
-    a, factor = floating(a), None
+    a, factor, subset = floating(a), None, None
     require_square(a)
     if subset_by_index is not None or subset_by_value is not None:
-        subset_of(a.shape, subset_by_index, subset_by_value)
+        subset = subset_of(a.shape, subset_by_index, subset_by_value)
     a = hermitian(jnp, a, lower)
     if b is not None:
         definite_of(a.shape, b, type, False)
-        factor = jnp.linalg.cholesky(hermitian(jnp, jnp.asarray(b), lower))
-        a, factor = jnp.broadcast_arrays(a, factor)
+        factor = _cholesky(hermitian(jnp, floating(b), lower))
+        wider = jnp.promote_types(a.dtype, factor.dtype)
+        a, factor = (x.astype(wider) for x in jnp.broadcast_arrays(a, factor))
         if type == 1:
             half = _solve_triangular(factor, a)
             a = adjoint(_solve_triangular(factor, adjoint(half)))
@@ -186,20 +210,27 @@ def eigh(
     w, v, _ = decompose(a, backend)
     if factor is not None:
         v = factor @ v if type == 3 else _solve_triangular(factor, v, adjoint=True)
-    if subset_by_index is not None:
-        part = slice(subset_by_index[0], subset_by_index[1] + 1)
-    elif subset_by_value is not None:
-        known = jax.lax.stop_gradient(w)
-        if isinstance(known, jax.core.Tracer):
-            raise ValueError(
-                "subset_by_value gives a shape that depends on values, which JAX does not know in a transformation: "
-                "use subset_by_index"
-            )
-        low, high = (int((known <= end).sum()) for end in subset_by_value)
-        part = slice(low, high)
-    else:
+    if subset is None:
         return w, v
-    return w[..., part], v[..., part]
+    if subset.by_index:
+        part = slice(subset.low, subset.high + 1)
+        return w[..., part], v[..., part]
+    known = jax.lax.stop_gradient(w)
+    if isinstance(known, jax.core.Tracer):
+        raise ValueError(spectra.UNKNOWN)
+    chosen = spectra.part_of(np.asarray(known), subset)
+    m = int(chosen.sum(-1).max())
+    return w[chosen].reshape(*w.shape[:-1], m), v.mT[chosen].reshape(*w.shape[:-1], m, v.shape[-2]).mT
+
+
+def _cholesky(b: Any) -> Any:
+    """Return the factor, NaN where values are traced and a matrix is not positive definite."""
+    factor = jnp.linalg.cholesky(b)
+    known = jax.lax.stop_gradient(factor)
+    if not isinstance(known, jax.core.Tracer) and bool(jnp.isnan(known).any()):
+        wrong = np.isnan(np.asarray(known).diagonal(0, -2, -1)).reshape(-1, b.shape[-1])
+        raise not_definite(int(wrong.argmax(-1)[wrong.any(-1)].min()) + 1)
+    return factor
 
 
 def floating(a: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import reprlib
 from collections.abc import Callable
 from typing import Any
 
@@ -42,7 +43,9 @@ def _(f: Function, primals: Any, tangents: Any) -> Any:
 
 
 def _first_values(a: Any, w: Any, v: Any, x: Any, *, f: Function) -> list[Any]:
-    return [outside(v, functions.first_differences(jnp, _scalar(f), w) * inside(v, x))]
+    slopes = functions.first_differences(jnp, _scalar(f), w)
+    _require_finite(slopes, w)
+    return [outside(v, slopes * inside(v, x))]
 
 
 def _first_jvp(primals: Any, tangents: Any, *, f: Function) -> Any:
@@ -62,10 +65,7 @@ def _first_transpose(cotangents: Any, a: Any, w: Any, v: Any, x: Any, *, f: Func
 
 
 def _second_values(a: Any, w: Any, v: Any, x: Any, y: Any, *, f: Function) -> list[Any]:
-    scalar = _scalar(f)
-    first = functions.first_differences(jnp, scalar, w)
-    second = functions.second_differences(jnp, scalar, w, first)
-    return [outside(v, functions.second_derivative(jnp, w, first, second, inside(v, x), inside(v, y)))]
+    return [outside(v, functions.second_derivative(jnp, _scalar(f), w, inside(v, x), inside(v, y)))]
 
 
 def _second_jvp(primals: Any, tangents: Any, *, f: Function) -> Any:
@@ -94,6 +94,12 @@ second_p = linear_primitive(
 )
 
 
+def _require_finite(values: Any, w: Any) -> None:
+    """Raise ValueError where a function, or its slope, is not finite and values are known."""
+    if not isinstance(values, jax.core.Tracer) and not isinstance(w, jax.core.Tracer):
+        functions.require_finite(np, np.asarray(values), np.asarray(w))
+
+
 def _in_domain(f: Function, w: Any, smooth: bool) -> Any:
     """Return eigenvalues, 0 where they are 0 to rounding, and NaN where f, or its slope, is not defined.
 
@@ -117,7 +123,7 @@ def matrix_function(f: Function, a: Any, *, lower: bool = True, backend: Backend
     ----------
     f : {"exp", "log", "sqrt", "sign", "abs"} or callable
         A callable takes an array of real eigenvalues, entry by entry, by operations of JAX, which differentiates it
-        twice; it is smooth between any two eigenvalues that are close.
+        twice, and gives real or complex ones; it is smooth between any two eigenvalues that are close.
     a : array, shape (..., n, n)
         float32, float64, complex64 or complex128; one triangle, and the real part of the diagonal, is read.
     lower, backend
@@ -130,8 +136,10 @@ def matrix_function(f: Function, a: Any, *, lower: bool = True, backend: Backend
     Raises
     ------
     ValueError
-        If the named function, or for a derivative its slope, is not defined at an eigenvalue.  In transformations,
-        where values are not known when the function is traced, the result is NaN instead.
+        If the function, or for a derivative its slope, is not defined, or not finite, at an eigenvalue.  In
+        transformations, where values are not known when the function is traced, the result is NaN instead.
+    TypeError
+        If `f` is neither a name nor a callable, or gives no numbers.
     NotImplementedError
         For a third derivative.
 
@@ -148,11 +156,20 @@ def matrix_function(f: Function, a: Any, *, lower: bool = True, backend: Backend
     """
     if isinstance(f, str):
         functions.named(jnp, f)
+    elif not callable(f):
+        raise TypeError(f"f = {reprlib.repr(f)} is no function: name one, as 'exp', or pass a callable")
     a = floating(a)
     require_square(a)
     a = hermitian(jnp, a, lower)
     w, v, _ = decompose(jax.lax.stop_gradient(a), backend)
-    return _value(f, a, _in_domain(f, w, False), v)
+    w = _in_domain(f, w, False)
+    evaluate = _scalar(f).f
+    values = evaluate(w)
+    functions.require_numbers("f", values, isinstance(values, jax.Array) and jnp.isdtype(values.dtype, "numeric"), w)
+    _require_finite(values, w)
+    if not jnp.iscomplexobj(values):
+        return _value(f, a, w, v)
+    return _value(lambda w: evaluate(w).real, a, w, v) + 1j * _value(lambda w: evaluate(w).imag, a, w, v)
 
 
 def expm(a: Any, *, lower: bool = True, backend: Backend = "auto") -> Any:

@@ -33,6 +33,15 @@ def require_dense(**tensors: Any) -> None:
             )
 
 
+def floating(x: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in the least type that a matrix of this one is solved in."""
+    if x.dtype in (torch.float16, torch.bfloat16):
+        return x.float()
+    if x.dtype == torch.complex32:
+        return x.to(torch.complex64)
+    return x if x.is_floating_point() or x.is_complex() else x.double()
+
+
 def tensor(array: Any) -> torch.Tensor:
     """Return an array of NumPy or CuPy as a tensor."""
     return torch.from_dlpack(array)

@@ -5,32 +5,34 @@ from __future__ import annotations
 import warnings
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 
 from spectile import evd
 from spectile.autodiff import spectra
-from spectile.autodiff.spectra import GaugeWarning, adjoint, coincident, diagonal, hermitian, quotients
+from spectile.autodiff.spectra import GaugeWarning, adjoint, coincident, diagonal, hermitian, of_triangle, quotients
 from spectile.core.device import Backend
 from spectile.evd.arguments import definite_of, require_square, subset_of
-from spectile.torch.arrays import arrays, differentiated, refuse_two_tangents, require_dense, tensor
+from spectile.evd.types import not_definite
+from spectile.torch.arrays import arrays, differentiated, floating, refuse_two_tangents, require_dense, tensor
 
 
 @torch.library.custom_op("spectile::decompose", mutates_args=())
-def decompose(a: torch.Tensor, backend: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return all eigenvalues and eigenvectors, those of equal values in a generic basis; reads the lower triangle."""
+def decompose(a: torch.Tensor, lower: bool, backend: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return all eigenvalues and eigenvectors, those of equal values in a generic basis; reads one triangle."""
     with arrays(a) as (matrix,):
-        w, v = evd.eigh(matrix, backend=cast(Backend, backend))
-        return tensor(w), tensor(spectra.generic_basis(w, v))
+        w, v = evd.eigh(matrix, lower=lower, backend=cast(Backend, backend))
+        return tensor(w), tensor(spectra.generic_basis(w, v)).contiguous()
 
 
 @decompose.register_fake
-def _(a: torch.Tensor, backend: str) -> tuple[torch.Tensor, torch.Tensor]:
-    return a.new_empty(a.shape[:-1], dtype=a.dtype.to_real()), torch.empty_like(a)
+def _(a: torch.Tensor, lower: bool, backend: str) -> tuple[torch.Tensor, torch.Tensor]:
+    return a.new_empty(a.shape[:-1], dtype=a.dtype.to_real()), a.new_empty(a.shape)
 
 
 @decompose.register_vmap
-def _(info: Any, in_dims: Any, a: torch.Tensor, backend: str) -> Any:
-    return decompose(a.movedim(in_dims[0], 0), backend), (0, 0)
+def _(info: Any, in_dims: Any, a: torch.Tensor, *how: Any) -> Any:
+    return decompose(a.movedim(in_dims[0], 0), *how), (0, 0)
 
 
 @torch.library.custom_op("spectile::require_gauge", mutates_args=())
@@ -38,10 +40,7 @@ def require_gauge(
     w: torch.Tensor, w_bar: torch.Tensor | None, s: torch.Tensor | None, block_bar: torch.Tensor | None
 ) -> torch.Tensor:
     """Return 0, or raise GaugeError where the cotangents depend on the gauge."""
-    found = spectra.faults(torch, w, w_bar, s, block_bar)
-    if found.any():
-        spectra.require_no_fault(found.numpy(force=True), w.numpy(force=True))
-    return w.new_zeros(())
+    return _judged(spectra.faults(torch, w, w_bar, s, block_bar), w)
 
 
 @torch.library.custom_op("spectile::warn_gauge", mutates_args=())
@@ -55,13 +54,164 @@ def warn_gauge(w: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
 @torch.library.custom_op("spectile::require_resolved", mutates_args=())
 def require_resolved(w: torch.Tensor, k: torch.Tensor, k_bar: torch.Tensor) -> torch.Tensor:
     """Return 0, or raise GaugeError where rounding of quotients ruins their derivative."""
-    found = spectra.unresolved(torch, w, k, k_bar)
+    return _judged(spectra.unresolved(torch, w, k, k_bar), w)
+
+
+@torch.library.custom_op("spectile::require_definite", mutates_args=())
+def require_definite(minor: torch.Tensor) -> torch.Tensor:
+    """Return 0, or raise LinAlgError with the order of the first leading minor that is not positive definite."""
+    if minor.any():
+        raise not_definite(int(minor[minor > 0].min()))
+    return minor.new_zeros(())
+
+
+def _judged(found: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     if found.any():
         spectra.require_no_fault(found.numpy(force=True), w.numpy(force=True))
     return w.new_zeros(())
 
 
-@torch.library.custom_op("spectile::divide_by_gaps", mutates_args=())
+def _zero(w: torch.Tensor, *_: Any) -> torch.Tensor:
+    return w.new_empty(())
+
+
+def _batched(function: Any, out_dim: int | None) -> Any:
+    def rule(info: Any, in_dims: Any, *inputs: torch.Tensor | None) -> Any:
+        pairs = zip(inputs, in_dims, strict=True)
+        moved = (x if x is None else x[None] if d is None else x.movedim(d, 0) for x, d in pairs)
+        return function(*moved), out_dim
+
+    return rule
+
+
+def register_check(check: Any) -> None:
+    """Let an operation that gives 0 stand where PyTorch compiles or maps."""
+    check.register_fake(_zero)
+    check.register_vmap(_batched(check, None))
+
+
+for _check in (require_definite, require_gauge, require_resolved, warn_gauge):
+    register_check(_check)
+
+
+def _save(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*output)
+    ctx.lower = inputs[1]
+
+
+def _backward(ctx: Any, w_bar: Any, v_bar: Any, block_bar: Any = None) -> Any:
+    w, v, *blocks = ctx.saved_tensors
+    if w_bar is None and v_bar is None and block_bar is None:
+        return None, None, None
+    s = None if v_bar is None else adjoint(v) @ v_bar
+    if block_bar is None and _once(w_bar, s):
+        a_bar = _gradient(w, v, w_bar, s, ctx.lower)
+        if a_bar is not None:
+            return a_bar, None, None
+    with torch.no_grad():
+        zero = require_gauge(w, w_bar, s, block_bar)
+    if s is None and block_bar is None:
+        a_bar = (v * w_bar[..., None, :]) @ adjoint(v) + zero
+    else:
+        inner = zero
+        if w_bar is not None:
+            inner = inner + diagonal(torch, w_bar)
+        if s is not None:
+            inner = inner + _quotient(blocks, (s - adjoint(s)) / 2, w)
+        if block_bar is not None:
+            inner = inner + coincident(torch, w) * (block_bar + adjoint(block_bar)) / 2
+        a_bar = v @ inner.to(v.dtype) @ adjoint(v)
+    return of_triangle(torch, a_bar, ctx.lower), None, None
+
+
+# For `torch.compile`, which traces through no function with tangents, and differentiates once.
+decompose.register_autograd(_backward, setup_context=_save)
+
+
+class Decompose(torch.autograd.Function):
+    """A to w, V and the blocks D, whose value is not needed and given as 0."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(a: torch.Tensor, lower: bool, backend: str) -> Any:
+        w, v = decompose(a, lower, backend)
+        return w, v, torch.zeros_like(v)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        _save(ctx, inputs, output)
+        ctx.save_for_forward(*output)
+
+    backward = staticmethod(_backward)
+
+    @staticmethod
+    def jvp(ctx: Any, a_dot: Any, *_: Any) -> Any:
+        w, v, blocks = ctx.saved_tensors
+        m = adjoint(v) @ hermitian(torch, a_dot, ctx.lower) @ v
+        with torch.no_grad():
+            zero = warn_gauge(w, m)
+        return (
+            m.diagonal(0, -2, -1).real + zero,
+            v @ _quotient([blocks], m, w),
+            coincident(torch, w) * m,
+        )
+
+
+def _once(*cotangents: torch.Tensor | None) -> bool:
+    """Return whether nobody differentiates cotangents again, nor maps over them."""
+    if torch.compiler.is_compiling() or torch.is_grad_enabled():
+        return False
+    keys = [torch._C._dispatch_keys(x) for x in cotangents if x is not None]
+    return all(key.has(torch._C.DispatchKey.CPU) or key.has(torch._C.DispatchKey.CUDA) for key in keys)
+
+
+def _gradient(
+    w: torch.Tensor, v: torch.Tensor, w_bar: torch.Tensor | None, s: torch.Tensor | None, lower: bool
+) -> torch.Tensor | None:
+    """Return a gradient that nobody differentiates, in few passes over memory, or None.
+
+    None where the cotangents are at fault, or where it takes another look to say that they are not.
+    """
+    if w.is_cuda:
+        inner, fault = (None, True) if s is None else divide_by_gaps(s, w, w_bar)
+        return None if fault else of_triangle(torch, v @ (inner @ adjoint(v)), lower)
+    gaps = None if s is None else spectra.differences(w)
+    s_size = None if s is None else torch.linalg.vector_norm(s, dim=(-2, -1))[..., None]
+    if s_size is not None and not (s_size.isfinite() & (s_size > 0)).all():
+        return None
+    for distance, together, found in spectra.faults_by_diagonals(torch, w, w_bar, s, s_size):
+        if distance == CLOSE or found.any():
+            return None
+        if gaps is not None:
+            for side in (distance, -distance):
+                gaps.diagonal(side, -2, -1).masked_fill_(together, torch.inf)
+    inner = None if s is None else (s - adjoint(s)).div_(gaps)
+    if w_bar is not None:
+        if inner is None:
+            return _triangle(v * (2 * w_bar[..., None, :]), v, lower)
+        inner.diagonal(0, -2, -1).add_(w_bar, alpha=2)
+    return _triangle(v @ inner, v, lower)
+
+
+#: Eigenvalues that may coincide for their pairs to be looked at one by one.
+CLOSE = 64
+
+
+def _triangle(x: torch.Tensor, v: torch.Tensor, lower: bool) -> torch.Tensor:
+    """Return a triangle of the Hermitian X Vᴴ, with half of the diagonal, by little more than half of the product."""
+    n = v.shape[-1]
+    out, step = torch.zeros_like(v), max(128, -(-n // 8))
+    for first in range(0, n, step):
+        last = min(first + step, n)
+        columns = slice(0, last) if lower else slice(first, n)
+        out[..., first:last, columns] = x[..., first:last, :] @ adjoint(v[..., columns, :])
+        block = out[..., first:last, first:last]
+        block.copy_(of_triangle(torch, block, lower) / 2)
+    return out
+
+
 def divide_by_gaps(s: torch.Tensor, w: torch.Tensor, w_bar: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what is between the products of the backward pass, and whether `require_gauge` is to look at it."""
     from spectile.evd.cuda import gradient
@@ -79,88 +229,26 @@ def divide_by_gaps(s: torch.Tensor, w: torch.Tensor, w_bar: torch.Tensor | None)
         inner, fault = gradient.divide_by_gaps(
             product, values, numbers, norms[3] if len(norms) > 3 else None, tuple(norms[:3]), limits
         )
-        return tensor(inner).reshape(s.shape), tensor(fault)
+        # Of norms whose squares are out of range the kernel can say nothing.
+        unknown = ~(sizes[0].isfinite() & sizes[1].isfinite())
+        return tensor(inner).reshape(s.shape), tensor(fault).any() | unknown.any()
 
 
-def _zero(w: torch.Tensor, *_: Any) -> torch.Tensor:
-    return w.new_empty(())
+@torch.library.custom_op("spectile::divide", mutates_args=())
+def divide(s: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Return the quotients of S by the gaps of w, 0 where two coincide, for functions that are differentiated once."""
+    return quotients(torch, w) * s
 
 
-def _batched(check: Any) -> Any:
-    def rule(info: Any, in_dims: Any, *inputs: torch.Tensor | None) -> Any:
-        moved = (x if x is None or d is None else x.movedim(d, 0) for x, d in zip(inputs, in_dims, strict=True))
-        return check(*moved), None
-
-    return rule
+def _no_second(ctx: Any, bar: Any) -> Any:
+    raise NotImplementedError(
+        "second derivatives of eigenvectors are not compiled: differentiate outside of torch.compile"
+    )
 
 
-for _check in (require_gauge, require_resolved, warn_gauge):
-    _check.register_fake(_zero)
-    _check.register_vmap(_batched(_check))
-
-
-class Decompose(torch.autograd.Function):
-    """A to w, V and the blocks D, whose value is not needed and given as 0."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(a: torch.Tensor, backend: str) -> Any:
-        w, v = decompose(a, backend)
-        return w, v, torch.zeros_like(v)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*output)
-        ctx.save_for_forward(*output)
-
-    @staticmethod
-    def backward(ctx: Any, w_bar: Any, v_bar: Any, block_bar: Any) -> Any:
-        w, v, blocks = ctx.saved_tensors
-        if w_bar is None and v_bar is None and block_bar is None:
-            return None, None
-        s = None if v_bar is None else adjoint(v) @ v_bar
-        if s is not None and block_bar is None and _once(s):
-            inner, fault = divide_by_gaps(s, w, w_bar)
-            a_bar = v @ (inner @ adjoint(v))
-            if not fault.any():
-                return a_bar, None
-        with torch.no_grad():
-            zero = require_gauge(w, w_bar, s, block_bar)
-        if s is None and block_bar is None:
-            return ((v * w_bar[..., None, :].to(v.dtype)) @ adjoint(v)) + zero, None
-        inner = zero
-        if w_bar is not None:
-            inner = inner + diagonal(torch, w_bar)
-        if s is not None:
-            inner = inner + _quotient(blocks, (s - adjoint(s)) / 2, w)
-        if block_bar is not None:
-            inner = inner + coincident(torch, w) * (block_bar + adjoint(block_bar)) / 2
-        return v @ inner.to(v.dtype) @ adjoint(v), None
-
-
-def _once(s: torch.Tensor) -> bool:
-    """Return whether nobody differentiates a cotangent on a GPU again, nor maps over it."""
-    if torch.compiler.is_compiling() or torch.is_grad_enabled() or not s.is_cuda:
-        return False
-    return not torch._C._functorch.is_functorch_wrapped_tensor(s)
-
-
-class DecomposeForward(Decompose):
-    """The same with tangents, which `torch.compile` does not trace through."""
-
-    @staticmethod
-    def jvp(ctx: Any, a_dot: Any, _: Any) -> Any:
-        w, v, blocks = ctx.saved_tensors
-        m = adjoint(v) @ a_dot @ v
-        with torch.no_grad():
-            zero = warn_gauge(w, m)
-        return (
-            m.diagonal(0, -2, -1).real + zero,
-            v @ _quotient(blocks, m, w),
-            coincident(torch, w) * m,
-        )
+divide.register_fake(lambda s, w: torch.empty_like(s, memory_format=torch.contiguous_format))
+divide.register_vmap(_batched(divide, 0))
+divide.register_autograd(_no_second)
 
 
 class Quotient(torch.autograd.Function):
@@ -181,23 +269,22 @@ class Quotient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, k_bar: Any) -> Any:
         blocks, k, w = ctx.saved_tensors
-        y = _quotient(blocks, k_bar, w)
+        y = Quotient.apply(blocks, k_bar, w)
         with torch.no_grad():
             zero = require_resolved(w, k, k_bar)
         return coincident(torch, w) * (y @ adjoint(k) - adjoint(k) @ y), y + zero, None
 
-
-class QuotientForward(Quotient):
-    """The same with tangents."""
-
     @staticmethod
     def jvp(ctx: Any, blocks_dot: Any, s_dot: Any, _: Any) -> Any:
         blocks, k, w = ctx.saved_tensors
-        return _quotient(blocks, s_dot - (k @ blocks_dot - blocks_dot @ k), w)
+        change = k @ blocks_dot - blocks_dot @ k
+        with torch.no_grad():
+            zero = require_resolved(w, k, spectra.growth(torch, k, change))
+        return Quotient.apply(blocks, s_dot - change, w) + zero
 
 
-def _quotient(blocks: torch.Tensor, s: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return (Quotient if torch.compiler.is_compiling() else QuotientForward).apply(blocks, s, w)
+def _quotient(blocks: list[torch.Tensor], s: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return Quotient.apply(*blocks, s, w) if blocks else divide(s.contiguous(), w)
 
 
 def eigh(
@@ -297,6 +384,7 @@ def _solve(
     a: torch.Tensor, b: Any, lower: bool, kind: Any, by_index: Any, by_value: Any, backend: Any, *, vectors: bool
 ) -> tuple[Any, Any]:
     require_dense(a=a, **({} if b is None else {"b": b}))
+    a, b = floating(a), None if b is None else floating(b)
     if not differentiated(*(x for x in (a, b) if x is not None)):
         with arrays(*(x for x in (a, b) if x is not None)) as operands:
             found = evd.eigh(
@@ -310,28 +398,37 @@ def _solve(
             return tensor(found[0]), tensor(found[1])
     refuse_two_tangents()
     require_square(a)
+    subset = None
     if by_index is not None or by_value is not None:
-        subset_of(tuple(a.shape), by_index, by_value)
-    a = hermitian(torch, a, lower)
+        subset = subset_of(tuple(a.shape), by_index, by_value)
     if b is not None:
         definite_of(tuple(a.shape), b, kind, False)
-        factor = torch.linalg.cholesky(hermitian(torch, b, lower))
+        a, b = (hermitian(torch, x.to(torch.promote_types(a.dtype, b.dtype)), lower) for x in (a, b))
+        factor, minor = torch.linalg.cholesky_ex(b)
+        with torch.no_grad():
+            zero = require_definite(minor)
+        factor = factor + zero
         if kind == 1:
             a = torch.linalg.solve_triangular(factor, a, upper=False)
             a = adjoint(torch.linalg.solve_triangular(factor, adjoint(a), upper=False))
         else:
             a = adjoint(factor) @ a @ factor
-        a = (a + adjoint(a)) / 2
-    function = Decompose if torch.compiler.is_compiling() else DecomposeForward
-    w, v, _ = function.apply(a, backend)
+        lower = True  # both triangles are there
+    if torch.compiler.is_compiling():
+        w, v = decompose(a, lower, backend)
+    else:
+        w, v, _ = Decompose.apply(a, lower, backend)
     if b is not None and vectors:
         v = factor @ v if kind == 3 else torch.linalg.solve_triangular(adjoint(factor), v, upper=True)
-    if by_index is not None:
-        part = slice(by_index[0], by_index[1] + 1)
-    elif by_value is not None:
-        inside = (w.detach() > by_value[0]) & (w.detach() <= by_value[1])
-        first = int((w.detach() <= by_value[0]).sum())
-        part = slice(first, first + int(inside.sum()))
-    else:
+    if subset is None:
         return w, v
-    return w[..., part], v[..., part]
+    if subset.by_index:
+        part = slice(subset.low, subset.high + 1)
+        return w[..., part], v[..., part]
+    try:
+        values = np.array(w.detach().tolist(), str(w.dtype).removeprefix("torch."))
+    except RuntimeError:
+        raise ValueError(spectra.UNKNOWN) from None
+    mask = spectra.part_of(values.reshape(w.shape), subset)
+    chosen, m = torch.from_numpy(mask).to(w.device), int(mask.sum(-1).max())
+    return w[chosen].reshape(*w.shape[:-1], m), v.mT[chosen].reshape(*w.shape[:-1], m, v.shape[-2]).mT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,8 @@ from spectile.autodiff.functions import Scalar, inside, outside
 from spectile.autodiff.spectra import hermitian
 from spectile.core.device import Backend
 from spectile.evd.arguments import require_square
-from spectile.torch.arrays import refuse_two_tangents, require_dense
-from spectile.torch.eigen import decompose
+from spectile.torch.arrays import floating, refuse_two_tangents, require_dense
+from spectile.torch.eigen import decompose, register_check
 
 Function = str | Callable[[torch.Tensor], torch.Tensor]
 
@@ -34,6 +35,16 @@ def _(w: torch.Tensor, name: str, smooth: bool) -> torch.Tensor:
 @in_domain.register_vmap
 def _(info: Any, in_dims: Any, w: torch.Tensor, name: str, smooth: bool) -> Any:
     return in_domain(w.movedim(in_dims[0], 0), name, smooth), 0
+
+
+@torch.library.custom_op("spectile::require_finite", mutates_args=())
+def require_finite(w: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return 0, or raise ValueError where a function, or for a matrix of values its slope, is not finite."""
+    functions.require_finite(torch, values, w)
+    return w.new_zeros(())
+
+
+register_check(require_finite)
 
 
 def _scalar(f: Function) -> Scalar:
@@ -80,7 +91,8 @@ class First(torch.autograd.Function):
 
     @staticmethod
     def forward(a: torch.Tensor, w: torch.Tensor, v: torch.Tensor, x: torch.Tensor, f: Function) -> torch.Tensor:
-        return outside(v, functions.first_differences(torch, _scalar(f), w) * inside(v, x))
+        slopes = functions.first_differences(torch, _scalar(f), w)
+        return outside(v, slopes * inside(v, x)) + require_finite(w, slopes)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -124,10 +136,7 @@ class Second(torch.autograd.Function):
     def forward(
         a: torch.Tensor, w: torch.Tensor, v: torch.Tensor, x: torch.Tensor, y: torch.Tensor, f: Function
     ) -> torch.Tensor:
-        scalar = _scalar(f)
-        first = functions.first_differences(torch, scalar, w)
-        second = functions.second_differences(torch, scalar, w, first)
-        return outside(v, functions.second_derivative(torch, w, first, second, inside(v, x), inside(v, y)))
+        return outside(v, functions.second_derivative(torch, _scalar(f), w, inside(v, x), inside(v, y)))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -148,7 +157,7 @@ def matrix_function(f: Function, a: torch.Tensor, *, lower: bool = True, backend
     ----------
     f : {"exp", "log", "sqrt", "sign", "abs"} or callable
         A callable takes a tensor of real eigenvalues, entry by entry, by operations of PyTorch, which differentiates it
-        twice; it is smooth between any two eigenvalues that are close.
+        twice, and gives real or complex ones; it is smooth between any two eigenvalues that are close.
     a : tensor, shape (..., n, n)
         float32, float64, complex64 or complex128; one triangle, and the real part of the diagonal, is read.
     lower, backend
@@ -161,7 +170,9 @@ def matrix_function(f: Function, a: torch.Tensor, *, lower: bool = True, backend
     Raises
     ------
     ValueError
-        If the named function, or for a derivative its slope, is not defined at an eigenvalue.
+        If the function, or for a derivative its slope, is not defined, or not finite, at an eigenvalue.
+    TypeError
+        If `f` is neither a name nor a callable, or gives no numbers.
     NotImplementedError
         For a third derivative, or one in forward mode of one in forward mode.
 
@@ -182,12 +193,22 @@ def matrix_function(f: Function, a: torch.Tensor, *, lower: bool = True, backend
     refuse_two_tangents()
     if isinstance(f, str):
         functions.named(torch, f)
-    a = hermitian(torch, a, lower)
+    elif not callable(f):
+        raise TypeError(f"f = {reprlib.repr(f)} is no function: name one, as 'exp', or pass a callable")
+    a = hermitian(torch, floating(a), lower)
     with torch.no_grad():
-        w, v = decompose(a, backend)
+        w, v = decompose(a, True, backend)
         if isinstance(f, str):
             w = in_domain(w, f, False)
-    return (Value if torch.compiler.is_compiling() else ValueForward).apply(a, w, v, f)
+        evaluate = _scalar(f).f
+        values = evaluate(w)
+        numbers = isinstance(values, torch.Tensor) and (values.is_floating_point() or values.is_complex())
+        functions.require_numbers("f", values, numbers, w)
+        w = w + require_finite(w, values)
+    value = (Value if torch.compiler.is_compiling() else ValueForward).apply
+    if not values.is_complex():
+        return value(a, w, v, f)
+    return value(a, w, v, lambda w: evaluate(w).real) + 1j * value(a, w, v, lambda w: evaluate(w).imag)
 
 
 def expm(a: torch.Tensor, *, lower: bool = True, backend: Backend = "auto") -> torch.Tensor:

@@ -88,6 +88,21 @@ def test_second_derivative_of_single_values_is_nan_where_they_coincide():
     assert jnp.isnan(second(matrix("coinciding"))).any() and jnp.isfinite(second(matrix("random"))).all()
 
 
+def test_costs_whose_squares_are_out_of_range_are_judged():
+    a = matrix("coinciding")
+    for scale in (1e-300, 1e160):
+        with pytest.raises(ours.GaugeError):
+            jax.grad(lambda a, scale=scale: ours.eigh(a)[1][0, 0] * scale)(a)
+
+
+def test_second_derivative_that_rounding_ruins_is_refused_or_nan():
+    a, x = jnp.asarray(with_spectrum([1.0, 1.0 + 1e-7, 1.0 + 2e-7, 2.0, 3.0], False)), matrix("random", seed=1)
+    gradient = jax.grad(closed)
+    with pytest.raises(ours.GaugeError):
+        jax.grad(lambda a: jax.jvp(closed, (a,), (x,))[1])(a)
+    assert jnp.isnan(jax.jit(lambda a: jax.jvp(gradient, (a,), (x,))[1])(a)).any()
+
+
 def test_forward_mode_warns_where_a_cluster_is_split():
     with pytest.warns(ours.GaugeWarning):
         jax.jvp(ours.eigvalsh, (matrix("coinciding"),), (matrix("random", seed=1),))
@@ -123,6 +138,11 @@ def test_parts():
     for part in ({"subset_by_index": (1, 2)}, {"subset_by_value": (0.5, 2.5)}):
         w, v = ours.eigh(a, **part)
         assert jnp.allclose(w, ours.eigvalsh(a)[1:3]) and jnp.allclose(a @ v, v * w)
+    both = jnp.stack([a, a + jnp.eye(5)])
+    w, v = ours.eigh(both, subset_by_value=(1.0, 2.5))
+    assert np.allclose(w, [[1.1, 2.0], [1.3, 2.1]]) and np.allclose(both @ v, v * w[:, None])
+    with pytest.raises(ValueError, match="its own number of eigenvalues"):
+        ours.eigvalsh(both, subset_by_value=(1.0, 2.05))
     with pytest.raises(ValueError, match="subset_by_index"):
         jax.jit(lambda a: ours.eigvalsh(a, subset_by_value=(0, 1)))(a)
 
@@ -130,3 +150,12 @@ def test_parts():
 def test_single_precision_and_integers():
     assert ours.eigvalsh(matrix("random").astype(jnp.float32)).dtype == jnp.float32
     assert ours.eigvalsh(jnp.array([[2, 0], [0, 1]])).tolist() == [1.0, 2.0]
+
+
+def test_wrong_values_are_named_as_without_derivatives():
+    a, b = matrix("random"), jnp.asarray(with_spectrum([1.0, 1.5, 2.0, 2.5, 4.0], True, 1))
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        ours.eigh(a.at[1, 0].set(jnp.nan))
+    with pytest.raises(np.linalg.LinAlgError, match="leading minor of order 1 of B"):
+        ours.eigh(a, -b)
+    assert jax.grad(lambda a: ours.eigvalsh(a, b).sum())(a).dtype == a.dtype

@@ -91,6 +91,16 @@ def test_every_order_of_modes_gives_the_same_hessian():
     assert np.isclose((forward_reverse * y).sum(), both_forward, atol=1e-9)
 
 
+def test_complex_functions_of_eigenvalues():
+    a = matrix("coinciding")
+
+    def propagator(a):
+        return ours.matrix_function(lambda w: jnp.exp(-1j * w), a)
+
+    assert np.allclose(propagator(a), scipy.linalg.expm(-1j * np.asarray(a)))
+    check_grads(jax.jit(propagator), (a,), 1, modes=("fwd", "rev"), eps=1e-4, atol=1e-6, rtol=1e-6)
+
+
 def test_transformations():
     a, b = matrix("coinciding"), matrix("random")
     gradient = jax.grad(weighted("exp"))
@@ -109,6 +119,10 @@ def test_what_is_not_defined_is_refused_or_not_a_number():
     assert np.isnan(jax.jit(jax.grad(lambda a: ours.sqrtm(a).sum()))(singular)).any()
     with pytest.raises(ValueError, match="no function is called 'cube'"):
         ours.matrix_function("cube", singular)
+    with pytest.raises(ValueError, match="not finite at the eigenvalue"):
+        ours.expm(1000 * matrix("random"))
+    with pytest.raises(ValueError, match="one value for each eigenvalue"):
+        ours.matrix_function(jnp.sum, singular)
     third = jax.grad(lambda a: jax.grad(lambda a: jax.grad(weighted("exp"))(a).sum())(a).sum())
     with pytest.raises(NotImplementedError, match="third"):
         third(matrix("random"))

@@ -112,9 +112,64 @@ def test_second_derivative_of_single_values_is_refused_where_they_coincide():
 def test_second_derivative_that_rounding_ruins_is_refused():
     """In a cluster of 1e-7, quotients of rounding errors are divided by the gap once more."""
     a = leaf([1.0, 1.0 + 1e-7, 1.0 + 2e-7, 2.0, 3.0])
-    first = torch.autograd.grad(closed(a), a, create_graph=True)[0]
-    with pytest.raises(ours.GaugeError):
-        torch.autograd.grad((first * first.detach().sin()).sum(), a)
+    x, gradient = a.detach().sin(), torch.func.grad(closed)
+    for derivative in (
+        lambda: torch.func.grad(lambda a: (gradient(a) * x).sum())(a.detach()),
+        lambda: torch.func.jvp(gradient, (a.detach(),), (x,)),
+        lambda: torch.func.grad(lambda a: torch.func.jvp(closed, (a,), (x,))[1])(a.detach()),
+    ):
+        with pytest.raises(ours.GaugeError):
+            derivative()
+    # What depends on the vectors of such a cluster one by one has a second derivative, and a large one.
+    single = torch.func.grad(lambda a: ours.eigh(a)[1][0, 0].abs())
+    assert torch.func.jvp(single, (a.detach(),), (x,))[1].norm() > 1e10
+
+
+SCALES = [(torch.float64, 1e-300), (torch.float64, 1e160), (torch.float32, 1e-30), (torch.float32, 1e25)]
+
+
+@pytest.mark.parametrize("dtype, scale", SCALES)
+@pytest.mark.parametrize("n", [5, 150])
+def test_costs_whose_squares_are_out_of_range_are_judged(dtype, scale, n):
+    a = torch.tensor(with_spectrum([1.0] * CLOSED + list(range(2, n - CLOSED + 2)), False), dtype=dtype)
+    a = a.requires_grad_()
+    w, v = ours.eigh(a)
+    for value in (v[0, 0], w[0]):
+        with pytest.raises(ours.GaugeError):
+            torch.autograd.grad(value * scale, a, retain_graph=True)
+    sums = (v[:, :CLOSED] @ v[:, :CLOSED].mT)[0, 1] + w[:CLOSED].sum()
+    (wanted,) = torch.autograd.grad(sums, a, retain_graph=True)
+    (found,) = torch.autograd.grad(sums * scale, a)
+    assert torch.allclose(found / scale, wanted, rtol=1e-4, atol=1e-5)
+
+
+@KINDS
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("clusters", [[(0, 1)], [(3, 5), (100, 163)], [(0, 150)]], ids=["none", "short", "long"])
+def test_few_passes_give_what_arrays_give(clusters, lower, complex_valued):
+    """Orders above one block of the last product; clusters shorter and longer than are looked at pair by pair."""
+    n, rng = 200, np.random.default_rng(4)
+    values = np.arange(n) / 20
+    for low, high in clusters:
+        values[low:high] = values[low]
+    a = leaf(values, complex_valued)
+    w, v = ours.eigh(a, lower=lower)
+    number = np.searchsorted(np.unique(values), values)
+    weights = torch.tensor(rng.standard_normal((n, n)), dtype=a.dtype)
+    # Those of costs that do not depend on the basis of a cluster: vectors of one get one weight.
+    w_bar = torch.tensor(np.sin(number))
+    v_bar = (weights @ weights.mH) @ v.detach() * w_bar
+    for cotangents in ((w_bar, v_bar), (None, v_bar), (w_bar, None)):
+        pairs = [(x, bar) for x, bar in zip((w, v), cotangents, strict=True) if bar is not None]
+        outputs, given = zip(*pairs, strict=True)
+        (found,) = torch.autograd.grad(outputs, a, given, retain_graph=True)
+        (wanted,) = torch.autograd.grad(outputs, a, given, retain_graph=True, create_graph=True)
+        assert (found - wanted).norm() <= 1e-12 * wanted.norm()
+    told = w_bar.clone()
+    if clusters != [(0, 1)]:
+        told[clusters[-1][1] - 1] += 1
+        with pytest.raises(ours.GaugeError):
+            torch.autograd.grad(w, a, told)
 
 
 def test_forward_mode_warns_where_a_cluster_is_split():
@@ -139,6 +194,8 @@ def test_transformations():
     assert torch.allclose(torch.func.vmap(gradient)(torch.stack([a, b])), each, rtol=1e-12, atol=1e-13)
     assert torch.allclose(torch.func.vmap(gradient, in_dims=2)(torch.stack([a, b], 2)), each, rtol=1e-12, atol=1e-13)
     hessian = torch.func.hessian(closed)(a)
+    both = torch.func.vmap(torch.func.hessian(closed), chunk_size=2)(torch.stack([b, b, a]))
+    assert torch.allclose(both[2], hessian, rtol=1e-10, atol=1e-11)
     for other in (torch.func.jacrev(torch.func.jacrev(closed)), torch.func.jacrev(torch.func.jacfwd(closed))):
         assert torch.allclose(other(a), hessian, rtol=1e-10, atol=1e-11)
     assert torch.allclose(torch.autograd.functional.jacobian(closed, a, vectorize=True), gradient(a), atol=1e-12)
@@ -153,10 +210,33 @@ def test_batches():
 
 def test_compiled():
     a = leaf(SPECTRA["coinciding"])
-    compiled = torch.compile(closed, backend="aot_eager", fullgraph=True)
-    assert torch.allclose(torch.autograd.grad(compiled(a), a)[0], torch.autograd.grad(closed(a), a)[0], atol=1e-13)
+    wanted = torch.autograd.grad(closed(a), a)[0]
+    for function in (closed, lambda a: torch.func.vmap(closed)(a[None])[0]):
+        compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+        assert torch.allclose(torch.autograd.grad(compiled(a), a)[0], wanted, atol=1e-13)
     with pytest.raises(ours.GaugeError):
         torch.compile(lambda a: ours.eigvalsh(a)[0], backend="aot_eager", fullgraph=True)(a).backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex128])
+@pytest.mark.parametrize("shape", [(3, 3), (2, 3, 3), (0, 0)])
+def test_operations_are_what_a_compiler_is_told(shape, dtype):
+    """Shapes, types and strides, on which PyTorch's default compiler relies."""
+    a = torch.ones(shape, dtype=dtype) + torch.arange(shape[-1])
+    w, v = ours.eigh(a)
+    utilities = ("test_schema", "test_faketensor")
+    for operation, operands in (
+        ("decompose", (a, True, "auto")),
+        ("divide", (v.contiguous(), w)),
+        ("require_gauge", (w, None, torch.zeros_like(v), None)),
+        ("require_resolved", (w, torch.zeros_like(v), torch.zeros_like(v))),
+        ("require_definite", (torch.zeros(shape[:-2], dtype=torch.int32),)),
+        ("require_finite", (w, w)),
+        ("in_domain", (w, "exp", True)),
+        ("near_sparse", (a, a.mT, "tau", 0.0, 0.0, 32, "auto", True)),
+    ):
+        if 0 not in shape or operation != "near_sparse":
+            torch.library.opcheck(getattr(torch.ops.spectile, operation), operands, test_utils=utilities)
 
 
 @KINDS
@@ -174,6 +254,41 @@ def test_generalized(kind, complex_valued):
 
     assert torch.autograd.gradcheck(values, (a, b), atol=1e-6, rtol=1e-6, fast_mode=True)
     assert torch.autograd.gradgradcheck(values, (a, b), eps=1e-5, atol=1e-5, rtol=1e-5, fast_mode=True)
+
+
+def test_generalized_of_two_types_and_not_definite():
+    a, b = leaf(SPECTRA["random"]), leaf([1.0, 1.5, 2.0, 2.5, 4.0], True, 1)
+    for pair in ((a, b), (b, a + 5 * torch.eye(5)), (a.float(), b)):
+        assert torch.autograd.grad(ours.eigvalsh(*pair).sum(), a)[0].isfinite().all()
+    for grad in (True, False):
+        with pytest.raises(np.linalg.LinAlgError, match="leading minor of order 1 of B"):
+            ours.eigh(a.detach().requires_grad_(grad), -b.detach())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_solved_in_single(dtype):
+    a = torch.eye(3, dtype=dtype, requires_grad=True)
+    assert ours.eigh(a.detach())[1].dtype == ours.eigh(a)[1].dtype == ours.expm(a).dtype == torch.float32
+    (gradient,) = torch.autograd.grad(ours.eigvalsh(a).sum(), a)
+    assert gradient.dtype == dtype and torch.allclose(gradient, torch.eye(3, dtype=dtype), atol=1e-2)
+
+
+def test_parts_of_a_batch_are_those_without_derivatives():
+    a = torch.stack([leaf([0.0, 1.0, 2.0, 4.0, 5.0]), leaf([1.0, 3.0, 3.5, 6.0, 7.0], seed=1)]).detach()
+    for part in ({"subset_by_value": (0.5, 3.2)}, {"subset_by_value": (2.0, 3.0)}, {"subset_by_index": (1.0, 2.0)}):
+        plain = outcome(lambda part=part: ours.eigh(a, **part))
+        assert outcome(lambda part=part: ours.eigh(a.clone().requires_grad_(), **part)) == plain
+    with pytest.raises(ValueError, match="use subset_by_index"):
+        torch.func.vmap(lambda a: ours.eigvalsh(a, subset_by_value=(0.5, 3.2)))(a)
+
+
+def outcome(solve):
+    """Return what a call gives, rounded, or raises."""
+    try:
+        w, v = solve()
+    except ValueError as error:
+        return str(error)
+    return w.detach().numpy().round(9).tolist(), v.detach().abs().numpy().round(9).tolist()
 
 
 def test_parts():

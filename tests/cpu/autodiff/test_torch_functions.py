@@ -72,12 +72,47 @@ def test_divided_differences_are_accurate_at_any_gap():
         exact = {"exp": (mp.exp, mp.exp), "log": (mp.log, lambda x: 1 / x)}
         for name, (f, df) in exact.items():
             first = functions.first_differences(np, functions.named(np, name), w)
-            second = functions.second_differences(np, functions.named(np, name), w, first)
+            second, _ = functions.second_differences(np, functions.named(np, name), w, first)
             for i, j in np.argwhere(w[:, None] != w):
                 x, y = mp.mpf(w[i]), mp.mpf(w[j])
                 quotient = (f(y) - f(x)) / (y - x)
                 assert first[i, j] == pytest.approx(float(quotient), rel=1e-14)
                 assert second[i, j] == pytest.approx(float((quotient - df(x)) / (y - x)), rel=1e-13)
+
+
+@pytest.mark.parametrize("name", ["log", "sqrt", "sin"])
+def test_second_derivatives_of_spectra_of_any_scale(name):
+    """The function's own scale counts, not the largest eigenvalue: small values beside large ones, close large ones."""
+    mp = pytest.importorskip("mpmath").mp
+    values = [1e5, 1e5, 2e5, 3e5, 3e5] if name == "sin" else [1e-6, 1e-3, 1.0, 1.0, 10.0]
+    spectra = [values, *[np.arange(1.0, 6.0)] * 3]
+    a, x, y, c = (with_spectrum(spectrum, False, seed) for seed, spectrum in enumerate(spectra))
+    f = torch.sin if name == "sin" else name
+    gradient = torch.func.grad(lambda a: (ours.matrix_function(f, a) * torch.tensor(c)).sum())
+    found = (torch.func.jvp(gradient, (torch.tensor(a),), (torch.tensor(y),))[1] * torch.tensor(x)).sum()
+    with mp.workdps(60):
+        a, x, y, c = (mp.matrix(matrix.tolist()) for matrix in (a, x, y, c))
+
+        def at(s, t):
+            w, v = mp.eigsy(a + s * x + t * y)
+            function = v * mp.diag([getattr(mp, name)(value) for value in w]) * v.T
+            return sum(c[i, j] * function[i, j] for i in range(5) for j in range(5))
+
+        step = mp.mpf(10) ** -20
+        wanted = (at(step, step) - at(step, -step) - at(-step, step) + at(-step, -step)) / (4 * step**2)
+    # Rounding of the matrix moves the least eigenvalue by 1e-9 of it.
+    assert float(found) == pytest.approx(float(wanted), rel=1e-7)
+
+
+def test_complex_functions_of_eigenvalues():
+    a = leaf("coinciding")
+
+    def propagator(a):
+        return ours.matrix_function(lambda w: torch.exp(-1j * w), a)
+
+    assert np.allclose(propagator(a).detach(), scipy.linalg.expm(-1j * a.detach().numpy()))
+    assert torch.autograd.gradcheck(propagator, a, atol=1e-6, rtol=1e-6, fast_mode=True, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(propagator, a, eps=1e-4, atol=1e-6, rtol=1e-6, fast_mode=True)
 
 
 def test_transformations_and_compiled():
@@ -100,6 +135,17 @@ def test_what_is_not_defined_is_refused():
         ours.sign(singular)
     with pytest.raises(ValueError, match="no function is called 'cube'"):
         ours.matrix_function("cube", singular)
+    with pytest.raises(ValueError, match="not finite at the eigenvalue"):
+        ours.expm(1000 * leaf("random"))
+    with pytest.raises(ValueError, match="derivative of f is not finite"):
+        ours.matrix_function(lambda w: w.abs().sqrt(), torch.zeros(2, 2, requires_grad=True)).sum().backward()
+    for f, error, sentence in (
+        (lambda w: w.sum(), ValueError, "one value for each eigenvalue"),
+        (lambda w: None, TypeError, "f gives None"),
+        (3, TypeError, "f = 3 is no function"),
+    ):
+        with pytest.raises(error, match=sentence):
+            ours.matrix_function(f, singular)
     a = leaf("random")
     second = torch.autograd.grad(
         torch.autograd.grad(ours.expm(a).sum(), a, create_graph=True)[0].sin().sum(), a, create_graph=True
