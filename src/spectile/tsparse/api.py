@@ -139,7 +139,8 @@ def spgemm(
         products of integers are beyond their type (on a GPU, beyond 2**53) and no `precision` is named, or a factor is
         on a GPU that is not the current one, or `devices` are not there.
     MemoryError
-        If `memory_limit` is too small for one row, and the message names what suffices, or a dense C does not fit.
+        If `memory_limit` is too small, or a dense C does not fit.  The message names what the call takes, as far as it
+        is known then: entries of C are counted after the factors are in order.
     KeyboardInterrupt
         On a CPU within about a second, after which the next call works.
 
@@ -302,15 +303,15 @@ def _spgemm_wanted(
     on_gpu: bool,
 ) -> Any:
     """Return what is wanted of a product."""
+    booleans = _gives_booleans(A, B, wanted, precision)
     if cuda:
         from spectile.tsparse.cuda import wanted as gpu
 
         result = gpu.spgemm(A, B, chosen, memory_limit, wanted, not on_gpu, check_finite=check_finite)
-    else:
-        from spectile.tsparse.cpu import wanted as cpu
+        return as_boolean(result) if booleans else result
+    from spectile.tsparse.cpu import wanted as cpu
 
-        result = cpu.spgemm(A, B, chosen, memory_limit, wanted, check_finite=check_finite)
-    return as_boolean(result) if _gives_booleans(A, B, wanted, precision) else result
+    return cpu.spgemm(A, B, chosen, memory_limit, wanted, check_finite=check_finite, booleans=booleans)
 
 
 def row_blocks(
@@ -381,9 +382,8 @@ def row_blocks(
             return
         from spectile.tsparse.cpu.wanted import parts_of
 
-        for first, stop, rows in parts_of(A, B, chosen, memory_limit, wanted, check_finite, in_blocks=True):
-            part = host_csr((stop - first, B.shape[1]), *rows, is_array(A, B))
-            yield slice(first, stop), as_boolean(part) if booleans else part
+        for first, stop, rows in parts_of(A, B, chosen, memory_limit, wanted, check_finite, True, booleans):
+            yield slice(first, stop), host_csr((stop - first, B.shape[1]), *rows, is_array(A, B))
 
     return blocks()
 

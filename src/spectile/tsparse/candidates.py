@@ -157,8 +157,8 @@ def converted(ways: list[Candidate], entries: float, name: str = "") -> list[Can
 
 def masked(A: Operand, B: Operand, mask: tuple[np.ndarray, np.ndarray], threads: int) -> list[Candidate]:
     """Return the ways to the entries of a mask on a CPU: by rows of B alone, or also by columns."""
-    by_rows, by_columns = costs((A.indptr, A.indices, A.data), (B.indptr, B.indices, B.data), mask, B.shape[1])
-    rows, either = int(by_rows.sum()), int(np.minimum(by_rows, by_columns).sum()) + TURN_COST * len(B.indices)
+    by_rows, least = costs((A.indptr, A.indices, A.data), (B.indptr, B.indices, B.data), mask, B.shape[1])
+    rows, either = int(by_rows.sum()), int(least.sum()) + TURN_COST * len(B.indices)
     both = Candidate("cpu: mask, by rows and columns of B", _PRODUCT_S * either / threads, f"{either:.3g} entries met")
     if either >= rows:
         both = both._replace(seconds=None, why="turning B meets more entries than it saves")

@@ -11,17 +11,27 @@ float32's normal range, or so large that sums could leave it, ask for more.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from spectile.tsparse import errors
+from spectile.tsparse.room import Room
 from spectile.tsparse.types import BY_ENTRY, HalfRange, Operand, Precision
 
-_UNSCALED = 2**13  # entries of C that are scaled back at a time
+_PART = 2**12  # entries that are converted or scaled back at a time
 
 Exponents = tuple[np.ndarray, np.ndarray]  # of the rows of A and of the columns of B
 Rounded = tuple[np.ndarray, np.ndarray, Exponents | None]  # values of A and of B, and what they were scaled by
+
+
+def by_parts(values: np.ndarray, dtype: Any, convert: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Return converted values; what the conversion takes beside them has the size of a part."""
+    made = np.empty(len(values), dtype)
+    for start in range(0, len(values), _PART):
+        made[start : start + _PART] = convert(values[start : start + _PART])
+    return made
 
 
 def round_tf32(values: Any, xp: Any = np) -> Any:
@@ -92,32 +102,65 @@ def eleven_bits(values: Any) -> Any:
     return np.where(np.isfinite(values), rounded.view(np.float64), values).astype(np.float32)
 
 
-def rounded(A: Operand, B: Operand, precision: Precision, names: str = "AB") -> Rounded:
+def rounded(A: Operand, B: Operand, precision: Precision, names: str = "AB", room: Room | None = None) -> Rounded:
     """Return the values of A and B as `precision` takes them, and the exponents they were scaled by.
 
-    Errors call the factors by their `names`.
+    Errors call the factors by their `names`.  `room` is what is left of a limit.
     """
+    if room is not None:
+        room.require(sum(converted_bytes(A, B, precision)))
     if precision.name == "float16":
-        if fits_half(A.data) and fits_half(B.data):
-            return eleven_bits(A.data), eleven_bits(B.data), None
-        row = A.row_of_entries()
-        rows = half_exponents(A.data, row, A.shape[0], "row of A")
-        columns = half_exponents(B.data, B.indices, B.shape[1], "column of B")
-        data_a = np.ldexp(A.data.astype(np.float64), -rows[row])
-        data_b = np.ldexp(B.data.astype(np.float64), -columns[B.indices])
-        return eleven_bits(data_a), eleven_bits(data_b), (rows, columns)
-    values = []
-    for name, operand in zip(names, (A, B), strict=True):
-        data = operand.data
-        if data.dtype != precision.dtype:
-            with np.errstate(over="ignore", invalid="ignore"):
-                data = data.astype(precision.dtype)
-        if precision.name in ("float32", "tf32") and operand.data.dtype.char in "dD":
-            beyond = np.isinf(data)
-            if beyond.any() and np.isfinite(operand.data[beyond]).any():
-                raise errors.beyond_float32(f"{name} holds entries")
-        values.append(round_tf32(data) if precision.name == "tf32" else data)
-    return values[0], values[1], None
+        values, exponents = _as_half(A, B, room)
+    else:
+        pairs = zip((A, B)[: 1 + (B is not A)], names, strict=False)
+        values, exponents = [_as(precision, x, name) for x, name in pairs], None
+    if room is not None:
+        room.hold(*values, *(exponents or ()), beside=(A.data, B.data))
+    return values[0], values[-1], exponents
+
+
+def converted_bytes(A: Operand, B: Operand, precision: Precision) -> tuple[int, int]:
+    """Return the bytes of values as `precision` takes them if none has to be scaled, and what a part takes beside."""
+    always = precision.name in ("tf32", "float16")
+    factors = (A,) if B is A and precision.name != "float16" else (A, B)
+    sizes = [len(x.data) for x in factors if always or x.data.dtype != precision.dtype]
+    return sum(sizes) * precision.dtype.itemsize, min(_PART, max(sizes, default=0)) * {"float16": 40, "tf32": 20}.get(
+        precision.name, 10
+    )
+
+
+def _as(precision: Precision, operand: Operand, name: str) -> np.ndarray:
+    """Return the values of a factor in a type that has their range, or raise."""
+    data, tf32 = operand.data, precision.name == "tf32"
+    single = data.dtype.char in "dD" and precision.name in ("float32", "tf32")
+
+    def narrow(part: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore", invalid="ignore"):
+            made = part.astype(precision.dtype)
+        if single and (beyond := np.isinf(made)).any() and np.isfinite(part[beyond]).any():
+            raise errors.beyond_float32(f"{name} holds entries")
+        return round_tf32(made) if tf32 else made
+
+    return data if data.dtype == precision.dtype and not tf32 else by_parts(data, precision.dtype, narrow)
+
+
+def _as_half(A: Operand, B: Operand, room: Room | None) -> tuple[list[np.ndarray], Exponents | None]:
+    """Return values of 11 significant bits, and what they were scaled by, where an entry asks for it."""
+    parts = (x.data[start : start + _PART] for x in (A, B) for start in range(0, len(x.data), _PART))
+    if all(fits_half(part) for part in parts):
+        return [by_parts(x.data, np.float32, eleven_bits) for x in (A, B)], None
+    if room is not None:
+        most = max((len(x.data) * (48 + x.data.itemsize) for x in (A, B)), default=0)
+        room.require(most + 12 * (len(A.data) + len(B.data)) + 20 * max(A.shape[0], B.shape[1]))
+    row = A.row_of_entries()
+    exponents = (
+        half_exponents(A.data, row, A.shape[0], "row of A"),
+        half_exponents(B.data, B.indices, B.shape[1], "column of B"),
+    )
+    return [
+        eleven_bits(np.ldexp(x.data.astype(np.float64), -powers[owner]))
+        for x, owner, powers in zip((A, B), (row, B.indices), exponents, strict=True)
+    ], exponents
 
 
 def unscale(data: np.ndarray, indptr: np.ndarray, indices: np.ndarray, exponents: Exponents | None) -> np.ndarray:
@@ -125,8 +168,8 @@ def unscale(data: np.ndarray, indptr: np.ndarray, indices: np.ndarray, exponents
     if exponents is None:
         return data
     rows, columns = exponents
-    for start in range(0, len(data), _UNSCALED):
-        part = data[start : start + _UNSCALED]
+    for start in range(0, len(data), _PART):
+        part = data[start : start + _PART]
         places = np.arange(start, start + len(part))
         exponent = rows[np.searchsorted(indptr, places, side="right") - 1] + columns[indices[places]]
         finite = np.isfinite(part)

@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from spectile.tsparse import error_bound, spgemm, symbolic
 
 from ...on_host import host_library
+from .test_limits import least
 
 
 def random(m, n, dtype, seed, density=0.2):
@@ -72,9 +73,7 @@ def test_numeric_takes_values_of_a_pattern(dtype):
 
 def test_a_limit_is_kept():
     A = random(3000, 3000, np.complex128, 6, 0.001)
-    with pytest.raises(MemoryError) as refused:
-        spgemm(A, A, memory_limit=1000, backend="cpu")
-    enough = int(str(refused.value).rpartition(" ")[2])
+    enough = least(lambda limit: spgemm(A, A, memory_limit=limit, backend="cpu"))
     np.testing.assert_array_equal(
         spgemm(A, A, memory_limit=enough, backend="cpu").data, spgemm(A, A, backend="cpu").data
     )

@@ -187,14 +187,15 @@ def test_chunks_of_rows_on_threads_are_put_together(kept, monkeypatch):
     B = random(900, 1200, 0.02, 23)
     left, right = ((x.indptr.astype(np.int64), x.indices, x.data) for x in (A, B))
     monkeypatch.setattr(one_pass, "LARGEST_KEPT", kept)
+    monkeypatch.setattr(one_pass, "num_threads", lambda: 3)
     work = survey(left[0], left[1], right[0])
     assert work.products == np.diff(B.indptr)[A.indices].sum()
     pieces = chunks(work, 3, 3000)
     assert len(pieces) > 20
-    whole = one_pass.multiply(left, right, 1200, work, chunks(work, 1), 1)
+    whole = one_pass.multiply(left, right, 1200, work, chunks(work, 1))
     assert_product(sp.csr_array(whole[::-1], shape=(A.shape[0], 1200)), A, B)
     for _ in range(5):
-        for array, expected in zip(one_pass.multiply(left, right, 1200, work, pieces, 3), whole, strict=True):
+        for array, expected in zip(one_pass.multiply(left, right, 1200, work, pieces), whole, strict=True):
             np.testing.assert_array_equal(array, expected)
 
 

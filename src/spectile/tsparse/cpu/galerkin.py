@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from spectile.core.pictures import shown, shown_html
+from spectile.core.threads import num_threads
 from spectile.tsparse import errors
-from spectile.tsparse.cpu import memory, phases, threads
+from spectile.tsparse.cpu import phases
 from spectile.tsparse.cpu.operands import one_operand
-from spectile.tsparse.cpu.wanted import arrays, block, blocks, rows_of
+from spectile.tsparse.cpu.wanted import arrays, in_blocks_of, in_one
 from spectile.tsparse.cpu.work import chunks, survey
 from spectile.tsparse.matrices import check_pair, host_csr
-from spectile.tsparse.selection import joined
-from spectile.tsparse.types import Operand, of_values
+from spectile.tsparse.room import Room
+from spectile.tsparse.selection import Rows
+from spectile.tsparse.types import Operand
 
 
 class GalerkinProduct:
@@ -31,17 +34,19 @@ class GalerkinProduct:
         for left, right in ((R, A), (A, P)):
             if check_pair(left, right):
                 raise TypeError("products of three matrices are made on the host: copy R, A and P there with .get()")
-        factors = [one_operand(matrix, name) for matrix, name in ((R, "R"), (A, "A"), (P, "P"))]
+        room = self._room = Room(memory_limit)
+        factors = [one_operand(matrix, name, room=room) for matrix, name in ((R, "R"), (A, "A"), (P, "P"))]
         if any(matrix.dtype.kind not in "fc" for matrix in (R, A, P)):
             raise TypeError("the values of R, A and P are floats, real or complex: convert them with .astype(float)")
         kind = self._kind = np.result_type(*(one.data.dtype for one in factors))
-        room = memory.room(A, P, of_values(kind), memory_limit)
-        self._room = None if room is None else room / 2
+        room.require(sum(len(one.data) * kind.itemsize for one in factors if one.data.dtype != kind))
         self._R, self._A, self._P = (replace(one, data=one.data.astype(kind, copy=False)) for one in factors)
+        room.hold(*(one.data for one in (self._R, self._A, self._P)), beside=[one.data for one in factors])
+        room.require(self._A.indptr.nbytes + self._A.indices.nbytes)
         self._array = any(one.array for one in factors)
-        parts = [block(middle, self._P, 0, self._room) for _, _, middle in self._middles(self._A)]
-        self._indptr, self._indices, data = parts[0] if len(parts) == 1 else joined(parts)
+        self._indptr, self._indices, data = in_one(self._parts(), R.shape[0])
         self._A = replace(self._A, indptr=self._A.indptr.copy(), indices=self._A.indices.copy(), data=data[:0])
+        room.hold(self._A.indptr, self._A.indices)
         self.C = self._matrix(data)
 
     __repr__ = shown
@@ -54,18 +59,18 @@ class GalerkinProduct:
         shape = self._R.shape[0], self._P.shape[1]
         return host_csr(shape, self._indptr, self._indices.copy(), data, self._array)
 
-    def _middles(self, A: Operand) -> Any:
-        """Yield first row, end and ``R A`` of blocks of rows, one at a time."""
-        R = self._R
-        work = survey(R.indptr, R.indices, A.indptr)
-        for first, stop in blocks(work, R.shape[0], True, self._kind.itemsize, self._room):
-            part = rows_of(R, first, stop)
-            indptr, indices, data = block(part, A, 0, self._room)
-            yield (
-                first,
-                stop,
-                replace(part, shape=(stop - first, A.shape[1]), indptr=indptr, indices=indices, data=data),
-            )
+    def _middles(self, A: Operand) -> Iterator[tuple[int, int, Operand, Room]]:
+        """Yield first row, end and ``R A`` of blocks of rows, one at a time, and what is left beside it."""
+        each = 2 * (A.indices.itemsize + A.data.itemsize)  # half of the room is for the second product
+        for first, stop, (indptr, indices, data) in in_blocks_of(self._R, A, self._room, each):
+            shape, left = (stop - first, A.shape[1]), self._room.nested()
+            left.hold(indptr, indices, data)
+            yield first, stop, replace(self._R, shape=shape, indptr=indptr, indices=indices, data=data), left
+
+    def _parts(self) -> Iterator[Rows]:
+        each = self._P.indices.itemsize + self._kind.itemsize
+        for _, _, middle, left in self._middles(self._A):
+            yield from (rows for *_, rows in in_blocks_of(middle, self._P, left, each))
 
     def numeric(self, A: Any) -> Any:
         """Return R A P for another A of the same pattern, on the pattern of C that is known.
@@ -84,18 +89,17 @@ class GalerkinProduct:
         TypeError, ValueError
             If its pattern or type is another.
         """
-        given, known, P = one_operand(A, "A"), self._A, self._P
+        given, known, P = one_operand(A, "A", room=self._room.nested()), self._A, self._P
         if not np.can_cast(given.data.dtype, self._kind):
             raise TypeError(f"A holds {A.dtype} values and the product {self._kind}: make another product for them")
         same = given.shape == known.shape and np.array_equal(given.indptr, known.indptr)
         if not same or not np.array_equal(given.indices, known.indices):
             raise errors.other_pattern("A")
         data = np.empty(len(self._indices), self._kind)
-        for first, stop, middle in self._middles(replace(given, data=given.data.astype(self._kind, copy=False))):
+        for first, stop, middle, left in self._middles(replace(given, data=given.data.astype(self._kind, copy=False))):
             begin, end = self._indptr[first], self._indptr[stop]
             work = survey(middle.indptr, middle.indices, P.indptr)
-            workers = threads.workers(P.shape[1], self._kind.itemsize, self._room)
             C = self._indices[begin:end], data[begin:end]
             indptr = self._indptr[first : stop + 1] - begin
-            phases.refill(arrays(middle), arrays(P), P.shape[1], chunks(work, workers), indptr, C, workers)
+            phases.refill(arrays(middle), arrays(P), P.shape[1], chunks(work, num_threads()), indptr, C, left)
         return self._matrix(data)

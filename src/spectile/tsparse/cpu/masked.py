@@ -19,7 +19,8 @@ from spectile.tsparse.cpu import threads
 from spectile.tsparse.cpu.kernels import JIT, ONE, PLUS_TIMES, ZERO, multiply_add
 from spectile.tsparse.cpu.operands import turn
 from spectile.tsparse.cpu.phases import Arrays
-from spectile.tsparse.selection import Rows, keep
+from spectile.tsparse.room import Room
+from spectile.tsparse.selection import Rows
 
 TURN_COST = 8  # entries of the product that turning an entry of B to columns costs
 
@@ -91,14 +92,7 @@ def _masked_rows(kind: int) -> Any:
     return masked_rows
 
 
-def multiply(
-    A: Arrays,
-    B: Arrays,
-    mask: tuple[np.ndarray, np.ndarray],
-    columns: int,
-    kind: int,
-    turned: Arrays | None = None,
-) -> Rows:
+def multiply(A: Arrays, B: Arrays, mask: tuple[np.ndarray, np.ndarray], columns: int, kind: int, room: Room) -> Rows:
     """Return row pointer, columns and values of the entries of A B that a mask has, sorted.
 
     Parameters
@@ -111,16 +105,27 @@ def multiply(
         Of B and of the mask.
     kind : int
         Code of the semiring.
-    turned : tuple of array, optional
-        B by columns, where that is known.
+    room : Room
+        What is left of a limit.
     """
-    rows, inner = len(A[0]) - 1, len(B[0]) - 1
-    by_columns, turned = _ways(A, B, mask, columns, turned)
-    nothing = np.zeros(1, np.int64), B[1][:0], B[2][:0]
-    data = np.zeros(len(mask[1]), A[2].dtype)
-    found = np.zeros(len(mask[1]), bool)
-    if len(data):
-        factors = ((*threads.unsigned(*x[:2]), x[2]) for x in (A, B, turned or nothing))
+    rows, inner, entries = len(A[0]) - 1, len(B[0]) - 1, len(mask[1])
+    nothing, found = (np.zeros(1, np.int64), B[1][:0], B[2][:0]), np.zeros(0, bool)
+    room, place = room.nested(), 8 * max(columns, inner)
+    values = entries * (1 + A[2].itemsize)
+    room.require(9 * rows + max(16 * rows + 8 * columns, values + place))
+    by_columns, turned = np.zeros(rows, bool), nothing
+    if entries:
+        by_rows_of_B, least = costs(A, B, mask, columns)
+        if TURN_COST * len(B[1]) < by_rows_of_B.sum() - least.sum():
+            by_columns = least < by_rows_of_B
+            room.require(9 * rows + len(B[1]) * (8 + B[2].itemsize) + max(16 * rows + 8 * columns, values + place))
+            turned = turn(B, columns)
+        del by_rows_of_B, least
+    room.hold(by_columns, *turned)
+    data, found = np.zeros(entries, A[2].dtype), np.zeros(entries, bool)
+    room.hold(data, found)
+    if entries:
+        factors = ((*threads.unsigned(*x[:2]), x[2]) for x in (A, B, turned))
         arrays = (*itertools.chain(*factors), *threads.unsigned(*mask))
         space = _Places(max(columns, inner))
         kernel = _masked_rows(kind)
@@ -128,10 +133,37 @@ def multiply(
         def work(start: np.uint64, stop: np.uint64) -> None:
             kernel(start, stop, by_columns, *arrays, space.place, found, data)
 
-        count = len(data) // threads.WORTH_A_PIECE
+        count = entries // threads.WORTH_A_PIECE
         parts = threads.between(np.arange(1, 8 * count) * rows // max(8 * count, 1), rows)
-        threads.over_rows(parts, threads.workers(columns, 8, None), work)
-    return keep((mask[0], mask[1], data), found)
+        threads.over_rows(parts, room.workers(place), work)
+    indptr = np.zeros(rows + 1, np.int64)
+    total = _count_found(*threads.unsigned(mask[0]), found, *threads.unsigned(indptr))
+    indices = np.empty(total, mask[1].dtype)
+    _keep_found(found, *threads.unsigned(mask[1], indices), data)
+    data.resize(total, refcheck=False)
+    return indptr, indices, data
+
+
+@njit(**JIT)
+def _count_found(indptr_m, found, indptr):  # type: ignore[no-untyped-def]
+    """indptr[i + 1] = what is found in the rows up to i; returns all of it."""
+    total = ZERO
+    for i in range(len(indptr) - 1):
+        for t in range(indptr_m[i], indptr_m[i + ONE]):
+            total += np.uint64(found[t])
+        indptr[i + 1] = total
+    return total
+
+
+@njit(**JIT)
+def _keep_found(found, indices_m, indices, data):  # type: ignore[no-untyped-def]
+    """Move what is found to the front."""
+    at = ZERO
+    for t in range(len(found)):
+        if found[t]:
+            indices[at] = indices_m[t]
+            data[at] = data[t]
+            at += ONE
 
 
 class _Places(threading.local):
@@ -141,29 +173,30 @@ class _Places(threading.local):
         self.place = np.zeros(columns, np.uint64)
 
 
-def _ways(
-    A: Arrays, B: Arrays, mask: tuple[np.ndarray, np.ndarray], columns: int, turned: Arrays | None
-) -> tuple[np.ndarray, Arrays | None]:
-    """Return which rows are made by columns of B, and B by columns where there are any."""
-    wanted = np.diff(mask[0])
-    by_rows, by_columns = costs(A, B, mask, columns)
-    fewer = (by_columns < by_rows) & (wanted > 0)
-    if turned is None:
-        if int((by_rows - by_columns)[fewer].sum()) <= TURN_COST * len(B[1]):
-            return np.zeros(len(fewer), bool), None
-        turned = turn(B, columns)
-    return fewer, turned
-
-
 def costs(A: Arrays, B: Arrays, mask: tuple[np.ndarray, np.ndarray], columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the entries that each row of C meets where it is made by rows of B, and where by columns."""
-    by_rows = np.diff(mask[0]) + _sums(np.diff(B[0])[A[1]], A[0])
-    heights = np.bincount(B[1], minlength=columns)
-    return by_rows, np.diff(A[0]) + _sums(heights[mask[1]], mask[0])
+    """Return the entries that each row of C meets where it is made by rows of B, and in the way that meets fewer."""
+    rows = len(A[0]) - 1
+    heights, by_rows, least = np.zeros(columns, np.int64), np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+    _count_met(*threads.unsigned(*A[:2], *B[:2], *mask), heights, by_rows, least)
+    return by_rows, least
 
 
-def _sums(values: np.ndarray, indptr: np.ndarray) -> np.ndarray:
-    """Return the sums of values by rows."""
-    before = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(values, out=before[1:])
-    return np.diff(before[indptr])
+@njit(**JIT)
+def _count_met(indptr_a, indices_a, indptr_b, indices_b, indptr_m, indices_m, heights, by_rows, least):  # type: ignore[no-untyped-def]
+    for q in range(len(indices_b)):
+        heights[indices_b[q]] += 1
+    for i in range(len(by_rows)):
+        wanted = indptr_m[i + 1] - indptr_m[i]
+        if wanted == 0:
+            continue
+        met = wanted
+        for p in range(indptr_a[i], indptr_a[i + 1]):
+            k = indices_a[p]
+            met += indptr_b[k + ONE] - indptr_b[k]
+        by_rows[i] = met
+        most, met = met, indptr_a[i + 1] - indptr_a[i]
+        for t in range(indptr_m[i], indptr_m[i + 1]):
+            met += np.uint64(heights[indices_m[t]])
+            if met >= most:
+                break
+        least[i] = min(met, most)

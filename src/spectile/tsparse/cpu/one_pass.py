@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from spectile.core.threads import num_threads
 from spectile.core.tiling import ceil_div
 from spectile.tsparse.cpu import threads
 from spectile.tsparse.cpu.kernels import PLUS_TIMES, ZERO, fill_rows_of
@@ -33,7 +34,7 @@ def multiply(
     columns: int,
     work: Work,
     rows: threads.Chunks,
-    workers: int,
+    *,
     kind: int = PLUS_TIMES,
     made_of: MadeOf | None = None,
 ) -> Arrays | None:
@@ -42,7 +43,7 @@ def multiply(
     Each chunk of rows is made in room for all its products, and moved to its place in C when those before it are
     counted.  With `made_of`, C is what that makes of the first places, ends, columns and values of the rows.
     """
-    fill_rows = fill_rows_of(kind)
+    fill_rows, workers = fill_rows_of(kind), num_threads()
     products, dtypes = work.products, (B[1].dtype, A[2].dtype)
     if products * sum(dtype.itemsize for dtype in dtypes) > LARGEST_RESERVE:
         return None

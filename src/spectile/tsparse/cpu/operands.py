@@ -13,31 +13,21 @@ import numpy as np
 
 from spectile.core import pointers
 from spectile.core.host import refuse_malformed
+from spectile.core.jit import njit
 from spectile.tsparse import errors
 from spectile.tsparse.cpu.examine import examine
+from spectile.tsparse.cpu.kernels import JIT, ONE
 from spectile.tsparse.cpu.memory import narrows, renumbers
-from spectile.tsparse.cpu.threads import Arrays
+from spectile.tsparse.cpu.threads import Arrays, unsigned
 from spectile.tsparse.matrices import index_type, is_array, largest_integer
+from spectile.tsparse.room import Room
+from spectile.tsparse.rounding import by_parts
 from spectile.tsparse.selection import keep
 from spectile.tsparse.types import Operand, Places
 
 
-def operands(
-    A: Any, B: Any, *, values: bool = True, check_finite: bool = True, integers: bool = False
-) -> tuple[Operand, Operand]:
-    """Check both factors; a square's factor is checked once.
-
-    Parameters
-    ----------
-    A, B : scipy.sparse matrix or array
-    values : bool
-        Whether the values are read at all.
-    check_finite : bool
-        Whether values that are not finite are refused.
-    integers : bool
-        Whether integers that 64 bits hold are left as they are; else they become floats.
-    """
-    options = {"values": values, "check_finite": check_finite, "integers": integers}
+def operands(A: Any, B: Any, **options: Any) -> tuple[Operand, Operand]:
+    """Check both factors, by the options of `one_operand`; a square's factor is checked once."""
     left = one_operand(A, "A", **options)
     return left, left if B is A else one_operand(B, "B", **options)
 
@@ -55,6 +45,8 @@ def factors(A: Any, B: Any, turned: bool = False, **options: Any) -> tuple[Opera
     if not narrows(A, B):
         return left, one_operand(B, second, turned=turned, **options)
     across = one_operand(B.T, second, turned=not turned, **options)
+    room: Room = options.get("room") or Room()
+    room.require(26 * len(left.indices) + 42 * len(across.indices))
     held = np.unique(across.indices)
     place = np.minimum(np.searchsorted(held, left.indices), max(len(held) - 1, 0))
     met = held[place] == left.indices if len(held) else np.zeros(len(place), bool)
@@ -67,20 +59,42 @@ def factors(A: Any, B: Any, turned: bool = False, **options: Any) -> tuple[Opera
         indices=indices.astype(kind),
         data=data if len(left.data) else left.data,
     )
-    numbers = np.searchsorted(held, across.indices).astype(kind)
-    places = np.arange(len(numbers), dtype=index_type(len(numbers)))
-    indptr, indices, order = turn((across.indptr, numbers, places), len(held))
-    data = across.data[order] if len(across.data) else across.data
+    rows = across.indptr, np.searchsorted(held, across.indices).astype(kind), across.data
+    indptr, indices, data = turn(rows, len(held))
+    room.hold(left.indptr, left.indices, left.data, indptr, indices, data)
     return left, replace(across, shape=(len(held), B.shape[1]), indptr=indptr, indices=indices, data=data)
 
 
-def turn(rows: Arrays, columns: int) -> Arrays:
-    """Return row pointer, columns and values of the transpose of a matrix."""
-    import scipy.sparse as sp
+@njit(**JIT)
+def _by_key(keys, following, order):  # type: ignore[no-untyped-def]
+    """Places of `keys` by key, then by place; following[k + 1] = the end of those of key k, and 0 before."""
+    for p in range(len(keys)):
+        following[np.uint64(keys[p]) + ONE + ONE] += ONE
+    for k in range(2, len(following)):
+        following[k] += following[k - 1]
+    for p in range(len(keys)):
+        place = np.uint64(keys[p]) + ONE
+        order[following[place]] = p
+        following[place] += ONE
 
+
+def by_key(keys: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return a pointer to the first place of each of so many keys, and the places of the keys in their order."""
+    following, order = np.zeros(count + 2, np.int64), np.empty(len(keys), index_type(len(keys)))
+    _by_key(*unsigned(keys, following, order))
+    return following[:-1], order
+
+
+def turn(rows: Arrays, columns: int) -> Arrays:
+    """Return row pointer, columns and values of the transpose of a matrix; no values where there are none."""
     indptr, indices, data = rows
-    turned = sp.csr_array((data, indices, indptr), shape=(len(indptr) - 1, columns)).tocsc()
-    return turned.indptr.astype(np.int64), turned.indices, turned.data
+    pointer, order = by_key(indices, columns)
+    return pointer, owners(indptr, index_type(len(indptr)))[order], data[order] if len(data) else data
+
+
+def owners(indptr: np.ndarray, kind: Any) -> np.ndarray:
+    """Return the row of each entry."""
+    return np.repeat(np.arange(len(indptr) - 1, dtype=kind), np.diff(indptr))
 
 
 def one_operand(
@@ -91,16 +105,35 @@ def one_operand(
     check_finite: bool = True,
     integers: bool = False,
     turned: bool = False,
+    room: Room | None = None,
 ) -> Operand:
     """Check a factor and bring it to CSR with sorted rows and no duplicates; the input is not changed.
 
-    If `turned`, it is the transpose of the caller's, whose rows and columns are then named.
+    Parameters
+    ----------
+    matrix : scipy.sparse matrix or array
+    name : str
+    values : bool
+        Whether the values are read at all.
+    check_finite : bool
+        Whether values that are not finite are refused.
+    integers : bool
+        Whether integers that 64 bits hold are left as they are; else they become floats.
+    turned : bool
+        Whether it is the transpose of the caller's, whose rows and columns are then named.
+    room : Room, optional
+        What is left of a limit; what is returned is counted as held.
     """
     rows, columns = matrix.shape
+    room = room or Room()
+    given = [getattr(matrix, part, None) for part in ("indptr", "indices", "data", "row", "col")]
     if turned:
         refuse_malformed(name, matrix)
-    indptr, indices, order, stored = _arranged(matrix, name)
+    indptr, indices, order, stored = _arranged(matrix, name, room)
     places = Places(stored.shape, order)
+    part = room.nested()
+    part.hold(indptr, indices, order, stored, beside=given)
+    part.require(values * _values_bytes(stored, order is not None, integers))
     data = _exact(name, stored.reshape(-1)) if values else np.empty(0, np.float32)
     largest, lost = None, None
     ordered = data if order is None or not values else data[order]
@@ -116,48 +149,69 @@ def one_operand(
         raise _not_finite(name, ordered, indptr, indices, turned)
     indices = indices.astype(index_type(columns), copy=False)
     if unsorted:
-        indptr, indices, places = _sorted(indptr, indices, places)
+        ordered = None
+        indptr, indices, places = _sorted(indptr, indices, places, part)
+        ordered = data
         if values:
-            ordered, lost = _summed(data, places)
+            part = room.nested()
+            part.hold(indptr, indices, places.order, places.first, data, beside=given)
+            ordered, lost = _summed(data, places, part)
             if floating and check_finite and not np.isfinite(ordered).all():
                 raise _not_finite(name, ordered, indptr, indices, turned)
     if values and data.dtype.kind in "iu":
         largest = largest_integer(ordered)
         if largest > 2**53:
-            lost = np.abs(ordered.astype(np.float64)) * 2.0**-53
+            lost = np.abs(ordered.astype(np.float64))
+            lost *= 2.0**-53
     if not integers or (largest is not None and largest >= 2**63):
         ordered = _floating(ordered)
+    room.hold(indptr, indices, ordered, places.order, places.first, lost, beside=given)
     return Operand((rows, columns), indptr, indices, ordered, is_array(matrix), places, largest, lost)
 
 
-def _arranged(matrix: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]:
-    """Return row pointer and columns by rows, the stored place of each entry (None: as stored), and stored values."""
-    import scipy.sparse as sp
+def _values_bytes(stored: np.ndarray, moved: bool, integers: bool) -> int:
+    """Return the bytes of values that are brought in order and to a type that the product takes."""
+    kind = stored.dtype
+    converted = kind.char not in "fdFD" and not (integers and kind.kind in "biu")
+    wide = 4 if kind.itemsize < 4 else 16 if kind.kind == "c" else 8
+    return stored.size * (kind.itemsize * moved + wide * converted)
 
+
+def _arranged(matrix: Any, name: str, room: Room) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]:
+    """Return row pointer and columns by rows, the stored place of each entry (None: as stored), and stored values."""
     form = matrix.format
     if form not in ("csr", "csc", "coo", "bsr"):  # these hold no entry twice, and their values have no places
+        room.require(int(matrix.nnz) * (4 + matrix.dtype.itemsize) + 12 * (matrix.shape[0] + 1))
         matrix, form = matrix.tocsr(), "csr"
     elif form != "csr":
         refuse_malformed(name, matrix)
-    data = readable(name, matrix.data)
     if form == "csr":
+        room.require(sum(_copied(x) for x in (matrix.indices, matrix.data)) + _copied(matrix.indptr, np.int64))
+        data = readable(name, matrix.data)
         return *_walkable(matrix, name), None, data[: int(matrix.indptr[-1])]
-    shape = matrix.shape
-    if form == "csc":
-        nnz = int(matrix.indptr[-1])
-        indptr, indices = (readable(name, x) for x in (matrix.indptr, matrix.indices))
-        places = np.arange(nnz, dtype=index_type(nnz))
-        csr = sp.csc_array((places, indices[:nnz], indptr), shape=shape).tocsr()
-        return csr.indptr.astype(np.int64), csr.indices, csr.data, data[:nnz]
+    nnz = int(matrix.nnz)
+    shape, kind = matrix.shape, index_type(matrix.shape[1])
+    each = np.dtype(kind).itemsize * (1 + (form != "coo")) + np.dtype(index_type(nnz)).itemsize
+    more = 12 * (shape[1] + 1) if form == "csc" else 8 * nnz * (form == "bsr")
+    room.require(nnz * each + more + 8 * (shape[0] + 2) + _copied(matrix.data))
+    data = readable(name, matrix.data)
     if form == "coo":
         row, column = (readable(name, x) for x in (matrix.row, matrix.col))
+    elif form == "csc":
+        data, row = data[:nnz], readable(name, matrix.indices[:nnz])
+        column = owners(readable(name, matrix.indptr), kind)
     else:
-        row, column = _of_blocks(matrix)
+        row, column = _of_blocks(matrix, kind)
         data = data[: int(matrix.indptr[-1])]
-    nnz = len(row)
-    # Entries as the columns of a matrix, whose conversion sorts them by row and keeps their order.
-    each = sp.csc_array((column, row, np.arange(nnz + 1)), shape=(shape[0], nnz)).tocsr()
-    return each.indptr.astype(np.int64), each.data, each.indices, data
+    indptr, order = by_key(row, shape[0])
+    return indptr, column[order], order, data
+
+
+def _copied(array: np.ndarray, dtype: Any = None) -> int:
+    """Return the bytes of the copy that kernels read, or 0 where they read the array itself."""
+    same = array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative
+    same = same and (dtype is None or array.dtype == dtype)
+    return 0 if same else array.size * np.dtype(dtype or array.dtype).itemsize
 
 
 def readable(name: str, array: np.ndarray, dtype: Any = None) -> np.ndarray:
@@ -179,34 +233,44 @@ def _walkable(matrix: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     return readable(name, indptr, np.int64), indices
 
 
-def _of_blocks(matrix: Any) -> tuple[np.ndarray, np.ndarray]:
+def _of_blocks(matrix: Any, kind: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return row and column of each value of a BSR matrix, in the order of its blocks."""
     height, width = matrix.blocksize
     count = int(matrix.indptr[-1])
-    first = np.repeat(np.arange(len(matrix.indptr) - 1), np.diff(matrix.indptr)) * height
-    row = first[:, None, None] + np.arange(height)[:, None]
-    column = matrix.indices[:count].astype(np.int64)[:, None, None] * width + np.arange(width)
+    kinds = index_type(matrix.shape[0])
+    row = (owners(matrix.indptr, kinds) * kinds(height))[:, None, None] + np.arange(height, dtype=kinds)[:, None]
+    column = matrix.indices[:count].astype(kind)[:, None, None] * kind(width) + np.arange(width, dtype=kind)
     whole = (count, height, width)
     return np.broadcast_to(row, whole).reshape(-1), np.broadcast_to(column, whole).reshape(-1)
 
 
-def _sorted(indptr: np.ndarray, indices: np.ndarray, places: Places) -> tuple[np.ndarray, np.ndarray, Places]:
+def _sorted(
+    indptr: np.ndarray, indices: np.ndarray, places: Places, room: Room
+) -> tuple[np.ndarray, np.ndarray, Places]:
     """Return row pointer and columns sorted within rows, each once, and the places of their values."""
     import scipy.sparse as sp
 
     nnz, rows = len(indices), len(indptr) - 1
+    kind = np.result_type(indices.dtype, index_type(nnz))
+    sizes = np.dtype(index_type(nnz)).itemsize + kind.itemsize
+    room.require(nnz * (sizes + 1) + kind.itemsize * (rows + 1) + 9 * rows)
     order = np.arange(nnz, dtype=index_type(nnz)) if places.order is None else places.order.copy()
-    columns = int(indices.max()) + 1
-    clean = sp.csr_array((order, indices.copy(), indptr.copy()), shape=(rows, columns))
+    clean = sp.csr_array((order, indices.astype(kind), indptr.astype(kind)), shape=(rows, int(indices.max()) + 1))
     clean.sort_indices()
     indices, order = clean.indices.astype(indices.dtype, copy=False), clean.data
     new = np.ones(nnz, bool)
     np.not_equal(indices[1:], indices[:-1], out=new[1:])
     new[indptr[:-1][indptr[:-1] < nnz]] = True
-    if new.all():
+    distinct = int(np.count_nonzero(new))
+    if distinct == nnz:
         return indptr, indices, Places(places.shape, order)
+    room.require(nnz * (sizes + 1) + kind.itemsize * (rows + 1) + 8 * (rows + 1) + (8 + kind.itemsize) * distinct)
     first = np.flatnonzero(new)
-    return np.searchsorted(first, indptr).astype(np.int64), indices[first], Places(places.shape, order, first)
+    return (
+        np.searchsorted(first, indptr).astype(np.int64, copy=False),
+        indices[first],
+        Places(places.shape, order, first),
+    )
 
 
 def take(data: np.ndarray, places: Places) -> np.ndarray:
@@ -215,28 +279,47 @@ def take(data: np.ndarray, places: Places) -> np.ndarray:
         return data
     if places.first is None:
         return data.reshape(-1)[places.order]
-    return _summed(data.reshape(-1), places)[0].astype(data.dtype)
+    return _summed(data.reshape(-1), places, Room())[0].astype(data.dtype)
 
 
-def _summed(data: np.ndarray, places: Places) -> tuple[np.ndarray, np.ndarray | None]:
+@njit(**JIT)
+def _sum_runs(data, order, first, sums, sizes):  # type: ignore[no-untyped-def]
+    """Sums of values that follow each other in `order`, and of their sizes."""
+    for i in range(len(first)):
+        for p in range(first[i], first[i + ONE] if i + 1 < len(first) else len(order)):
+            value = data[order[p]]
+            sums[i] += value
+            sizes[i] += abs(sums.dtype.type(value))
+
+
+def _summed(data: np.ndarray, places: Places, room: Room) -> tuple[np.ndarray, np.ndarray | None]:
     """Return values in order, duplicates summed, and what the sums may have lost: None for nothing.
 
     Floating values are summed in float64, integers exactly, and Booleans as SciPy does: True or True is True.
     """
-    ordered = data[places.order]
-    first = places.first
+    first, kind, entries = places.first, data.dtype.kind, len(places.order)
     if first is None:
-        return ordered, None
-    if data.dtype.kind == "b":
+        room.require(data.nbytes)
+        return data[places.order], None
+    if kind in "fc":
+        wide = np.dtype(np.complex128 if kind == "c" else np.float64)
+        room.require(len(first) * (wide.itemsize + 9))
+        sums, sizes = np.zeros(len(first), wide), np.zeros(len(first))
+        _sum_runs(data, *unsigned(places.order, first), sums, sizes)
+        sizes *= 2.0**-53 * (_longest(first, entries) - 1)
+        return sums, sizes
+    room.require(entries * data.itemsize + 16 * len(first))
+    ordered = data[places.order]
+    if kind == "b":
         return np.logical_or.reduceat(ordered, first), None
-    most = int(np.diff(np.append(first, len(ordered))).max())
-    if data.dtype.kind in "iu":
-        narrow = largest_integer(ordered) * most < 2**63
-        return np.add.reduceat(ordered.astype(np.int64 if narrow else object), first), None
-    wide = ordered.astype(np.complex128 if data.dtype.kind == "c" else np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):
-        sums, sizes = np.add.reduceat(wide, first), np.add.reduceat(np.abs(wide), first)
-    return sums, (most - 1) * 2.0**-53 * sizes
+    narrow = largest_integer(ordered) * _longest(first, entries) < 2**63
+    room.require(entries * (data.itemsize + (8 if narrow else 40)) + 16 * len(first))
+    return np.add.reduceat(ordered.astype(np.int64 if narrow else object), first), None
+
+
+def _longest(first: np.ndarray, entries: int) -> int:
+    """Return the most places of an entry."""
+    return int(np.diff(first, append=entries).max())
 
 
 def _exact(name: str, data: np.ndarray) -> np.ndarray:
@@ -244,11 +327,15 @@ def _exact(name: str, data: np.ndarray) -> np.ndarray:
     wide = np.dtype(np.complex128 if data.dtype.kind == "c" else np.float64)
     if data.dtype.kind not in "fc" or data.dtype.itemsize <= wide.itemsize:
         return data.astype(np.float32) if data.dtype == np.float16 else data
-    with np.errstate(over="ignore"):
-        narrow = data.astype(wide)
-    if not np.array_equal(narrow.astype(data.dtype), data, equal_nan=True):
-        raise errors.beyond_float64(name, data.dtype)
-    return narrow
+
+    def narrow(part: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore"):
+            made = part.astype(wide)
+        if not np.array_equal(made.astype(part.dtype), part, equal_nan=True):
+            raise errors.beyond_float64(name, part.dtype)
+        return made
+
+    return by_parts(data, wide, narrow)
 
 
 def _floating(data: np.ndarray) -> np.ndarray:
@@ -265,10 +352,23 @@ def _not_finite(name: str, data: np.ndarray, indptr: np.ndarray, indices: np.nda
     return errors.not_finite(name, data[worst].item(), row, column)
 
 
-def renumbered(B: Operand, limited: bool) -> tuple[Operand, np.ndarray | None]:
-    """Return B with only the columns that it holds, and these, where there are far more; else B and None."""
-    if not renumbers(B.shape[1], len(B.indices), limited):
-        return B, None
-    held = np.unique(B.indices)
-    narrow = np.searchsorted(held, B.indices).astype(B.indices.dtype)
-    return replace(B, shape=(B.shape[0], len(held)), indices=narrow), held
+def renumbered(A: Operand, matrices: list[Operand], room: Room) -> tuple[list[Operand], np.ndarray | None]:
+    """Return matrices of the same columns with only those that they hold, and these, where there are far more.
+
+    Else they are returned as they are, and None.  A is what the first is multiplied with.
+    """
+    columns, entries = matrices[0].shape[1], sum(len(one.indices) for one in matrices)
+    if not renumbers(columns, entries, room.limit is not None):
+        return matrices, None
+    size = matrices[0].indices.itemsize
+    room.require(entries * (2 * size + 1 + size * (len(matrices) > 1)))
+    held = np.unique(np.concatenate([one.indices for one in matrices]) if len(matrices) > 1 else matrices[0].indices)
+    kind = index_type(len(held))
+    made = [by_parts(one.indices, kind, lambda part: np.searchsorted(held, part)) for one in matrices]
+    room.hold(held, *made)
+    # The numbers before are dropped, but for the caller's, of which an operand has a view.
+    room.held -= sum(one.indices.nbytes for one in matrices if one is not A and one.indices.base is None)
+    return [
+        replace(one, shape=(one.shape[0], len(held)), indices=indices)
+        for one, indices in zip(matrices, made, strict=True)
+    ], held

@@ -8,20 +8,23 @@ import numpy as np
 
 from spectile.tsparse.cpu import threads
 from spectile.tsparse.cpu.kernels import PLUS_TIMES, count_rows, fill_rows_of, refill_rows
+from spectile.tsparse.cpu.memory import workspace
+from spectile.tsparse.room import Room
 
 Arrays = threads.Arrays
 
 
 class Workspaces(threading.local):
-    """Marks, bitmap, words and sums of each thread, made on first use."""
+    """Marks, bitmap, words, columns met and sums of each thread, made on first use; what is not asked for is empty."""
 
-    def __init__(self, rows: int, columns: int, dtype: np.dtype | None) -> None:
-        words = columns // 64 + 1
-        self.mark = np.zeros(columns, np.uint64 if rows >= 2**31 else np.uint32)
-        if dtype is not None:
-            self.bitmap = np.zeros(words, np.uint64)
-            self.words = np.empty(words + 1, np.uint64)
+    def __init__(self, rows: int, columns: int, dtype: np.dtype | None, marks: bool = True) -> None:
+        if marks:
+            self.mark = np.zeros(columns, np.uint64 if rows >= 2**31 else np.uint32)
+        if marks and dtype is not None:
+            self.bitmap = np.zeros(columns // 64 + 1, np.uint64)
+            self.words = np.empty(columns // 64 + 2, np.uint64)
             self.met = np.empty(columns + 65, np.uint64 if columns >= 2**32 else np.uint32)
+        if dtype is not None:
             self.sums = np.zeros(columns, dtype)
 
 
@@ -32,10 +35,12 @@ def count(
     indices_b: np.ndarray,
     columns: int,
     rows: threads.Chunks,
-    workers: int,
+    room: Room,
 ) -> np.ndarray:
     """Return the int64 row pointer of C (symbolic phase)."""
+    room.require(4 * len(indptr_a) + 4 * columns)  # half of the pointer is that of C
     indptr = np.zeros(len(indptr_a), np.int64)
+    room.held += 4 * len(indptr)
     counts = indptr[1:]
     indexing = threads.unsigned(indptr_a, indices_a, *threads.bounds(indptr_b), indices_b)
     space = Workspaces(len(counts), columns, None)
@@ -43,7 +48,7 @@ def count(
     def work(start: np.uint64, stop: np.uint64) -> None:
         count_rows(start, stop, *indexing, space.mark, counts)
 
-    threads.over_rows(rows, workers, work)
+    threads.over_rows(rows, room.workers(4 * columns), work)
     np.cumsum(counts, out=counts)
     return indptr
 
@@ -55,7 +60,7 @@ def fill(
     rows: threads.Chunks,
     indptr: np.ndarray,
     C: tuple[np.ndarray, np.ndarray],
-    workers: int,
+    room: Room,
     kind: int = PLUS_TIMES,
 ) -> None:
     """Write the sorted columns and the values of C (numeric phase) over the semiring with the code `kind`."""
@@ -68,7 +73,7 @@ def fill(
         place = np.uint64(indptr[int(start)])
         fill_rows(start, stop, place, *factors, space.mark, space.bitmap, space.words, space.met, space.sums, *product)
 
-    threads.over_rows(rows, workers, work)
+    threads.over_rows(rows, room.workers(workspace(columns, dtype.itemsize)), work)
 
 
 def refill(
@@ -78,13 +83,13 @@ def refill(
     rows: threads.Chunks,
     indptr: np.ndarray,
     C: tuple[np.ndarray, np.ndarray],
-    workers: int,
+    room: Room,
 ) -> None:
     """Write the values of C beside its known columns (numeric phase of a reused symbolic product)."""
     factors, product = threads.of_factors(A, B), threads.unsigned(indptr, *C)
-    space = Workspaces(len(indptr) - 1, columns, A[2].dtype)
+    space = Workspaces(len(indptr) - 1, columns, A[2].dtype, marks=False)
 
     def work(start: np.uint64, stop: np.uint64) -> None:
         refill_rows(start, stop, *factors, space.sums, *product)
 
-    threads.over_rows(rows, workers, work)
+    threads.over_rows(rows, room.workers(columns * A[2].itemsize), work)

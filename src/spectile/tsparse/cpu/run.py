@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from spectile.core.progress import PARTS, Progress
-from spectile.tsparse.cpu import dense, memory, one_pass, symmetric, threads
+from spectile.core.threads import num_threads
+from spectile.tsparse.cpu import dense, one_pass, symmetric
+from spectile.tsparse.cpu.memory import workspace
 from spectile.tsparse.cpu.operands import factors, renumbered
 from spectile.tsparse.cpu.symbolic import SymbolicProduct, counted, sizes
 from spectile.tsparse.cpu.ways import by_columns
-from spectile.tsparse.cpu.work import chunks, survey
+from spectile.tsparse.cpu.work import chunks, survey, work_bytes
 from spectile.tsparse.matrices import (
     both_boolean,
     holds,
@@ -22,7 +25,8 @@ from spectile.tsparse.matrices import (
     require_exact,
     transpose,
 )
-from spectile.tsparse.rounding import rounded, unscale
+from spectile.tsparse.room import Room
+from spectile.tsparse.rounding import converted_bytes, rounded, unscale
 from spectile.tsparse.types import Operand, Precision
 
 _LOG = logging.getLogger("spectile.tsparse")
@@ -46,18 +50,19 @@ def spgemm(
         right = A.T
         A, B = right if A is B else B.T, right
     exact = precision.dtype.kind == "i"
-    room = memory.room(A, B, precision, memory_limit, exact)
-    left, right = factors(A, B, turned, check_finite=check_finite, integers=exact)
+    room = Room(memory_limit)
+    left, right = factors(A, B, turned, check_finite=check_finite, integers=exact, room=room)
     columns = right.shape[1]
-    right, held = renumbered(right, room is not None)
+    (right,), held = renumbered(left, [right], room)
     whole = form == "dense" and held is None and precision.name != "float16"
     job = Job(
         names="BA" if turned else "AB",
-        entry_bytes=4 if both_boolean(A, B) else 0,
-        triangle=symmetric.related(A, B) if held is None and not whole else (False, False),
+        booleans=both_boolean(A, B),
+        after=lambda entries: _after(entries, (left.shape[0], columns), precision.dtype.itemsize, form, turned),
+        triangle=symmetric.related(A, B) if memory_limit is None and held is None and not whole else (False, False),
         dense=whole,
     )
-    product = _multiply(left, right, precision, memory_limit, room, job)
+    product = _multiply(left, right, precision, room, job)
     if isinstance(product, np.ndarray):
         return product
     indptr, indices, data = product
@@ -69,66 +74,84 @@ def spgemm(
 
 
 class Job(NamedTuple):
-    """How a product is made: names of the factors, bytes an entry of sums that become Boolean, and special cases.
+    """How a product is made: names of the factors, whether its sums become Boolean, and special cases.
 
-    `triangle` tells whether B is the transpose or the adjoint of A, of which a triangle is made.
+    `after` says what so many entries of C take, beside C, when it is finished, and `triangle` whether B is the
+    transpose or the adjoint of A, of which a triangle is made.
     """
 
     names: str
-    entry_bytes: int
+    booleans: bool
+    after: Callable[[int], int]
     triangle: tuple[bool, bool]
     dense: bool
+
+
+def _after(entries: int, shape: tuple[int, int], itemsize: int, form: str, turned: bool) -> int:
+    """Return what a counted product takes beside C, of so many entries, when it is finished."""
+    index = np.dtype(index_type(shape[1])).itemsize
+    pointer = (shape[0] + 1) * (4 if entries < 2**31 and index == 4 else 0)  # beside that of 64 bits
+    other = form not in ("csc" if turned else "csr", "coo")
+    return pointer + other * (entries * (index + itemsize + 8 * (form == "dense")) + 4 * (shape[0] + 1))
 
 
 def _multiply(
     A: Operand,
     B: Operand,
     precision: Precision,
-    memory_limit: int | None,
-    room: float | None,
+    room: Room,
     job: Job,
 ) -> CSR | np.ndarray:
     """Multiply row by row, in one pass or, if that may need too much memory, after counting the rows."""
+    # What is known before C is counted: values as they are multiplied, and the sums of a row.
+    sums = 0 if job.dense else workspace(B.shape[1], precision.dtype.itemsize)
+    result, passing = converted_bytes(A, B, precision)
+    room.require(max(work_bytes(A.shape[0]), result + max(passing, sums)))
     work = survey(A.indptr, A.indices, B.indptr)
-    workers = threads.workers(B.shape[1], max(precision.dtype.itemsize, 8), room)
-    pieces = chunks(work, workers)
+    pieces = chunks(work, num_threads())
+    counts = work.edges.nbytes + work.before.nbytes
+    room.held += counts
     pattern: SymbolicProduct | None = None
     data = None
 
     def rows() -> SymbolicProduct:
         made = counted(A, B, room, work, pieces)
-        memory.require(memory_limit, room, job.entry_bytes * made.nnz, B.shape[1])
+        entries = made.nnz
+        room.held += 3 * entries * job.booleans
+        room.require(job.after(entries) - counts)
         return made
 
     def largest_sum() -> float:
         nonlocal pattern, data
         pattern = rows()
-        data = pattern.sums_of_sizes(A, B)
+        data = pattern.sums_of_sizes(A, B, room)
         return float(data.max(initial=0))
 
     if precision.dtype.kind == "i":
         require_exact(*sizes(A, B), largest_sum, *holds(precision))
         if data is not None:  # C takes its place
             data = data.view(precision.dtype)[: len(data)]
+            room.held += len(data) * (8 - data.itemsize)
     if job.dense:
-        data_a, data_b, _ = rounded(A, B, precision, job.names)
+        data_a, data_b, _ = rounded(A, B, precision, job.names, room)
+        room.require(4 * A.shape[0] * B.shape[1] * job.booleans)
         _LOG.debug("C is dense")
         left, right = (A.indptr, A.indices, data_a), (B.indptr, B.indices, data_b)
-        return dense.multiply(left, right, B.shape[1], pieces, workers)
-    if room is None and pattern is None:
+        return dense.multiply(left, right, B.shape[1], pieces, num_threads())
+    if room.limit is None and pattern is None:
         data_a, data_b, exponents = rounded(A, B, precision, job.names)
         left, right = (A.indptr, A.indices, data_a), (B.indptr, B.indices, data_b)
         way, product = "rows of a triangle are filled in one pass, and mirrored", None
         if any(job.triangle) and A.places.first is None and B.places.first is None:
-            product = symmetric.multiply(left, right, workers, job.triangle[1])
+            product = symmetric.multiply(left, right, job.triangle[1])
         if product is None:
             way = "rows are filled in one pass"
-            product = one_pass.multiply(left, right, B.shape[1], work, pieces, workers)
+            product = one_pass.multiply(left, right, B.shape[1], work, pieces)
         if product is not None:
             _LOG.debug(way)
             indptr, indices, data = product
             return indptr, indices, unscale(data, indptr, indices, exponents)
     _LOG.debug("rows are counted, then filled")
     pattern = pattern or rows()
-    data = pattern.product(A, B, precision, data, job.names)
+    data = pattern.product(A, B, precision, room, data, job.names)
     return pattern.indptr, pattern.narrow_indices, data

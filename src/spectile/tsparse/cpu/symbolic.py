@@ -9,9 +9,11 @@ import numpy as np
 
 from spectile.core.pictures import shown, shown_html
 from spectile.core.pointers import apart
+from spectile.core.threads import num_threads
 from spectile.tsparse import errors
-from spectile.tsparse.cpu import memory, one_pass, phases, threads
+from spectile.tsparse.cpu import one_pass, phases, threads
 from spectile.tsparse.cpu.kernels import PLUS_TIMES
+from spectile.tsparse.cpu.memory import workspace
 from spectile.tsparse.cpu.operands import operands, readable, renumbered, take
 from spectile.tsparse.cpu.work import Work, chunks, survey
 from spectile.tsparse.matrices import (
@@ -23,8 +25,9 @@ from spectile.tsparse.matrices import (
     host_csr,
     require_exact,
 )
+from spectile.tsparse.room import Room
 from spectile.tsparse.rounding import rounded, unscale
-from spectile.tsparse.types import Operand, Precision, PrecisionName, lookup
+from spectile.tsparse.types import Operand, Precision, PrecisionName
 
 
 @dataclass(repr=False)
@@ -40,11 +43,10 @@ class SymbolicProduct:
     _chunks: threads.Chunks
     _left: Operand
     _right: Operand
-    _room: float | None = None
+    _room: Room
     _held: np.ndarray | None = None
     _narrow: np.ndarray | None = None
     _indices: np.ndarray | None = None
-    _memory_limit: int | None = None
 
     __repr__ = shown
     _repr_html_ = shown_html
@@ -82,8 +84,8 @@ class SymbolicProduct:
             raise ValueError("the pattern is on the host and the factors are on a GPU: copy them to the host")
         chosen = choose_precision(A, B, precision)
         exact = chosen.dtype.kind == "i"
-        memory.room(A, B, chosen, self._memory_limit, exact)
-        left, right = operands(A, B, check_finite=check_finite, integers=exact)
+        room = Room(self._room.limit)
+        left, right = operands(A, B, check_finite=check_finite, integers=exact, room=room)
         for name, operand, known in zip("AB", (left, right), (self._left, self._right), strict=True):
             held = self._held if name == "B" else None
             columns = known.indices if held is None else held[known.indices]
@@ -94,9 +96,9 @@ class SymbolicProduct:
         if self._held is not None:
             right = replace(right, shape=self._right.shape, indices=self._right.indices)
         if exact:
-            largest_sum = lambda: float(self.sums_of_sizes(left, right).max(initial=0))  # noqa: E731
+            largest_sum = lambda: float(self.sums_of_sizes(left, right, room).max(initial=0))  # noqa: E731
             require_exact(*sizes(left, right), largest_sum, *holds(chosen))
-        data = self.product(left, right, chosen)
+        data = self.product(left, right, chosen, room)
         C = host_csr(self.shape, self.indptr, self.indices.copy(), data, left.array or right.array)
         return as_boolean(C) if precision is None and both_boolean(A, B) else C
 
@@ -114,35 +116,50 @@ class SymbolicProduct:
         return self.values(data_a, data_b, out)
 
     def product(
-        self, A: Operand, B: Operand, precision: Precision, out: np.ndarray | None = None, names: str = "AB"
+        self,
+        A: Operand,
+        B: Operand,
+        precision: Precision,
+        room: Room,
+        out: np.ndarray | None = None,
+        names: str = "AB",
     ) -> np.ndarray:
         """Return the values of C for checked factors that are known to have the analysed patterns."""
-        data_a, data_b, exponents = rounded(A, B, precision, names)
-        return unscale(self.values(data_a, data_b, out), self.indptr, self.narrow_indices, exponents)
+        data_a, data_b, exponents = rounded(A, B, precision, names, room)
+        return unscale(self.values(data_a, data_b, out, room=room), self.indptr, self.narrow_indices, exponents)
 
-    def sums_of_sizes(self, A: Operand, B: Operand) -> np.ndarray:
+    def sums_of_sizes(self, A: Operand, B: Operand, room: Room) -> np.ndarray:
         """Return the sums of the sizes of the products of each entry of C, in float64."""
-        return self.values(np.abs(A.data.astype(np.float64)), np.abs(B.data.astype(np.float64)))
+        part = room.nested()
+        part.require(8 * (len(A.data) + len(B.data)))
+        left, right = (np.abs(x.data, dtype=np.float64) for x in (A, B))
+        part.hold(left, right)
+        return self.values(left, right, room=part)
 
     def values(
-        self, data_a: np.ndarray, data_b: np.ndarray, out: np.ndarray | None = None, kind: int = PLUS_TIMES
+        self,
+        data_a: np.ndarray,
+        data_b: np.ndarray,
+        out: np.ndarray | None = None,
+        kind: int = PLUS_TIMES,
+        room: Room | None = None,
     ) -> np.ndarray:
         """Return the values of C for the given values of A and B, and find its columns where they are not known.
 
         These alone may be made over another semiring, of the code `kind`.
         """
         columns = self._right.shape[1]
-        workers = threads.workers(columns, data_a.dtype.itemsize, self._room)
+        room = room or self._room
         left = (self._left.indptr, self._left.indices, data_a)
         right = (self._right.indptr, self._right.indices, data_b)
         if out is None:
             out = np.empty(self.nnz, data_a.dtype)
         if self._narrow is None:
             indices = np.empty(self.nnz, self._right.indices.dtype)
-            phases.fill(left, right, columns, self._chunks, self.indptr, (indices, out), workers, kind)
+            phases.fill(left, right, columns, self._chunks, self.indptr, (indices, out), room, kind)
             self._narrow = indices
         else:
-            phases.refill(left, right, columns, self._chunks, self.indptr, (self._narrow, out), workers)
+            phases.refill(left, right, columns, self._chunks, self.indptr, (self._narrow, out), room)
         return out
 
 
@@ -154,24 +171,29 @@ def sizes(A: Operand, B: Operand) -> tuple[tuple[int, int], int]:
 
 def analyse(A: Any, B: Any, memory_limit: int | None) -> SymbolicProduct:
     """Return the pattern of the product of two matrices; see `spectile.tsparse.symbolic`."""
-    room = memory.room(A, B, lookup("float64"), memory_limit, kept=True)
-    return replace(symbolic(*operands(A, B, values=False), room), _memory_limit=memory_limit)
+    room = Room(memory_limit)
+    pattern = symbolic(*operands(A, B, values=False, room=room), room)
+    room.held += 4 * len(pattern.indptr)  # which is not that of another C
+    room.require(workspace(pattern._right.shape[1], 8))  # of the values that come later
+    return pattern
 
 
-def symbolic(A: Operand, B: Operand, room: float | None = None) -> SymbolicProduct:
+def symbolic(A: Operand, B: Operand, room: Room | None = None) -> SymbolicProduct:
     """Return the pattern of C = A B, which holds copies of those of A and B."""
+    room = room or Room()
+    factors = (A,) if A is B else (A, B)
+    room.require(sum(x.indices.nbytes + x.indptr.nbytes for x in factors))
     none = np.empty(0, np.float32)
-    left = replace(A, indices=A.indices.copy(), indptr=A.indptr.copy(), data=none)
-    right = left if A is B else replace(B, indices=B.indices.copy(), indptr=B.indptr.copy(), data=none)
-    right, held = renumbered(right, room is not None)
+    left, *other = (replace(x, indices=x.indices.copy(), indptr=x.indptr.copy(), data=none) for x in factors)
+    room.hold(*(array for x in (left, *other) for array in (x.indices, x.indptr)))
+    (right,), held = renumbered(left, [*other, left][:1], room)
     work = survey(left.indptr, left.indices, right.indptr)
-    pattern = counted(left, right, room, work, chunks(work, threads.workers(right.shape[1], 8, room)))
+    pattern = counted(left, right, room, work, chunks(work, num_threads()))
     return replace(pattern, shape=(A.shape[0], B.shape[1]), _held=held)
 
 
-def counted(A: Operand, B: Operand, room: float | None, work: Work, pieces: threads.Chunks) -> SymbolicProduct:
+def counted(A: Operand, B: Operand, room: Room, work: Work, pieces: threads.Chunks) -> SymbolicProduct:
     """Return the pattern of C = A B whose multiplications are counted already."""
     shape = A.shape[0], B.shape[1]
-    workers = threads.workers(shape[1], 8, room)
-    indptr = phases.count(A.indptr, A.indices, B.indptr, B.indices, shape[1], pieces, workers)
+    indptr = phases.count(A.indptr, A.indices, B.indptr, B.indices, shape[1], pieces, room)
     return SymbolicProduct(shape, indptr, work.products, pieces, A, B, room)

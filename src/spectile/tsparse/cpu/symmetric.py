@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core.jit import njit
+from spectile.core.threads import num_threads
 from spectile.tsparse.cpu import one_pass, threads
 from spectile.tsparse.cpu.kernels import JIT, ONE, ZERO
 from spectile.tsparse.cpu.threads import Arrays
@@ -41,19 +42,17 @@ def _equal(x: np.ndarray, y: np.ndarray) -> bool:
     return x is y or np.array_equal(x, y)
 
 
-def multiply(A: Arrays, B: Arrays, workers: int, adjoint: bool) -> Arrays | None:
+def multiply(A: Arrays, B: Arrays, adjoint: bool) -> Arrays | None:
     """Return row pointer, sorted columns and values of A B, or None where this takes too much or is not worth it.
 
     Parameters
     ----------
     A, B : tuple of array
         Row pointer, columns and values of a matrix and of its transpose, sorted and without duplicates.
-    workers : int
-        Threads.
     adjoint : bool
         Whether B is conjugated.
     """
-    rows, entries = len(A[0]) - 1, len(A[1])
+    rows, entries, workers = len(A[0]) - 1, len(A[1]), num_threads()
     place = np.empty(entries, index_type(entries))
     _find_places(*threads.unsigned(*A[:2], B[0], place))
     ends = np.repeat(B[0][1:], np.diff(B[0]))
@@ -75,7 +74,7 @@ def multiply(A: Arrays, B: Arrays, workers: int, adjoint: bool) -> Arrays | None
         threads.over_rows(parts, workers, lambda start, stop: _mirror(start, stop, adjoint, *half, *to))
         return indptr, *whole
 
-    return one_pass.multiply(left, right, rows, work, chunks(work, workers), workers, made_of=mirrored)
+    return one_pass.multiply(left, right, rows, work, chunks(work, workers), made_of=mirrored)
 
 
 @njit(**JIT)

@@ -20,20 +20,6 @@ Pointer = Any
 Arrays = tuple[Pointer, np.ndarray, np.ndarray]
 
 
-def workspace_bytes(columns: int, itemsize: int) -> int:
-    """Return the bytes of one thread's work space: bitmap, list of words, sums."""
-    words = columns // 64 + 1
-    return words * 16 + columns * (itemsize + 8)
-
-
-def workers(columns: int, itemsize: int, room: float | None) -> int:
-    """Return the number of threads: Numba's setting, fewer where their work space would not fit in `room` bytes."""
-    threads = num_threads()
-    if room is None:
-        return threads
-    return max(1, int(min(threads, room // workspace_bytes(columns, itemsize))))
-
-
 def unsigned(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return index arrays as views of their unsigned type; values pass as they are."""
     return tuple(a.view(f"u{a.itemsize}") if a.dtype.kind == "i" else a for a in arrays)

@@ -33,13 +33,19 @@ class Work:
         return int(self.before[np.searchsorted(self.edges, row)])
 
 
+def work_bytes(rows: int) -> int:
+    """Return the bytes that the count of multiplications takes, and the cutting of chunks."""
+    return 24 * (min(rows, BLOCKS) + 1)
+
+
 def survey(indptr_a: np.ndarray, indices_a: np.ndarray, rows_b: threads.Pointer) -> Work:
     """Return the multiplications of ``A @ B``."""
     rows = len(indptr_a) - 1
     blocks = min(rows, BLOCKS)
     edges = np.arange(blocks + 1)
     if blocks < rows:
-        edges = edges * rows // blocks
+        edges *= rows
+        edges //= blocks
     before = np.zeros(blocks + 1, np.int64)
     arrays = threads.unsigned(edges, indptr_a, indices_a, *threads.bounds(rows_b), before[1:])
     count = num_threads() if len(indices_a) >= threads.WORTH_A_PIECE else 1
@@ -60,6 +66,7 @@ def chunks(work: Work, count: int, worth: int = WORTH_A_CHUNK) -> threads.Chunks
         worth = WORTH_ALONE
     if rows < 2 or work.products + ROW_COST * rows < worth:
         return [(ZERO, np.uint64(rows))]
-    costs = work.before + ROW_COST * work.edges
+    costs = ROW_COST * work.edges
+    costs += work.before
     pieces = count * int(1 + costs[-1] // (count * worth))
     return threads.between(work.edges[np.searchsorted(costs, np.linspace(0, costs[-1], pieces + 1)[1:-1])], rows)

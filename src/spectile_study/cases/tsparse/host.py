@@ -104,7 +104,7 @@ def _phases(A: Any) -> dict[str, Value]:
     work = survey(indptr, A.indices, indptr)
     marks.append(time.perf_counter())
     factor = (indptr, A.indices, A.data)
-    if multiply(factor, factor, A.shape[1], work, chunks(work, threads), threads) is None:
+    if multiply(factor, factor, A.shape[1], work, chunks(work, threads)) is None:
         return {}
     marks.append(time.perf_counter())
     return {"phases": ["check", "count of products", "product"], "phases_s": np.diff(marks).tolist()}
