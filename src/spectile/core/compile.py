@@ -25,7 +25,7 @@ import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -185,7 +185,7 @@ def prepare(*units: Unit) -> None:
     chosen = [(unit, image) for unit in units if (image := choose_image(unit.archs, device, actual, known))]
     with _LOCK:
         named = {image_name(unit, *image): (unit, *image) for unit, image in chosen}
-        places = [_shipped(), *cache_folders()]
+        places = [*shipping_folders(), *cache_folders()]
         new = {
             name: one
             for name, one in named.items()
@@ -257,9 +257,15 @@ def image_name(unit: Unit, arch: str, form: Form) -> str:
     return f"{unit.package}_{hashlib.sha256(text.encode()).hexdigest()[:32]}.{form}"
 
 
-def _shipped() -> Path:
-    """Return the folder of machine code that this package may bring, as it comes from the compiler."""
-    return Path(str(resources.files("spectile"))) / "cubins"
+@functools.cache
+def shipping_folders() -> tuple[Path, ...]:
+    """Return where installed packages may bring machine code: this one, and those with an entry point for it.
+
+    An entry point of the group ``spectile.cubins`` names a package whose folder holds what ``spectile compile`` wrote.
+    """
+    own = Path(str(resources.files("spectile"))) / "cubins"
+    named = metadata.entry_points(group="spectile.cubins")
+    return own, *(Path(str(each.dist.locate_file(each.value))) for each in named if each.dist is not None)
 
 
 def cache_folders() -> tuple[Path, ...]:
@@ -281,9 +287,9 @@ def _image(unit: Unit, arch: str, form: Form) -> bytes:
     name = image_name(unit, arch, form)
     if name in _IN_MEMORY:
         return _IN_MEMORY[name]
-    shipped = _shipped() / name
-    if shipped.exists():
-        return shipped.read_bytes()
+    for folder in shipping_folders():
+        if (shipped := _unsealed(folder / name)) is not None:
+            return shipped
     begun = _UNDER_WAY.get(name)
     if begun is not None:
         try:
@@ -318,6 +324,14 @@ def _read(path: Path) -> bytes | None:
     """Return a unit from the cache, or None where it is not there, damaged, or another user's."""
     try:
         _require_own(path.parent)
+    except OSError:
+        return None
+    return _unsealed(path)
+
+
+def _unsealed(path: Path) -> bytes | None:
+    """Return a unit from its file, or None where that is not there or damaged."""
+    try:
         held = path.read_bytes()
     except OSError:
         return None
@@ -359,9 +373,9 @@ def _compile(unit: Unit, arch: str, form: Form) -> bytes:
 
 def write_image(unit: Unit, arch: str, form: Form, path: Path) -> None:
     """Compile a unit into a file, as a package ships it."""
-    compiled = _compile(unit, arch, form)
+    image = _compile(unit, arch, form)
     with atomic_write(path) as partial:
-        partial.write_bytes(compiled)
+        partial.write_bytes(_seal(path.name, image) + image)
 
 
 @functools.cache

@@ -453,14 +453,32 @@ def test_what_needs_one_unit_waits_for_that_one_alone(cache: Path, monkeypatch: 
     assert _image(slow, "sm_90a", "cubin") == b"code"
 
 
-def test_shipped_machine_code_is_taken_where_its_text_is_the_same(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("beside", [False, True])
+def test_shipped_machine_code_is_taken_where_its_text_is_the_same_and_it_is_whole(
+    beside: bool, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unit, other = (Unit("spectile.core", (), archs=("sm_80",), defines={"N": number}) for number in "12")
-    shipped = tmp_path / "cubins" / compile_module.image_name(unit, "sm_80", "cubin")
-    shipped.parent.mkdir()
-    shipped.write_bytes(b"shipped")
-    monkeypatch.setattr(compile_module.resources, "files", lambda package: tmp_path)
+    kinds = {}
+    for kind in ("shipped", "damaged", "other"):
+        kinds[kind] = Unit("spectile.core", (), archs=("sm_80",), defines={"N": f"{kind}_{beside}"})
+    folder = tmp_path / ("machine_code" if beside else "cubins")
+    folder.mkdir()
+    monkeypatch.setattr(Unit, "cubin", lambda self, arch: b"shipped")
+    for kind in ("shipped", "damaged"):
+        path = folder / compile_module.image_name(kinds[kind], "sm_80", "cubin")
+        compile_module.write_image(kinds[kind], "sm_80", "cubin", path)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    if beside:  # a distribution that tells of its folder
+        info = tmp_path / "machine_code-1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: machine-code\nVersion: 1\n")
+        (info / "entry_points.txt").write_text("[spectile.cubins]\nany = machine_code\n")
+        monkeypatch.syspath_prepend(tmp_path)
+    else:
+        monkeypatch.setattr(compile_module.resources, "files", lambda package: tmp_path)
+    compile_module.shipping_folders.cache_clear()
     monkeypatch.setattr(Unit, "cubin", lambda self, arch: b"compiled")
-    assert _image(unit, "sm_80", "cubin") == b"shipped"
-    assert _image(other, "sm_80", "cubin") == b"compiled"
+    try:
+        found = {kind: _image(unit, "sm_80", "cubin") for kind, unit in kinds.items()}
+    finally:
+        compile_module.shipping_folders.cache_clear()
+    assert found == {"shipped": b"shipped", "damaged": b"compiled", "other": b"compiled"}

@@ -86,6 +86,9 @@ def test_version_is_the_same_everywhere():
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     study = tomllib.loads((root / "src/spectile_study/pyproject.toml").read_text())["project"]
     citation = yaml.safe_load((root / "CITATION.cff").read_text())
+    cubins = tomllib.loads((root / "src/spectile_cubins/pyproject.toml").read_text())["project"]
+    assert cubins["version"] == project["version"] and cubins["dependencies"] == study["dependencies"][:1]
+    assert project["optional-dependencies"]["hopper"] == [f"spectile-cubins=={spectile.__version__}"]
     assert project["version"] == study["version"] == citation["version"] == spectile.__version__
     assert f"spectile=={spectile.__version__}" in study["dependencies"]
     assert study["requires-python"] == project["requires-python"] and study["license"] == project["license"]

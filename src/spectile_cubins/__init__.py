@@ -1,0 +1,1 @@
+"""CUDA kernels of spectile, compiled for Hopper."""
