@@ -59,6 +59,8 @@ def number(name: str, value: Any) -> float:
     ValueError
         If none of float64 is so large.
     """
+    if type(value) is float:  # as most are: a call of small matrices takes no longer than a few such looks
+        return value
     try:
         if not is_real(value):
             raise TypeError

@@ -94,6 +94,8 @@ class Operands:
 
     def precision(self, wanted: str | None, backend: str) -> str:
         """Return the key of the precision of all parts, or raise where they have none."""
+        if not self.distributed:
+            return check_precision(self.a, self.b, wanted, backend)
         keys = {check_precision(a, b, wanted, backend) for a, b, _, _ in self._parts()}
         if len(keys) > 1:
             raise TypeError(f"the distributed operands have several dtypes ({', '.join(sorted(keys))}): convert them")
@@ -150,11 +152,18 @@ class Operands:
 
 def operands(a: Any, b: Any, c: Any, out: Any) -> Operands:
     """Return the operands of a product on one device, or on the host."""
+    if _is_plain(a) and _is_plain(b) and c is out is None:
+        return Operands(a, b, None, None, False, a, None)
     on_gpu, like = on_device(a) or on_device(b), a
     (a, b), c = widened(a, b), None if c is None else widened(c)[0]
     a, b = _array("a", a, on_gpu), _array("b", b, on_gpu)
     c = None if c is None else _array("c", c, on_gpu)
     return Operands(a, b, c, _target(out), on_gpu, like, out)
+
+
+def _is_plain(array: Any) -> bool:
+    """Return whether this is what every other host array is made to be: NumPy's own, of NumPy's types, as they lie."""
+    return type(array) is np.ndarray and array.dtype.isbuiltin == 1 and array.dtype.isnative and array.flags.aligned
 
 
 def _array(name: str, array: Any, on_gpu: bool) -> Any:
@@ -206,20 +215,22 @@ def result_shape(shape_a: tuple[int, ...], shape_b: tuple[int, ...]) -> tuple[in
 
 def check_choice(tau: float | None, valid_ratio: float | None, rtol: float | None) -> tuple[str, float]:
     """Return the name and value of the one of the three that is given; raise unless it is in its range."""
-    given = {k: v for k, v in (("tau", tau), ("valid_ratio", valid_ratio), ("rtol", rtol)) if v is not None}
+    given = [(name, x) for name, x in (("tau", tau), ("valid_ratio", valid_ratio), ("rtol", rtol)) if x is not None]
     if len(given) != 1:
-        what = "none" if not given else " and ".join(given)
+        what = " and ".join(name for name, _ in given) or "none"
         raise ValueError(
             f"give exactly one of tau, valid_ratio and rtol; {what} {'was' if not given else 'were'} given"
         )
-    ((name, value),) = given.items()
-    wanted, shown = number(name, value), reprlib.repr(value)
-    if name == "tau" and not wanted >= 0:
-        raise ValueError(f"tau = {shown} is not a threshold: it is compared with products of norms, give a number >= 0")
-    if name == "valid_ratio" and not 0 < wanted <= 1:
-        raise ValueError(f"valid_ratio = {shown} lies outside (0, 1]: give the share of tile products to keep")
-    if name == "rtol" and not 0 < wanted < math.inf:
-        raise ValueError(f"rtol = {shown} is not a tolerance: give a finite number > 0")
+    name, value = given[0]
+    wanted = number(name, value)
+    if name == "tau":
+        good, why = wanted >= 0, "is not a threshold: it is compared with products of norms, give a number >= 0"
+    elif name == "valid_ratio":
+        good, why = 0 < wanted <= 1, "lies outside (0, 1]: give the share of tile products to keep"
+    else:
+        good, why = 0 < wanted < math.inf, "is not a tolerance: give a finite number > 0"
+    if not good:
+        raise ValueError(f"{name} = {reprlib.repr(value)} {why}")
     return name, wanted
 
 

@@ -13,16 +13,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from spectile.core.placement import CORE_RATES
 from spectile.nearsparse.bounds import Rounding, rounding_terms
 from spectile.nearsparse.types import Request
 
 # A multiply-add of a valid tile product, over one of a dense product.
-TILED = 1.45
+TILED = 1.6
 # Multiply-adds in whose time an entry of A or B is squared for the norms, packed, or read by a dense product, and an
 # entry of C is written from a tile or by a dense product.
-SQUARED, PACKED, READ, STORED, WRITTEN = 5.0, 25.0, 4.0, 12.0, 4.0
-# Those of a search for a threshold in small norm maps, and of the calls of one product.
-SEARCHED, CALLED = 8e6, 3e6
+SQUARED, PACKED, READ, STORED, WRITTEN = 5.0, 30.0, 4.0, 12.0, 4.0
+# Seconds of a search for a threshold, and of a tile product in it, and of the calls of one product.
+SEARCHED, SEARCHED_TILE, CALLED = 100e-6, 10e-9, 100e-6
 # What finding out is weighed against: skipping where so small a share is multiplied.
 LEAST_SHARE = 0.05
 # Squares that are summed in the precision of the entries.
@@ -31,7 +32,7 @@ _SUMMED = 1 << 15
 _NORMAL = 2.0**-1022
 
 
-def is_faster(shape: tuple[int, int, int], request: Request, share: float) -> bool:
+def is_faster(shape: tuple[int, int, int], request: Request, share: float, is_known: bool = False) -> bool:
     """Return whether the dense product is expected to be faster where a share of the tile products is valid.
 
     Parameters
@@ -42,9 +43,11 @@ def is_faster(shape: tuple[int, int, int], request: Request, share: float) -> bo
         What is wanted; a threshold that is searched counts.
     share : float
         Of the tile products.
+    is_known : bool, default False
+        Whether norms and threshold have been found, so that they cost nothing more.
     """
-    dense, skipping, _ = _costs(shape, request, share)
-    return dense <= skipping
+    dense, skipping, found = _costs(shape, request, share)
+    return dense <= skipping + (0.0 if is_known else found)
 
 
 def is_taken_at_once(shape: tuple[int, int, int], request: Request) -> bool:
@@ -56,17 +59,23 @@ def is_taken_at_once(shape: tuple[int, int, int], request: Request) -> bool:
     if request.valid_ratio is not None:
         return is_faster(shape, request, request.valid_ratio)
     dense, skipping, found = _costs(shape, request, LEAST_SHARE)
-    return dense / skipping <= (found + dense) / dense
+    return dense / (skipping + found) <= (found + dense) / dense
 
 
 def _costs(shape: tuple[int, int, int], request: Request, share: float) -> tuple[float, float, float]:
-    """Return the costs of the dense product and of skipping, and what of this finds out how much is valid."""
+    """Return the costs of the dense product, of skipping, and of finding out before how much is valid."""
     m, k, n = shape
-    parts = request.arithmetic.parts
+    row = request.arithmetic
+    parts, rate = row.parts, CORE_RATES["float64" if row.sums == "float64" else "float32"] / 2
     products, given, made = parts**2 * m * k * n, parts * (m * k + k * n), parts * m * n
-    dense = products + READ * given + WRITTEN * made
-    found = SQUARED * given + (SEARCHED if request.tau is None else 0.0)
-    return dense, found + TILED * share * products + PACKED * math.sqrt(share) * given + STORED * made + CALLED, found
+    tiles = [size / request.block for size in shape]
+    # A tile is packed where one of its products is valid.
+    packed = parts * k * sum(size * (1 - (1 - share) ** count) for size, count in ((m, tiles[2]), (n, tiles[0])))
+    found = SQUARED * given
+    if request.tau is None:
+        found += rate * (SEARCHED + SEARCHED_TILE * math.prod(tiles))
+    skipping = TILED * share * products + PACKED * packed + STORED * made + rate * CALLED
+    return products + READ * given + WRITTEN * made, skipping, found
 
 
 class Prospect(NamedTuple):
@@ -97,16 +106,19 @@ def tells(a: Any, b: Any, out: Any, request: Request, terms: Rounding | None) ->
     That is one at all entries of C or at those of A and B, which are fewer; where it does not tell, norm maps do.
 
     NaN and infinity in A or B leave some in C; and no entry of C is above ``||A||_F ||B||_F``, so that one that is far
-    above what underflows is enough to see that rounding stays within `rtol`.
+    above what underflows is enough to see that rounding stays within `rtol`.  Warnings of NumPy are the caller's.
     """
     few = 2 * out.size <= a.size + b.size or not (a.flags.c_contiguous and b.flags.c_contiguous)
     if few and request.alpha == 1 and (terms is None or terms.lift_a == 0):
-        real = [out.real, out.imag] if out.dtype.kind == "c" else [out]
-        with np.errstate(invalid="ignore"):  # NaN is the largest and the least where there is one
+        least = _least_norm(out) / math.sqrt(out.size)  # the largest is not below their root mean square
+        if not 0 < least < math.inf:
+            real = [out.real, out.imag] if out.dtype.kind == "c" else [out]
+            # NaN is the largest and the least where there is one.
             ends = [float(end) for part in real for end in (part.max(), part.min())]
-        if not all(map(math.isfinite, ends)):
-            return terms is None and not request.check_finite
-        return terms is None or terms.underflow <= 0.9 * (request.value - terms.relative) * max(map(abs, ends))
+            if not all(map(math.isfinite, ends)):
+                return terms is None and not request.check_finite
+            least = max(map(abs, ends))
+        return terms is None or terms.underflow <= 0.9 * (request.value - terms.relative) * least
     if terms is None and not request.check_finite:
         return True
     norm_a, norm_b = _least_norm(a), _least_norm(b)
@@ -133,7 +145,6 @@ def _least_norm(x: Any) -> float:
 
 def multiply(a: Any, b: Any, alpha: float, out: Any) -> None:
     """Compute alpha A B into `out`, which is apart from both."""
-    with np.errstate(all="ignore"):  # what overflows has an infinite bound
-        np.matmul(a, b, out=out)
-        if alpha != 1:
-            np.multiply(out, out.dtype.type(alpha), out=out)
+    np.matmul(a, b, out=out)
+    if alpha != 1:
+        np.multiply(out, out.dtype.type(alpha), out=out)

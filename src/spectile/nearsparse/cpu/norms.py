@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from dataclasses import dataclass
@@ -122,6 +123,16 @@ class Maps:
     b: Any
     exponent: int = 0
 
+    @functools.cached_property
+    def largest(self) -> tuple[float, float]:
+        """The largest norm of each, NaN where there is one."""
+        return float(self.a.max(initial=0.0)), float(self.b.max(initial=0.0))
+
+    @functools.cached_property
+    def whole(self) -> tuple[float, float]:
+        """The Frobenius norms of both matrices over 2**p and 2**q, rounded up where they have few digits."""
+        return whole_norm(self.a, self.largest[0]), whole_norm(self.b, self.largest[1])
+
     @classmethod
     def of(cls, a: Any, b: Any, block: int) -> Maps:
         """Return the maps of two matrices."""
@@ -174,6 +185,19 @@ def shifted(value: float, exponent: int) -> float:
     return result
 
 
+def whole_norm(norms: Any, largest: float | None = None) -> float:
+    """Return the Frobenius norm of the matrix of a norm map, rounded up where it has few digits, near 0.
+
+    The map's largest norm may be given.
+    """
+    largest = float(norms.max(initial=0.0)) if largest is None else largest
+    if not 0 < largest < math.inf:
+        return largest
+    scaled = norms.reshape(-1) / largest
+    norm = largest * math.sqrt(float(scaled.dot(scaled)))
+    return norm if norm >= sys.float_info.min else math.nextafter(norm, math.inf)
+
+
 def as_summed(x: Any) -> Any:
     """Return `x` in the dtype of the sums: float16 is multiplied in float32, where its products are exact."""
     return x.astype(np.float32, order="C") if x.dtype == np.float16 else x
@@ -189,10 +213,10 @@ def real_view(x: Any) -> Any:
     return x.view(x.real.dtype) if x.dtype.kind == "c" else x
 
 
-def check_norms(norms_a: Any, norms_b: Any) -> None:
+def check_norms(maps: Maps) -> None:
     """Raise where a norm map shows NaN or infinity."""
-    for name, norms in (("a", norms_a), ("b", norms_b)):
-        if not np.isfinite(norms).all():
+    for name, norms, largest in zip("ab", (maps.a, maps.b), maps.largest, strict=True):
+        if not math.isfinite(largest):
             i, k = np.argwhere(~np.isfinite(norms))[0]
             raise ValueError(
                 f"tile ({i}, {k}) of {name} holds NaN or infinity: correct {name}, or give tau with check_finite=False "

@@ -16,8 +16,8 @@ from spectile.core.progress import PARTS, Progress
 from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cpu import dense
 from spectile.nearsparse.cpu.multiply import Division, multiply
-from spectile.nearsparse.cpu.norms import Maps, as_summed, check_norms, norm_map, row_major
-from spectile.nearsparse.cpu.search import allowed, count_valid, error_bound, share_of, threshold, whole_norm
+from spectile.nearsparse.cpu.norms import Maps, as_summed, check_norms, norm_map, row_major, whole_norm
+from spectile.nearsparse.cpu.search import allowed, count_valid, error_bound, share_of, threshold
 from spectile.nearsparse.operands import copy_if_overlapping, each_product, must_be_copied
 from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import Request, Threshold
@@ -29,12 +29,17 @@ UNASKED = 64 << 20
 @Progress("spamm", unit=PARTS)
 def spamm_cpu(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResult:
     """Multiply on the CPU; see :func:`spectile.nearsparse.spamm`.  Exactly the valid products, `strict` or not."""
+    with np.errstate(all="ignore"):  # what overflows has an infinite bound
+        return _product(a, b, c, out, request)
+
+
+def _product(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResult:
     # Of a batch, or a sum with C, every product is SpAMM's.
     chooses = request.method == "auto" and a.ndim == b.ndim == 2 and c is None and 0 not in (*a.shape, *b.shape)
     if chooses and out is None and (at_once := _dense_at_once(a, b, request)) is not None:
         return at_once
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    sums = as_summed(a[..., :0, :0]).dtype
+    sums = np.dtype(np.float32) if a.dtype == np.float16 else a.dtype
     # A and B are packed while C is written.
     direct = out is not None and out.dtype == sums and not any(overlap(out, x) for x in (a, b))
     shape = (*batch, a.shape[-2], b.shape[-1])
@@ -99,7 +104,7 @@ def threshold_cpu(a: Any, b: Any, request: Request) -> Threshold:
     if needed > UNASKED:
         require_host_free(needed, f"the threshold of a product of shape {(shape[0], shape[2])}")
     maps = Maps.of(a, b, request.block)
-    check_norms(maps.a, maps.b)
+    check_norms(maps)
     tau, compared = threshold(maps, request, shape)
     left = share_of(maps.a, maps.b, count_valid(maps.a, maps.b, compared))
     return Threshold(tau, left, error_bound(maps, compared, request, shape, 0.0))
@@ -164,20 +169,22 @@ def _one(
     With `chooses` the dense product does where it is faster: before the threshold is searched, or when it is known.
     """
     shape = (*a.shape, b.shape[1])
-    request = dataclasses.replace(request, block=_block(request, shape))
+    if (block := _block(request, shape)) != request.block:
+        request = dataclasses.replace(request, block=block)
     at_once = chooses and dense.prospect(shape, request).at_once
-    x, y = (row_major(as_summed(one)) for one in (a, b))
+    x, y = row_major(as_summed(a)), row_major(as_summed(b))
     maps = Maps.of(x, y, request.block)
     if request.norms_first:
-        check_norms(maps.a, maps.b)
+        check_norms(maps)
     if at_once:
         if request.rtol is not None:
             allowed(maps, request, shape)
         return _dense(x, y, out, maps, request, shape)
     tau, compared = threshold(maps, request, shape)
-    known = dataclasses.replace(request, tau=tau)
-    if chooses and dense.is_faster(shape, known, share_of(maps.a, maps.b, count_valid(maps.a, maps.b, compared))):
-        return _dense(x, y, out, maps, request, shape)
+    if chooses:
+        share = share_of(maps.a, maps.b, count_valid(maps.a, maps.b, compared))
+        if dense.is_faster(shape, request, share, is_known=True):
+            return _dense(x, y, out, maps, request, shape)
     # C may be overwritten before its norm is asked for.
     norm_c = 0.0 if c is None else whole_norm(norm_map(c, request.block))
     executed = multiply(x, y, maps.a, maps.b, compared, request.block, request.alpha, request.beta, c, out)
@@ -194,8 +201,7 @@ def _dense(
 
 
 def _rounded(result: Any, dtype: str) -> Any:
-    with np.errstate(over="ignore"):
-        rounded = result.astype(dtype)
+    rounded = result.astype(dtype)
     if np.isinf(rounded).any() and not np.isinf(result).any():
         raise ValueError("C overflows float16 (above 65504): take precision='fp16', whose C is float32, or scale a")
     return rounded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from spectile.nearsparse.types import Request
 
 # Tile products below which starting threads costs more than it gains.
 SERIAL = 64
+# What these norms may be too small by.
+SLACK = NORM_SLACK["float64"]
 
 
 @njit(nogil=True)
@@ -58,35 +61,34 @@ def _counter(norms_a: Any, norms_b: Any) -> Callable[[float], int]:
     return lambda tau: int(_count(sorted_a, sorted_b, tau))
 
 
-def whole_norm(norms: Any) -> float:
-    """Return the Frobenius norm of the matrix of a norm map, rounded up where it has few digits, near 0."""
-    largest = float(norms.max(initial=0.0))
-    if not 0 < largest < math.inf:
-        return largest
-    norm = largest * float(np.linalg.norm(norms / largest))
-    return norm if norm >= sys.float_info.min else math.nextafter(norm, math.inf)
+@njit(nogil=True)
+def _bound(norms_a: Any, norms_bt: Any, unit: float, tau: float) -> float:
+    return math.sqrt(_skipped(norms_a, norms_bt, tau, unit, 0, norms_a.shape[0])) / unit * SLACK
 
 
-def skipped_bound(norms_a: Any, norms_b: Any, tau: float) -> float:
+def skipped_bound(maps: Maps, tau: float) -> float:
     """Return sqrt(sum_ij (sum of the skipped ||A_ik|| ||B_kj||)^2), a bound of the Frobenius norm of what tau skips."""
-    return _bounder(norms_a, norms_b)(tau)
+    return _bounder(maps)(tau)
 
 
-def _bounder(norms_a: Any, norms_b: Any) -> Callable[[float], float]:
+def _bounder(maps: Maps) -> Callable[[float], float]:
     """Return `skipped_bound` of these norm maps."""
-    norms_bt = np.ascontiguousarray(norms_b.T)
-    rows, parallel = norms_a.shape[0], norms_a.size * norms_b.shape[1] > SERIAL**3
-    unit = square_unit(float(norms_a.max(initial=0.0)) * float(norms_b.max(initial=0.0)))
-    threads = blas_threads() if parallel else 1
+    a, bt, unit = maps.a, np.ascontiguousarray(maps.b.T), square_unit(math.prod(maps.largest))
+    threads = blas_threads() if a.size * len(bt) > SERIAL**3 else 1
+    if threads == 1:
+        return functools.partial(_bound, a, bt, unit)
 
-    def bound(tau: float) -> float:
-        if parallel:  # a task is a row
-            square = sum(results(range(rows), threads, lambda i: _skipped(norms_a, norms_bt, tau, unit, i, i + 1)))
-        else:
-            square = _skipped(norms_a, norms_bt, tau, unit, 0, rows)
-        return math.sqrt(square) / unit * NORM_SLACK["float64"]
+    def bound(tau: float) -> float:  # a task is a row
+        square = sum(results(range(len(a)), threads, lambda i: _skipped(a, bt, tau, unit, i, i + 1)))
+        return math.sqrt(square) / unit * SLACK
 
     return bound
+
+
+def tau_for_error(maps: Maps, limit: float) -> float:
+    """Return the largest tau, to a relative 1e-6 and never above it, whose :func:`skipped_bound` is at most `limit`."""
+    largest = float((maps.a.max(axis=0) * maps.b.max(axis=1)).max())
+    return largest_tau(_bounder(maps), largest, limit)
 
 
 def share_of(norms_a: Any, norms_b: Any, count: int) -> float:
@@ -151,12 +153,6 @@ def tune(maps: Maps, valid_ratio: float, iterations: int, tolerance: float) -> t
     return tau, share_of(maps.a, maps.b, count_valid(maps.a, maps.b, maps.inside(tau)))
 
 
-def tau_for_error(norms_a: Any, norms_b: Any, limit: float) -> float:
-    """Return the largest tau, to a relative 1e-6 and never above it, whose :func:`skipped_bound` is at most `limit`."""
-    largest = float((norms_a.max(axis=0) * norms_b.max(axis=1)).max())
-    return largest_tau(_bounder(norms_a, norms_b), largest, limit)
-
-
 def threshold(maps: Maps, request: Request, shape: tuple[int, int, int]) -> tuple[float, float]:
     """Return tau of a request, searched in the norm maps where it is not given, and in the unit of their products."""
     if request.tau is not None:
@@ -168,7 +164,7 @@ def threshold(maps: Maps, request: Request, shape: tuple[int, int, int]) -> tupl
         limit = allowed(maps, request, shape)
         if limit == math.inf:
             return math.inf, math.inf
-        tau = _least(maps, tau_for_error(maps.a, maps.b, limit))
+        tau = _least(maps, tau_for_error(maps, limit))
     return tau, maps.inside(tau)
 
 
@@ -181,7 +177,7 @@ def allowed(maps: Maps, request: Request, shape: tuple[int, int, int]) -> float:
         If rounding alone is bounded by more than the error that is wanted.
     """
     assert request.rtol is not None
-    scale = whole_norm(maps.a) * whole_norm(maps.b)
+    scale = math.prod(maps.whole)
     if scale == 0:
         return math.inf
     return skipping_limit(request.rtol, scale, maps.inside(_rounding(maps, request, shape)))
@@ -198,11 +194,11 @@ def _least(maps: Maps, tau: float) -> float:
 def _rounding(maps: Maps, request: Request, shape: tuple[int, int, int], **scales: float) -> float:
     """Return the bound of rounding; of norms beyond the range it takes their product alone."""
     half = maps.exponent // 2
-    norm_a, norm_b = shifted(whole_norm(maps.a), half), shifted(whole_norm(maps.b), maps.exponent - half)
+    norm_a, norm_b = shifted(maps.whole[0], half), shifted(maps.whole[1], maps.exponent - half)
     return rounding_bound(shape, norm_a, norm_b, request.precision, **scales)
 
 
 def error_bound(maps: Maps, tau: float, request: Request, shape: tuple[int, int, int], norm_c: float) -> float:
     """Return the bound of the error of a product, by what tau, in the unit of the maps, skips and by rounding."""
-    skipped = maps.outside(abs(request.alpha) * skipped_bound(maps.a, maps.b, tau))
+    skipped = maps.outside(abs(request.alpha) * skipped_bound(maps, tau))
     return skipped + _rounding(maps, request, shape, alpha=request.alpha, beta=request.beta, norm_c=norm_c)

@@ -57,7 +57,7 @@ def host_threshold(a: np.ndarray, b: np.ndarray, request: Request) -> float:
         # Every other row of B's real form has the entries as they were.
         a, b = (x.view(request.arithmetic.dtype) for x in (a, b[::2]))
     maps = cpu_norms.Maps.of(a, b, request.block)
-    cpu_norms.check_norms(maps.a, maps.b)
+    cpu_norms.check_norms(maps)
     return cpu_search.threshold(maps, request, (*a.shape, b.shape[1]))[0]
 
 
