@@ -35,6 +35,7 @@ def rounding_bound(
     alpha: float = 1.0,
     beta: float = 0.0,
     norm_c: float = 0.0,
+    of_tiles: tuple[float, float] | None = None,
 ) -> float:
     """Bound the rounding error of alpha A B + beta C in the Frobenius norm.
 
@@ -55,6 +56,9 @@ def rounding_bound(
         A key of ``types.ALL``.
     alpha, beta : float
         Factors.
+    of_tiles : tuple of float, optional
+        What the sums of A B may be off by, and a bound of the Frobenius norm of ``|A| |B|``, by the products of tiles
+        that are multiplied, in place of those by the whole norms.
 
     Returns
     -------
@@ -77,11 +81,15 @@ def rounding_bound(
         return math.inf
     if max(norm_a, norm_b) > row.largest_operand:
         return math.inf
-    if norm_a > 0 and norm_b > 0:
-        lift_a, lift_b = _lifts(shape, row)
-        product = abs(alpha) * ((norm_a + lift_a) * (norm_b + lift_b))
-    bound = relative * product + 2 * row.sum_roundoff * abs(beta) * norm_c
-    result = (1 + relative) * product + abs(beta) * norm_c
+    if of_tiles is not None:
+        summed, product = abs(alpha) * of_tiles[0], abs(alpha) * of_tiles[1]
+    else:
+        if norm_a > 0 and norm_b > 0:
+            lift_a, lift_b = _lifts(shape, row)
+            product = abs(alpha) * ((norm_a + lift_a) * (norm_b + lift_b))
+        summed = relative * product
+    bound = summed + 2 * row.sum_roundoff * abs(beta) * norm_c
+    result = summed + product + abs(beta) * norm_c
     # Zeros lose nothing.
     products = k * abs(alpha) if norm_a > 0 and norm_b > 0 else 0.0
     own = row.result_underflow + 2 * row.product_underflow if norm_c > 0 or products > 0 else 0.0

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from spectile.nearsparse import bounds
+from spectile.nearsparse import bounds, spamm
 
 SHAPE = (64, 100, 36)
 UNIT = {"fp16": 2.0**-24, "fp16c16": 2.0**-24, "fp32": 2.0**-24, "tf32x3": 2.0**-24, "fp64": 2.0**-53}
@@ -108,3 +108,22 @@ def test_squares_in_a_unit_stay_within_float64(size):
 def test_a_product_of_zeros_is_exact_and_one_of_infinite_norms_is_not_bounded(precision):
     assert bounds.rounding_bound(SHAPE, 0.0, 5.0, precision) == bounds.rounding_bound(SHAPE, 3.0, 0.0, precision) == 0
     assert bounds.rounding_bound(SHAPE, math.inf, 0.0, precision) == math.inf
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8"])
+@pytest.mark.parametrize(("tau", "method"), [(1e-6, "spamm"), (0.0, "auto")])
+def test_rounding_is_bounded_by_the_products_that_are_multiplied(dtype: str, tau: float, method: str) -> None:
+    rng = np.random.default_rng(11)
+    size, count = 32, 12
+    blocks = np.kron(np.eye(count), np.ones((size, size)))
+    x = ((1 + 1j if dtype.startswith("c") else 1) * rng.uniform(0.5, 1.5, blocks.shape) * blocks).astype(dtype)
+    result = spamm(x, x, tau=tau, method=method, backend="cpu")
+    wide = x.astype(np.clongdouble if dtype.startswith("c") else np.longdouble)
+    error = float(np.linalg.norm((result.c - wide @ wide).astype("c16")))
+    norm = float(np.linalg.norm(x.astype("c16")))
+    name = {"f2": "fp16", "f4": "fp32", "f8": "fp64", "c8": "complex64"}[dtype]
+    by_whole_norms = bounds.rounding_bound((len(x),) * 3, norm, norm, name)
+    assert (result.method, result.executed_ratio) == (("spamm", 1 / count**2) if tau else ("dense", 1.0))
+    # The norms of the tiles alone bring the root of their number, and short sums as much as they are shorter.
+    fewer = count**0.5 * (count / 1.1 if tau else 1.0)
+    assert 0 < error <= result.error_bound <= 1.01 * by_whole_norms / fewer

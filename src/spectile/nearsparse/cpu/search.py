@@ -50,6 +50,35 @@ def _skipped(norms_a: Any, norms_bt: Any, tau: float, unit: float, first: int, l
     return total
 
 
+@njit(nogil=True, fastmath={"reassoc", "contract"})
+def _divided(
+    norms_a: Any, norms_bt: Any, tau: float, unit: float, first: int, last: int, block: int, depth: int, roundoff: float
+) -> tuple[float, float, float]:
+    """Sum over the tiles of C the squares of unit * s, skipped, and of unit * s and unit * gamma * s, multiplied.
+
+    s is a sum of ||A_ik|| ||B_kj||, and gamma what the sum of so many products may be off by.
+    """
+    skipped = executed = errors = 0.0
+    for i in range(first, last):
+        for j in range(norms_bt.shape[0]):
+            left, tile, count = 0.0, 0.0, 0
+            for k in range(norms_a.shape[1]):
+                product = norms_a[i, k] * norms_bt[j, k]
+                if product < tau:
+                    left += product
+                else:
+                    tile += product
+                    count += 1
+            # Two roundings more for alpha and for adding beta C.
+            steps = (min(depth, count * block) + 2) * roundoff
+            left, tile = unit * left, unit * tile
+            skipped += left * left
+            executed += tile * tile
+            tile *= steps / (1 - steps)
+            errors += tile * tile
+    return skipped, executed, errors
+
+
 def count_valid(norms_a: Any, norms_b: Any, tau: float) -> int:
     """Return how many tile products have ``||A_ik|| ||B_kj|| >= tau``, for finite norms."""
     return _counter(norms_a, norms_b)(tau)
@@ -66,29 +95,32 @@ def _bound(norms_a: Any, norms_bt: Any, unit: float, tau: float) -> float:
     return math.sqrt(_skipped(norms_a, norms_bt, tau, unit, 0, norms_a.shape[0])) / unit * SLACK
 
 
-def skipped_bound(maps: Maps, tau: float) -> float:
-    """Return sqrt(sum_ij (sum of the skipped ||A_ik|| ||B_kj||)^2), a bound of the Frobenius norm of what tau skips."""
-    return _bounder(maps)(tau)
-
-
-def _bounder(maps: Maps) -> Callable[[float], float]:
-    """Return `skipped_bound` of these norm maps."""
-    a, bt, unit = maps.a, np.ascontiguousarray(maps.b.T), square_unit(math.prod(maps.largest))
+def _tasks(maps: Maps) -> tuple[Any, Any, float, int, list[tuple[int, int]]]:
+    """Return the maps of A and of B transposed, a unit for squares, threads, and the tile rows of their tasks."""
+    a, bt = maps.a, np.ascontiguousarray(maps.b.T)
     threads = blas_threads() if a.size * len(bt) > SERIAL**3 else 1
+    height = 1 if threads > 1 else max(1, len(a))
+    rows = [(first, first + height) for first in range(0, len(a), height)]
+    return a, bt, square_unit(math.prod(maps.largest)), threads, rows
+
+
+def skipped_bounder(maps: Maps) -> Callable[[float], float]:
+    """Return what bounds the Frobenius norm of what a tau skips: sqrt(sum_ij (sum_k ||A_ik|| ||B_kj||)^2)."""
+    a, bt, unit, threads, rows = _tasks(maps)
     if threads == 1:
         return functools.partial(_bound, a, bt, unit)
 
-    def bound(tau: float) -> float:  # a task is a row
-        square = sum(results(range(len(a)), threads, lambda i: _skipped(a, bt, tau, unit, i, i + 1)))
+    def bound(tau: float) -> float:
+        square = sum(results(rows, threads, lambda task: _skipped(a, bt, tau, unit, *task)))
         return math.sqrt(square) / unit * SLACK
 
     return bound
 
 
 def tau_for_error(maps: Maps, limit: float) -> float:
-    """Return the largest tau, to a relative 1e-6 and never above it, whose :func:`skipped_bound` is at most `limit`."""
+    """Return the largest tau, to a relative 1e-6 and never above it, of which what is skipped is bounded by `limit`."""
     largest = float((maps.a.max(axis=0) * maps.b.max(axis=1)).max())
-    return largest_tau(_bounder(maps), largest, limit)
+    return largest_tau(skipped_bounder(maps), largest, limit)
 
 
 def share_of(norms_a: Any, norms_b: Any, count: int) -> float:
@@ -191,7 +223,7 @@ def _least(maps: Maps, tau: float) -> float:
     return found if maps.inside(found) <= tau else math.nextafter(found, 0.0)
 
 
-def _rounding(maps: Maps, request: Request, shape: tuple[int, int, int], **scales: float) -> float:
+def _rounding(maps: Maps, request: Request, shape: tuple[int, int, int], **scales: Any) -> float:
     """Return the bound of rounding; of norms beyond the range it takes their product alone."""
     half = maps.exponent // 2
     norm_a, norm_b = shifted(maps.whole[0], half), shifted(maps.whole[1], maps.exponent - half)
@@ -199,6 +231,20 @@ def _rounding(maps: Maps, request: Request, shape: tuple[int, int, int], **scale
 
 
 def error_bound(maps: Maps, tau: float, request: Request, shape: tuple[int, int, int], norm_c: float) -> float:
-    """Return the bound of the error of a product, by what tau, in the unit of the maps, skips and by rounding."""
-    skipped = maps.outside(abs(request.alpha) * skipped_bound(maps, tau))
-    return skipped + _rounding(maps, request, shape, alpha=request.alpha, beta=request.beta, norm_c=norm_c)
+    """Return the bound of the error of a product, by what tau, in the unit of the maps, skips and by rounding.
+
+    Rounding is that of the products which are multiplied, tile of C by tile: their norms, and not those of A and B, and
+    as many terms of a sum as they have.
+    """
+    row, depth = request.arithmetic, request.arithmetic.parts * shape[1]
+    if (depth + 2) * row.sum_roundoff >= 1:
+        return math.inf
+    a, bt, unit, threads, rows = _tasks(maps)
+    fixed = row.parts * request.block, depth, row.sum_roundoff
+    squares = results(rows, threads, lambda task: _divided(a, bt, tau, unit, *task, *fixed)) or [(0.0, 0.0, 0.0)]
+    skipped, executed, errors = (math.sqrt(sum(one)) / unit * SLACK for one in zip(*squares, strict=True))
+    rounding = _rounding(
+        maps, request, shape, alpha=request.alpha, beta=request.beta, norm_c=norm_c,
+        of_tiles=(math.sqrt(row.parts) * maps.outside(errors), maps.outside(executed)),
+    )  # fmt: skip
+    return maps.outside(abs(request.alpha) * skipped) + rounding

@@ -233,6 +233,7 @@ def kept_norms(x: Any, block: int) -> Any:
 def rounding(shape: tuple[int, int, int], norms_a: Any, norms_b: Any, request: Request, norm_c: float = 0.0) -> float:
     """Bound the rounding error of a product from its norm maps, as ``nearsparse.bounds.rounding_bound``."""
     slack = norm_slack(request.arithmetic.dtype)
-    scales = {"alpha": request.alpha, "beta": request.beta, "norm_c": norm_c}
     norm_a, norm_b = frobenius(norms_a) * slack, frobenius(norms_b) * slack
-    return bounds.rounding_bound(shape, norm_a, norm_b, request.precision, **scales)
+    return bounds.rounding_bound(
+        shape, norm_a, norm_b, request.precision, alpha=request.alpha, beta=request.beta, norm_c=norm_c
+    )
