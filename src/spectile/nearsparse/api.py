@@ -141,6 +141,10 @@ def spamm(
     -----
     Liu et al. (cuSpAMM, 2021): Algorithms 1 and 2, and Section 3.5.2 for the search.
 
+    On a stream that is captured nothing is checked or read back: each launch of the graph multiplies the operands as
+    they are then, and the numbers of the result, its error bound among them, are those of the last launch before they
+    are read, and stay.
+
     Examples
     --------
     >>> import numpy as np, spectile
