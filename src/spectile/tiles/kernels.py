@@ -174,6 +174,79 @@ def multiply(
 
 
 @njit(nogil=True)
+def tile_norms(data: Any, starts: Any, scale: float, out: Any) -> None:
+    """Write the Frobenius norms of tiles, of entries that are scaled while they are squared."""
+    for t in range(len(out)):
+        total = 0.0
+        for p in range(starts[t], starts[t + 1]):
+            x, y = np.float64(data[p].real) * scale, np.float64(data[p].imag) * scale
+            total += x * x + y * y
+        out[t] = math.sqrt(total) / scale
+
+
+@njit(nogil=True)
+def largest_line_sums(data: Any, starts: Any, heights: Any, widths: Any, rows: Any, columns: Any) -> None:
+    """Write the largest sums of moduli over a row and over a column of each tile."""
+    sums = np.empty(widths.max())
+    for t in range(len(rows)):
+        height, width, at = heights[t], widths[t], starts[t]
+        sums[:width], rows[t] = 0.0, 0.0
+        for _ in range(height):
+            total = 0.0
+            for s in range(width):
+                x, y = np.float64(data[at].real), np.float64(data[at].imag)
+                size = abs(x) if y == 0 else math.hypot(x, y)
+                total += size
+                sums[s] += size
+                at += 1
+            rows[t] = max(rows[t], total)
+        columns[t] = sums[:width].max()
+
+
+@njit(nogil=True)
+def map_bound(indptr: Any, indices: Any, norms: Any, hermitian: bool, x: Any, y: Any, count: int) -> float:
+    """Return ``min of max(N y / x) max(N^T x / y)`` over steps of the power method, for a map N of norms; x, y are 1.
+
+    With `hermitian` a norm off the diagonal stands for its mirror image, too.
+    """
+    best = math.inf
+    for _ in range(count):
+        left, right = np.zeros(len(x)), np.zeros(len(y))
+        for i in range(len(x)):
+            for p in range(indptr[i], indptr[i + 1]):
+                j, norm = indices[p], norms[p]
+                left[i] += norm * y[j]
+                right[j] += norm * x[i]
+                if hermitian and i != j:
+                    left[j] += norm * y[i]
+                    right[i] += norm * x[j]
+        best = min(best, (left / x).max() * (right / y).max())
+        # Not 0, that the quotients stay finite.
+        x, y = left / left.max() + 1e-3, right / right.max() + 1e-3
+    return best
+
+
+@njit(nogil=True)
+def add(given: Any, starts: Any, targets: Any, out: Any) -> None:
+    """Add tiles to those that begin at their targets."""
+    for t in range(len(targets)):
+        at, to = starts[t], targets[t]
+        for place in range(starts[t + 1] - at):
+            out[to + place] += given[at + place]
+
+
+@njit(nogil=True)
+def symmetric(data: Any, starts: Any, sizes: Any) -> None:
+    """Make square tiles Hermitian to the last digit, by their mean with the transposed."""
+    for t in range(len(starts)):
+        tile = data[starts[t] : starts[t] + sizes[t] ** 2].reshape(sizes[t], sizes[t])
+        for r in range(sizes[t]):
+            for s in range(r + 1):
+                mean = tile[r, s] / 2 + np.conj(tile[s, r]) / 2
+                tile[r, s], tile[s, r] = mean, np.conj(mean)
+
+
+@njit(nogil=True)
 def gather(given: Any, sources: Any, starts: Any, heights: Any, widths: Any, flipped: Any, out: Any) -> None:
     """Copy tiles, some transposed and conjugate: the one that begins at ``sources[t]`` to ``starts[t]``."""
     for t in range(len(sources)):

@@ -729,8 +729,7 @@ class TileMatrix:
                 continue
             targets = layout.starts[place]
             if xp is np:
-                size = np.diff(one.layout.starts)
-                data[np.repeat(targets - one.layout.starts[:-1], size) + np.arange(len(one.data))] += one.data
+                kernels.add(one.data, one.layout.starts, targets, data)
             else:
                 launch.add(one.data.astype(dtype, copy=False), one.layout.placed(), targets, data)
         made = TileMatrix(layout, data, permutation=self.permutation)
@@ -1043,6 +1042,9 @@ def _symmetric_diagonal(xp: Any, data: Any, layout: Layout) -> Any:
     """Return tiles with those on the diagonal made Hermitian to the last digit, by their mean with the transposed."""
     on = layout.diagonal
     if not len(on):
+        return data
+    if xp is np:
+        kernels.symmetric(data, layout.starts[on], layout.heights[on])
         return data
     some = Layout.of_keys(layout.rows, layout.columns, layout.keys[on])
     tiles = gather(xp, data, layout, some, on)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.tiles import kernels
 from spectile.tiles.cuda import launch
 from spectile.tiles.layout import Layout, owners
 from spectile.tiles.types import SLACK, Error
@@ -27,11 +28,11 @@ def tile_norms(xp: Any, data: Any, layout: Layout) -> np.ndarray:
     slack = 1 + (counts + 8) * 2.0**-52
     if xp is not np:
         return launch.norms(data, layout.placed()).get() * slack
-    moduli = _moduli(data)
 
     def roots(scale: float) -> np.ndarray:
-        scaled = moduli if scale == 1 else moduli * scale
-        return np.sqrt(np.add.reduceat(scaled * scaled, layout.starts[:-1])) / scale
+        out = np.empty(len(counts))
+        kernels.tile_norms(data, layout.starts, scale, out)
+        return out
 
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         norms = roots(1.0)
@@ -84,8 +85,9 @@ def spectral_tile_norms(xp: Any, data: Any, layout: Layout, norms: Any) -> np.nd
     if xp is not np:
         largest = launch.largest_line_sums(data, layout.placed()).get().T * _line_slack(layout)
     else:
-        both = zip(absolute_sums(np, data, layout), (layout.heights, layout.widths), strict=True)
-        largest = [np.maximum.reduceat(sums, _firsts(sizes)) for sums, sizes in both]
+        largest = np.empty((2, len(layout.indices)))
+        kernels.largest_line_sums(data, layout.starts, layout.heights, layout.widths, *largest)
+        largest *= _line_slack(layout)
     return np.minimum(norms, np.sqrt(largest[0]) * np.sqrt(largest[1]) * SLACK)
 
 
@@ -123,8 +125,6 @@ def spectral_bound(norms: Any, layout: Layout) -> float:
     For a map N of norms and positive x, y: ``||N||_2^2 <= max(N y / x) max(N^T x / y)``, sharpened by steps of the
     power method.
     """
-    import scipy.sparse
-
     if not len(norms) or not np.isfinite(norms).all():
         return float(norms.max(initial=0.0))
     unit = float(norms.max())
@@ -132,15 +132,6 @@ def spectral_bound(norms: Any, layout: Layout) -> float:
         return 0.0
     with np.errstate(under="ignore"):
         scaled = norms / unit
-    map_ = scipy.sparse.csr_array((scaled, layout.indices, layout.indptr), shape=layout.grid)
-    if layout.hermitian:
-        upper = scipy.sparse.csr_array((scaled * layout.mirrored, layout.indices, layout.indptr), shape=layout.grid)
-        map_ = map_ + upper.T
-    y, best = np.ones(layout.grid[1]), math.inf
-    x = np.ones(layout.grid[0])
-    for _ in range(_SHARPENED):
-        left, right = map_ @ y, map_.T @ x
-        best = min(best, float((left / x).max()) * float((right / y).max()))
-        # Not 0, that the quotients stay finite.
-        x, y = left / left.max() + 1e-3, right / right.max() + 1e-3
+    ones = (np.ones(size) for size in layout.grid)
+    best = kernels.map_bound(layout.indptr, layout.indices, scaled, layout.hermitian, *ones, _SHARPENED)
     return math.sqrt(best) * unit * SLACK

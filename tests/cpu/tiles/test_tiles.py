@@ -359,3 +359,26 @@ def test_an_error_that_rounding_nearly_takes_is_kept(hermitian, share):
     made = x.square(atol=share * rounding)
     assert made.error.fro <= share * rounding and made.products < x.square().products
     assert_bounded(made, a.astype(np.float64) @ a)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("hermitian", [False, True])
+def test_norms_of_tiles_and_of_their_map_are_those_of_dense_ones(dtype, hermitian):
+    a = random_matrix(31, (50, 50), dtype, hermitian=hermitian)
+    rows = sizes(np.random.default_rng(31), 50)
+    x = TileMatrix.from_dense(a, rows, hermitian=hermitian)
+    ends = np.cumsum([0, *rows])
+    tiles = [
+        np.abs(a[ends[i] : ends[i + 1], ends[j] : ends[j + 1]].astype(np.complex128))
+        for i, j in zip(x.layout.tile_rows, x.indices, strict=True)
+    ]
+    fro = np.array([np.linalg.norm(tile) for tile in tiles])
+    np.testing.assert_allclose(x.norms, fro, rtol=1e-12)
+    lines = np.array([np.sqrt(tile.sum(axis=1).max() * tile.sum(axis=0).max()) for tile in tiles])
+    np.testing.assert_allclose(x.spectral_norms, np.minimum(fro, lines), rtol=1e-10)
+    held = np.zeros(x.layout.grid)
+    held[x.layout.tile_rows, x.indices] = x.spectral_norms
+    held = np.maximum(held, held.T) if hermitian else held
+    # Sharpened to what the map's own norm is, of a map with one largest eigenvalue.
+    assert np.linalg.norm(held, 2) * (1 - 1e-12) <= x.norm("spectral") <= 1.1 * np.linalg.norm(held, 2)
+    assert (x + x.H if not hermitian else x).hermitian_part().to_dense().diagonal().imag.max() == 0
