@@ -29,6 +29,8 @@ class Room:
 
     def nested(self) -> Room:
         """Return what is left for one phase, of which not all stays."""
+        if self.limit is None:
+            return self
         part = Room(self.limit)
         part.held = self.held
         return part

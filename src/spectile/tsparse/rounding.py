@@ -107,7 +107,7 @@ def rounded(A: Operand, B: Operand, precision: Precision, names: str = "AB", roo
 
     Errors call the factors by their `names`.  `room` is what is left of a limit.
     """
-    if room is not None:
+    if room is not None and room.limit is not None:
         room.require(sum(converted_bytes(A, B, precision)))
     if precision.name == "float16":
         values, exponents = _as_half(A, B, room)

@@ -52,6 +52,7 @@ def examine(
     def work(start: np.uint64, stop: np.uint64) -> None:
         results.append(_examine(start, stop, *arrays))
 
-    threads.over_rows(threads.pieces(indptr), num_threads(), work)
+    pieces = threads.pieces(indptr)
+    threads.over_rows(pieces, num_threads() if len(pieces) > 1 else 1, work)
     most, infinite, unsorted, falls = (max(part) for part in zip(*results, strict=True))
     return bool(len(indices)) and int(most) >= columns, infinite, unsorted, falls  # a negative column is a large one

@@ -126,14 +126,16 @@ def one_operand(
     """
     rows, columns = matrix.shape
     room = room or Room()
-    given = [getattr(matrix, part, None) for part in ("indptr", "indices", "data", "row", "col")]
+    names = ("indptr", "indices", "data", "row", "col") if room.limit is not None else ()
+    given = [getattr(matrix, part, None) for part in names]
     if turned:
         refuse_malformed(name, matrix)
     indptr, indices, order, stored = _arranged(matrix, name, room)
     places = Places(stored.shape, order)
     part = room.nested()
-    part.hold(indptr, indices, order, stored, beside=given)
-    part.require(values * _values_bytes(stored, order is not None, integers))
+    if room.limit is not None:
+        part.hold(indptr, indices, order, stored, beside=given)
+        part.require(values * _values_bytes(stored, order is not None, integers))
     data = _exact(name, stored.reshape(-1)) if values else np.empty(0, np.float32)
     largest, lost = None, None
     ordered = data if order is None or not values else data[order]
@@ -186,7 +188,8 @@ def _arranged(matrix: Any, name: str, room: Room) -> tuple[np.ndarray, np.ndarra
     elif form != "csr":
         refuse_malformed(name, matrix)
     if form == "csr":
-        room.require(sum(_copied(x) for x in (matrix.indices, matrix.data)) + _copied(matrix.indptr, np.int64))
+        if room.limit is not None:
+            room.require(sum(_copied(x) for x in (matrix.indices, matrix.data)) + _copied(matrix.indptr, np.int64))
         data = readable(name, matrix.data)
         return *_walkable(matrix, name), None, data[: int(matrix.indptr[-1])]
     nnz = int(matrix.nnz)

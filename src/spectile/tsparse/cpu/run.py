@@ -105,8 +105,9 @@ def _multiply(
     """Multiply row by row, in one pass or, if that may need too much memory, after counting the rows."""
     # What is known before C is counted: values as they are multiplied, and the sums of a row.
     sums = 0 if job.dense else workspace(B.shape[1], precision.dtype.itemsize)
-    result, passing = converted_bytes(A, B, precision)
-    room.require(max(work_bytes(A.shape[0]), result + max(passing, sums)))
+    if room.limit is not None:
+        result, passing = converted_bytes(A, B, precision)
+        room.require(max(work_bytes(A.shape[0]), result + max(passing, sums)))
     work = survey(A.indptr, A.indices, B.indptr)
     pieces = chunks(work, num_threads())
     counts = work.edges.nbytes + work.before.nbytes

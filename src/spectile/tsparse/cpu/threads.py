@@ -12,6 +12,8 @@ from spectile.core.threads import each, num_threads
 
 WORTH_A_PIECE = 500_000  # entries that a thread checks at a time, at least
 
+_UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
+
 #: First row and end of each chunk of rows.
 Chunks = list[tuple[np.uint64, np.uint64]]
 #: Row pointer of a factor; of the right one also first places and ends of rows that share entries.
@@ -22,7 +24,7 @@ Arrays = tuple[Pointer, np.ndarray, np.ndarray]
 
 def unsigned(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return index arrays as views of their unsigned type; values pass as they are."""
-    return tuple(a.view(f"u{a.itemsize}") if a.dtype.kind == "i" else a for a in arrays)
+    return tuple([a.view(_UNSIGNED[a.itemsize]) if a.dtype.kind == "i" else a for a in arrays])
 
 
 def of_factors(A: Arrays, B: Arrays) -> tuple[np.ndarray, ...]:
@@ -38,7 +40,7 @@ def bounds(rows: Pointer) -> tuple[np.ndarray, np.ndarray]:
 def pieces(indptr: np.ndarray) -> Chunks:
     """Return rows of like numbers of entries, one piece per thread: a single one where there are few."""
     rows, nnz = len(indptr) - 1, int(indptr[-1])
-    threads = min(num_threads(), nnz // WORTH_A_PIECE)
+    threads = min(num_threads(), nnz // WORTH_A_PIECE) if nnz >= 2 * WORTH_A_PIECE else 1
     if threads < 2:
         return [(np.uint64(0), np.uint64(rows))]
     cuts = np.searchsorted(indptr, np.linspace(0, nnz, threads + 1)[1:-1])
