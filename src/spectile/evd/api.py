@@ -140,7 +140,8 @@ def eigh(
     are solved in one launch, which a CUDA graph can capture (as without `check_finite`); larger batches go to
     cuSOLVER's batched solvers.  Where FP64 runs at 1/32 or 1/64 of FP32 (RTX, A10, L40S, B300), eigenvectors come
     from cuSOLVER, because ours take more operations, and those of float32 and complex64 pass through double
-    precision.  On the CPU all but the eigenvalues of large matrices comes from the fastest LAPACK driver.
+    precision.  On the CPU all but the eigenvalues of large matrices comes from the fastest LAPACK driver, and a
+    part of a spectrum from those of its steps that cost least.
 
     A refinement of `x0` takes fourteen n³ operations of matrix products for one correction and eight for each further
     one, of which each squares the error: at most four on CUDA, beyond which a full solution is faster.  On the CPU

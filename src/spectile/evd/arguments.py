@@ -132,7 +132,7 @@ def definite_of(shape: tuple[int, ...], b: Any, kind: int, overwrite: bool) -> t
         raise ValueError(f"wrong b dimensions {own}, should be {shape}")
     if isinstance(kind, bool) or not isinstance(kind, int | np.integer) or kind not in (1, 2, 3):
         raise ValueError('"type" keyword only accepts 1, 2, and 3.')
-    return Definite(b, kind, overwrite), np.broadcast_shapes(shape, own)
+    return Definite(b, kind, overwrite), shape if shape == own else np.broadcast_shapes(shape, own)
 
 
 def check_driver(driver: str, *, generalized: bool, subset: bool) -> None:

@@ -106,6 +106,8 @@ END_ROUNDOFF = 4.0
 def frobenius(w: np.ndarray) -> float:
     """Return the Frobenius norm of a matrix with these eigenvalues, whose squares may be out of range."""
     largest = float(np.abs(w).max(initial=0.0))
+    if 2.0**-20 < largest < 2.0**20:
+        return math.sqrt(np.vdot(w, w))
     return largest * float(np.linalg.norm(w / w.dtype.type(largest))) if 0 < largest < math.inf else largest
 
 
@@ -151,8 +153,10 @@ class Subset:
         end counts as equal to it: outside at `low`, inside at `high`.  An interval as narrow as roundoff is taken as
         it is.
         """
-        with np.errstate(over="ignore", under="ignore"):
-            low, high = (float(np.ldexp(float(end), scale)) for end in (self.low, self.high))
+        low, high = float(self.low), float(self.high)
+        if scale:
+            with np.errstate(over="ignore", under="ignore"):
+                low, high = (float(end) for end in np.ldexp((low, high), scale))
         roundoff = END_ROUNDOFF * float(np.finfo(dtype).eps) * norm
         return (low + roundoff, high + roundoff) if high - low > 2 * roundoff else (low, high)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.evd.cpu.load import divided_by_power, frobenius_of_triangle, largest_entry, times_power
+from spectile.evd.cpu.load import divided_by_power, exponent_of, frobenius_of_triangle, near_one, times_power
 from spectile.evd.types import Subset, exponent_near_one, not_definite, scalar_of
 
 #: Order up to which QR iteration is faster with eigenvectors than divide and conquer, which divides nothing up to here.
@@ -17,8 +17,8 @@ QR_ORDER = 25
 #: LAPACK asks for too little and reads past its end.
 DIVIDED_ORDER = 32_766
 
-#: Orders up to which LAPACK works without blocks, so that its default work space is enough.
-UNBLOCKED_ORDER = 16
+#: The largest width of LAPACK's blocks; the order up to which it works without them.
+BLOCK, UNBLOCKED_ORDER = 64, 16
 
 #: Orders from which LAPACK takes 2 to 7 % less time with a lower triangle, the copy into columns included: for
 #: eigenvalues alone, and with eigenvectors.
@@ -56,24 +56,41 @@ def require_addressable(driver: str, n: int, vectors: bool) -> None:
 
 
 @functools.cache
-def _routine(driver: str, letter: str) -> Any:
+def routine(name: str) -> Any:
+    """Return a routine of SciPy's LAPACK."""
     from scipy.linalg import lapack
 
-    return getattr(lapack, f"{letter}{'he' if letter in 'cz' else 'sy'}{driver}")
+    return getattr(lapack, name)
 
 
-@functools.lru_cache(maxsize=256)
-def _work(driver: str, letter: str, n: int, lower: bool, vectors: bool) -> dict[str, int]:
-    """Return the work space that the driver asks for, as keywords of its call."""
-    query = _routine(driver + "_lwork", letter)
-    sizes = query(n, lower=lower, **({"compute_v": vectors} if driver == "evd" else {}))[:-1]
-    if driver in ("ev", "evx"):
-        names: tuple[str, ...] = ("lwork",)
-    elif letter in "cz":
-        names = ("lwork", "liwork", "lrwork") if driver == "evd" else ("lwork", "lrwork", "liwork")
-    else:
-        names = ("lwork", "liwork")
-    return {name: int(size.real) for name, size in zip(names, sizes, strict=True)}
+@functools.cache
+def name_of(driver: str, letter: str) -> str:
+    """Return LAPACK's name of a routine for symmetric, or Hermitian, matrices of a type."""
+    return f"{letter}{'he' if letter in 'cz' else 'sy'}{driver}"
+
+
+def _work(driver: str, letter: str, n: int, vectors: bool) -> dict[str, int]:
+    """Return the work space of a driver, with that of its steps' blocks, as keywords of its call.
+
+    Asked for its own, the complex divide and conquer leaves out the blocks of the back-transformation, which takes
+    twice the time then, and SciPy's default for "gvd" without eigenvectors leaves out those of the reduction.
+    """
+    is_complex = letter in "cz"
+    blocks = BLOCK * n
+    if driver in ("ev", "gv"):
+        return {"lwork": blocks + (1 if is_complex else 2) * n}
+    if driver in ("evx", "gvx"):
+        return {"lwork": blocks + (1 if is_complex else 8) * n}
+    if driver == "evr":
+        own = {"lwork": blocks + (1 if is_complex else 26) * n, "liwork": 10 * n}
+        return own | {"lrwork": 24 * n} if is_complex else own
+    if not vectors:
+        own = {"lwork": blocks + 2 * n + 1, "liwork": 1}
+        return own | {"lrwork": n} if is_complex else own
+    divided = 1 + 6 * n + 2 * n * n
+    if is_complex:
+        return {"lwork": n * n + 2 * n + blocks + BLOCK * (BLOCK + 1), "lrwork": divided, "liwork": 3 + 5 * n}
+    return {"lwork": divided, "liwork": 3 + 5 * n}
 
 
 def _range(part: Subset) -> dict[str, Any]:
@@ -114,13 +131,15 @@ def _in_columns(a: np.ndarray, lower: bool) -> np.ndarray:
     return copy
 
 
-def _exponent(a: np.ndarray, lower: bool) -> int:
-    if len(a) <= COPIED_SQUARE:
-        # Most small matrices are near 1, with what is not read, and on the diagonal alone: no need to part triangles.
-        least, most = abs(a.diagonal().real).max(), abs(a).max()
-        if exponent_near_one(least) == 0 < least and most < 2.0**15:
-            return 0
-    return exponent_near_one(largest_entry(a if lower else a.T))
+def in_columns(a: np.ndarray, lower: bool, vectors: bool, overwrite: bool) -> tuple[np.ndarray, bool, bool]:
+    """Return a matrix as LAPACK's interface takes it without a copy of all, which triangle, and whether it is ours."""
+    if a.flags.f_contiguous:
+        return a, lower, overwrite
+    n = len(a)
+    from_lower = LOWER_ORDER_VECTORS if vectors else LOWER_ORDER_VALUES
+    if a.dtype.kind == "f" and (overwrite or not lower or n < from_lower):
+        return a.T, not lower, overwrite  # the same matrix, without a copy into columns
+    return (_in_columns(a, lower), lower, True) if n > COPIED_SQUARE else (a, lower, overwrite)
 
 
 def standard(
@@ -151,25 +170,16 @@ def standard(
     if part is not None:
         # LAPACK's drivers of parts bisect to a tolerance that they do not take along where they scale a small matrix:
         # in double precision below a norm of 1e-146 ten digits may be lost, in single precision below 3e-16 a few.
-        scale = _exponent(a, lower)
-        if scale:
-            a, overwrite = times_power(a, scale), True
+        a, scale, overwrite = near_one(a, lower, overwrite)
         if not part.by_index:
             norm = frobenius_of_triangle(a if lower else a.T)
             part = Subset(False, *part.ends(norm, a.dtype, scale))
-    if not a.flags.f_contiguous:
-        from_lower = LOWER_ORDER_VECTORS if vectors else LOWER_ORDER_VALUES
-        if letter in "sd" and (overwrite or not lower or n < from_lower):
-            a, lower = a.T, not lower  # the same matrix, without a copy into columns
-        elif n > COPIED_SQUARE:
-            a, overwrite = _in_columns(a, lower), True
-    w, v, *counted, info = _routine(driver, letter)(
-        a,
-        lower=lower,
-        compute_v=vectors,
-        overwrite_a=overwrite,
-        **(_work(driver, letter, n, lower, vectors) if n > UNBLOCKED_ORDER else {}),
-        **(_range(part) if part is not None else {}),
+    a, lower, overwrite = in_columns(a, lower, vectors, overwrite)
+    work = _work(driver, letter, n, vectors) if n > UNBLOCKED_ORDER else {}
+    if part is not None:
+        work |= _range(part)
+    w, v, *counted, info = routine(name_of(driver, letter))(
+        a, lower=lower, compute_v=vectors, overwrite_a=overwrite, **work
     )
     if info != 0:
         raise np.linalg.LinAlgError(_FAILURES[driver].format(info, n + 1))
@@ -202,20 +212,20 @@ def generalized(
     n, letter = len(a), scalar_of(a.dtype).letter
     require_addressable(driver, n, vectors)
     # LAPACK does not scale these.  By even powers of two, because B has a root in the eigenvectors.
-    scale_a = _exponent(a, lower) & ~1
-    scale_b = exponent_near_one(float(b.diagonal().real.max())) & ~1  # it is definite: no entry is larger
+    scale_a = exponent_of(a, lower) & ~1
+    scale_b = exponent_near_one(float(np.maximum.reduce(b.diagonal().real))) & ~1  # it is definite: no entry is larger
     if scale_a:
         a, overwrite = times_power(a, scale_a), True
     if scale_b:
         b, overwrite_b = times_power(b, scale_b), True
     scale = scale_a + (-scale_b if kind == 1 else scale_b)
-    routine = _routine(driver, letter)
-    keywords: dict[str, Any] = {"uplo": "L" if lower else "U", "jobz": "V" if vectors else "N", "itype": kind}
-    if driver != "gvd":
-        keywords["lwork"] = int(_routine(driver + "_lwork", letter)(n, uplo=keywords["uplo"])[0].real)
-    w, v, *counted, info = routine(
-        a, b, overwrite_a=overwrite, overwrite_b=overwrite_b, **keywords, **({} if part is None else _range(part))
-    )
+    work = _work(driver, letter, n, vectors) if n > UNBLOCKED_ORDER else {}
+    if part is not None:
+        work |= _range(part)
+    w, v, *counted, info = routine(name_of(driver, letter))(
+        a, b, itype=kind, jobz="V" if vectors else "N", uplo="L" if lower else "U", overwrite_a=overwrite,
+        overwrite_b=overwrite_b, **work,
+    )  # fmt: skip
     if info > n:
         raise not_definite(info - n)
     if info != 0:

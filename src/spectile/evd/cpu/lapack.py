@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core.pointers import address
-from spectile.evd.types import SCALARS
+from spectile.evd.types import scalar_of
 
 
 @functools.cache
@@ -30,20 +30,18 @@ def _routine(name: str) -> Any:
 
 
 def _call(name: str, *arguments: Any) -> None:
-    pointers: list[Any] = []
-    keep = []
-    for argument in arguments:
-        if isinstance(argument, np.ndarray):
-            pointers.append(ctypes.c_void_p(address(argument)))
-            continue
-        value = ctypes.c_char(argument.encode()) if isinstance(argument, str) else ctypes.c_int(argument)
-        keep.append(value)
-        pointers.append(ctypes.byref(value))
-    _routine(name)(*pointers)
+    _routine(name)(*[_passed(argument) for argument in arguments])
+
+
+def _passed(argument: Any) -> Any:
+    """Return what hands an array, a character or a number over by its address, and keeps it as long."""
+    if isinstance(argument, np.ndarray):
+        return ctypes.c_void_p(address(argument))
+    return argument.encode() if isinstance(argument, str) else ctypes.byref(ctypes.c_int(argument))
 
 
 def _letter(x: np.ndarray) -> str:
-    return SCALARS[x.dtype.name].letter
+    return scalar_of(x.dtype).letter
 
 
 def _ld(x: np.ndarray) -> int:
@@ -96,13 +94,19 @@ def geqrt(a: np.ndarray, t: np.ndarray) -> None:
 
 def unmqr(a: np.ndarray, tau: np.ndarray, c: np.ndarray) -> None:
     """C = Q C, with Q the product of the reflectors stored below the diagonal of `a`."""
-    name = _letter(a) + ("unmqr" if a.dtype.kind == "c" else "ormqr")
-    info = np.zeros(1, np.intc)
-    size = np.empty(1, a.dtype)
-    head = ("L", "N", *c.shape, len(tau), a, _ld(a), tau, c, _ld(c))
-    _call(name, *head, size, -1, info)
-    work = np.empty(int(size[0].real), a.dtype)
-    _call(name, *head, work, len(work), info)
+    _apply("mqr", ("L", "N", *c.shape, len(tau)), a, tau, c)
+
+
+def unmtr(a: np.ndarray, tau: np.ndarray, c: np.ndarray, *, lower: bool) -> None:
+    """C = Q C, with Q the product of the reflectors that sytrd has left in a triangle of `a`."""
+    _apply("mtr", ("L", "L" if lower else "U", "N", *c.shape), a, tau, c)
+
+
+def _apply(name: str, head: tuple[Any, ...], a: np.ndarray, tau: np.ndarray, c: np.ndarray) -> None:
+    """Call a routine that multiplies C by reflectors, with work space for its blocks of at most 64."""
+    name = _letter(a) + ("un" if a.dtype.kind == "c" else "or") + name
+    info, work = np.zeros(1, np.intc), np.empty(64 * max(1, c.shape[1]) + 65 * 64, a.dtype)
+    _call(name, *head, a, _ld(a), tau, c, _ld(c), work, len(work), info)
     if info[0] != 0:
         raise ValueError(f"{name}: argument {-info[0]} is not valid")
 

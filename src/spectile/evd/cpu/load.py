@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +13,8 @@ from spectile.evd.types import exponent_near_one, out_of_range, require_finite
 
 #: Columns of a triangle that are looked at together: copies of them are small beside the matrix.
 STRIP = 64
+#: Entries that SciPy's BLAS can count, two of a complex number.
+LONGEST = 2**30 - 1
 
 
 def load_matrix(array: Any, *, lower: bool, overwrite: bool, check_finite: bool) -> tuple[Any, int]:
@@ -68,6 +73,12 @@ def frobenius_of_triangle(matrix: Any) -> float:
     return float(np.sqrt(total + np.square(np.diagonal(matrix).real, dtype=np.float64).sum()))
 
 
+def frobenius_of_diagonals(diagonals: Sequence[Any]) -> float:
+    """Return the Frobenius norm of a Hermitian matrix from its main diagonal and those below, of entries near 1."""
+    main, *below = (float(np.vdot(one, one).real) for one in diagonals)
+    return math.sqrt(main + 2 * sum(below))
+
+
 def divided_by_power(w: Any, scale: int) -> Any:
     """Return eigenvalues of a matrix times 2**scale as they are.
 
@@ -76,15 +87,56 @@ def divided_by_power(w: Any, scale: int) -> Any:
     OverflowError
         If one is beyond the range of its dtype.
     """
+    if scale == 0:
+        return require_in_range(w)
     with np.errstate(over="ignore"):
         return require_in_range(np.ldexp(w, -scale))
 
 
 def require_in_range(w: Any) -> Any:
     """Return eigenvalues, or raise OverflowError where one is infinite."""
-    if not np.isfinite(w).all():
+    if not all_finite(w):
         raise out_of_range(w.dtype)
     return w
+
+
+@functools.cache
+def _blas(name: str, character: str) -> Any:
+    from scipy.linalg import blas
+
+    return getattr(blas, name.format({"f": "s", "d": "d", "F": "c", "D": "z"}[character]))
+
+
+def absolute_sum(array: Any) -> float:
+    """Return the sum of the absolute real and imaginary parts: not finite if one of them is not, or if it overflows."""
+    if array.size > LONGEST:
+        return math.inf
+    flat = array.ravel("K")
+    flat = flat.view(array.real.dtype) if array.dtype.kind == "c" else flat
+    return float(_blas("{}asum", flat.dtype.char)(flat))
+
+
+def all_finite(array: Any) -> bool:
+    """Return whether no entry of an array is NaN or infinite, by one pass that needs no memory where that is so."""
+    return array.size == 0 or math.isfinite(absolute_sum(array)) or bool(np.isfinite(array).all())
+
+
+def exponent_of(a: Any, lower: bool) -> int:
+    """Return the exponent of the power of two that brings the largest entry of a triangle near 1; 0 where it is."""
+    # Most matrices are near 1, with what is not read, and on the diagonal alone: no need to part triangles.
+    most = absolute_sum(a)
+    if 2.0**15 <= most < math.inf:
+        flat = a.ravel("K")
+        most = abs(flat[_blas("i{}amax", a.dtype.char)(flat)])
+    if most < 2.0**15 and absolute_sum(a.diagonal().real) > 2.0**-15 * len(a):
+        return 0
+    return exponent_near_one(largest_entry(a if lower else a.T))
+
+
+def near_one(a: Any, lower: bool, overwrite: bool) -> tuple[Any, int, bool]:
+    """Return a matrix times 2**scale, scale, and whether it may be overwritten, as a copy may."""
+    scale = exponent_of(a, lower)
+    return (times_power(a, scale), scale, True) if scale else (a, 0, overwrite)
 
 
 def times_power(matrix: Any, scale: int) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from spectile.core.arrays import host_array
 from spectile.core.host import in_kind_of
 from spectile.evd.arguments import batch_shape, refuse_ragged
-from spectile.evd.cpu.load import divided_by_power, times_power
+from spectile.evd.cpu.load import divided_by_power, frobenius_of_diagonals, times_power
 from spectile.evd.types import Subset, exponent_near_one, working_dtype
 
 #: Orders up to which n² + 4 n + 1 and 2 n² + 5 n + 1, the work space of stevd and sbevd for eigenvectors, are 32-bit
@@ -115,7 +115,7 @@ def _solve_part(solve: Callable[..., Any], diagonals: Diagonals, arrays: Arrays,
         if np.isnan(np.asarray(limits, np.float64)).any():
             raise ValueError("select_range must be a 2-element array-like in nondecreasing order")
         empty = bool(limits[0] == limits[1])
-        ends = Subset(False, *limits).ends(_frobenius(diagonals(arrays)), arrays[0].dtype, scale)
+        ends = Subset(False, *limits).ends(frobenius_of_diagonals(diagonals(arrays)), arrays[0].dtype, scale)
         keywords = keywords | {"select_range": ends}
     if empty:  # as the empty part of the first eigenvalue
         keywords = keywords | {"select": "i", "select_range": (0, 0)}
@@ -124,12 +124,6 @@ def _solve_part(solve: Callable[..., Any], diagonals: Diagonals, arrays: Arrays,
         return result
     w, *v = result if isinstance(result, tuple) else (result,)
     return (w[:0], *(one[:, :0] for one in v)) if v else w[:0]
-
-
-def _frobenius(diagonals: Arrays) -> float:
-    """Return the norm of a matrix from its main diagonal and those below."""
-    squares = [float(np.square(np.abs(one), dtype=np.float64).sum()) for one in diagonals]
-    return float(np.sqrt(squares[0] + 2 * sum(squares[1:]))) if squares else 0.0
 
 
 def _in_range(result: Any, scale: int, arrays: Arrays) -> Any:

@@ -14,8 +14,8 @@ from spectile.core.host import in_kind_of
 from spectile.core.pointers import overlap
 from spectile.core.threads import blas_threads
 from spectile.evd.arguments import refuse_ragged
-from spectile.evd.cpu import drivers, solver
-from spectile.evd.cpu.load import divided_by_power, largest_entry, load_matrix, require_in_range
+from spectile.evd.cpu import drivers, part, solver
+from spectile.evd.cpu.load import all_finite, divided_by_power, largest_entry, load_matrix, require_in_range
 from spectile.evd.types import SCALARS, Definite, Options, Subset, require_finite, working_dtype
 
 #: Bytes of a matrix from which our two stages find eigenvalues faster than LAPACK's one stage, which reads the matrix
@@ -25,8 +25,11 @@ STAGES_BYTES = 72 * 2**20
 CHECKED_ORDER = 1024
 #: Orders up to which NumPy's loop over a batch, in C, takes less time than a call from Python for each matrix, which
 #: costs about 12 us.  The loop works in double precision, so that for single it soon takes twice LAPACK's time; for
-#: double both call the same driver, and from the larger order on a call is less than 2 % of it.
-LOOPED_ORDER = {"float32": 16, "complex64": 16, "float64": 128, "complex128": 128}
+#: double both call the same driver, and from the larger order on a call is less than 2 % of it; for complex numbers
+#: ours soon has the larger work space (`drivers._work`).
+LOOPED_ORDER = {"float32": 16, "complex64": 16, "float64": 128, "complex128": 64}
+#: Orders from which a part of a spectrum, by index and by value, takes less time by steps of its own than by one call.
+PART_ORDER = {True: 96, False: 24}
 
 
 def eigh(a: Any, options: Options, definite: Definite | None = None) -> Any:
@@ -42,9 +45,10 @@ def eigh(a: Any, options: Options, definite: Definite | None = None) -> Any:
     array, in_kind = _as_matrices("a", a), in_kind_of(a)
     if definite is not None:
         array, b = _as_pair(array, _as_matrices("b", definite.b))
-        definite = definite._replace(b=b, overwrite=definite.overwrite or _is_new(b, definite.b))
+        definite = Definite(b, definite.kind, definite.overwrite or _is_new(b, definite.b))
     options = options._replace(overwrite=True) if _is_new(array, a) else options
-    if definite is not None and overlap(array, definite.b):  # one would be overwritten while the other is read
+    if definite is not None and (options.overwrite or definite.overwrite) and overlap(array, definite.b):
+        # One would be overwritten while the other is read.
         options, definite = options._replace(overwrite=False), definite._replace(overwrite=False)
     if array.ndim == 2 and array.size:
         w, v = _solve(array, options, definite)
@@ -56,6 +60,8 @@ def eigh(a: Any, options: Options, definite: Definite | None = None) -> Any:
 
 def _as_pair(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return both operands in one dtype and one shape."""
+    if a.dtype is b.dtype and a.shape == b.shape:
+        return a, b
     dtype = np.promote_types(a.dtype, b.dtype)
     shape = np.broadcast_shapes(a.shape, b.shape)
     a, b = _converted(a, dtype), _converted(b, dtype)
@@ -66,7 +72,7 @@ def _as_pair(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _solve_each(array: np.ndarray, options: Options, definite: Definite | None) -> tuple[Any, Any]:
     n, lead, subset = array.shape[-1], array.shape[:-2], options.subset
-    if definite is None and array.size and _is_looped(array, options) and np.isfinite(array).all():
+    if definite is None and array.size and _is_looped(array, options) and all_finite(array):
         return _solve_small_batch(array, options)
     indices = list(np.ndindex(*lead)) if n else []
     own = (_solve(array[i], options, definite and definite._replace(b=definite.b[i])) for i in indices)
@@ -84,9 +90,22 @@ def _solve_each(array: np.ndarray, options: Options, definite: Definite | None) 
 
 def _is_looped(array: np.ndarray, options: Options) -> bool:
     """Return whether a batch goes to NumPy, which knows no driver, and no part of a larger matrix that costs less."""
-    n, small = array.shape[-1], min(LOOPED_ORDER.values())
-    own = options.driver if n <= small else _driver(n, options)
-    return n <= LOOPED_ORDER[array.dtype.name] and own is None
+    n = array.shape[-1]
+    return n <= LOOPED_ORDER[array.dtype.name] and _driver(n, options) is None and not _in_parts(n, options)
+
+
+def _in_parts(n: int, options: Options) -> bool:
+    """Return whether a part of a spectrum is found by steps of its own."""
+    subset = options.subset
+    return subset is not None and options.driver is None and n >= PART_ORDER[subset.by_index]
+
+
+def _driver(n: int, options: Options) -> str | None:
+    """Return the driver that the caller names, or that finds a part faster than all; None for the fastest of all."""
+    subset = options.subset
+    if options.driver is None and subset is not None and subset.by_index and n > drivers.QR_ORDER:
+        return "evx" if subset.count() <= n // 8 else None
+    return options.driver
 
 
 def _stacked(results: list[tuple[Any, Any]], lead: tuple[int, ...]) -> tuple[Any, Any]:
@@ -116,28 +135,27 @@ def _solve(array: np.ndarray, options: Options, definite: Definite | None) -> tu
     lower, vectors, overwrite, _, subset, driver = options
     if driver is None and by_stages(array, vectors=vectors):
         return solve_by_stages(array, options)
-    driver = _driver(len(array), options)
-    if len(array) >= CHECKED_ORDER:
-        _require_memory(array, _elements(array, options, driver or drivers.fastest(len(array), vectors)))
-    if not np.isfinite(array).all():
+    n = len(array)
+    parts, driver = _in_parts(n, options), _driver(n, options)
+    if n >= CHECKED_ORDER:
+        _require_memory(array, _elements(array, options, driver or drivers.fastest(n, vectors)))
+    if not all_finite(array):
         _require_finite(array, options)
-    if subset is None or driver in ("evr", "evx"):
-        return drivers.standard(array, lower, vectors, overwrite and array.flags.writeable, driver, subset)
-    return _part(*drivers.standard(array, lower, vectors, overwrite and array.flags.writeable, driver), subset)
-
-
-def _driver(n: int, options: Options) -> str | None:
-    """Return the driver that the caller names, or that finds a part faster than all; None for the fastest of all."""
-    subset = options.subset
-    if options.driver is None and options.vectors and subset is not None and subset.by_index:
-        # Bisection and inverse iteration, as orthogonal as divide and conquer.
-        return "evr" if subset.count() <= n // 8 else None
-    return options.driver
+    overwrite = overwrite and array.flags.writeable
+    if parts:
+        assert subset is not None
+        return part.solve(array, lower, vectors, overwrite, subset)
+    if driver in ("evr", "evx"):
+        return drivers.standard(array, lower, vectors, overwrite, driver, subset)
+    w, v = drivers.standard(array, lower, vectors, overwrite, driver)
+    return (w, v) if subset is None else _part(w, v, subset)
 
 
 def _generalized_driver(n: int, options: Options) -> str:
+    subset = options.subset
+    few = subset is not None and subset.by_index and subset.count() <= n // 16
     divided = not options.vectors or n <= drivers.DIVIDED_ORDER
-    return options.driver or ("gvd" if divided else "gvx")
+    return options.driver or ("gvd" if divided and not few else "gvx")
 
 
 def explain(shape: tuple[int, ...], a: Any, options: Options, definite: Definite | None) -> list[Candidate]:
@@ -149,13 +167,15 @@ def explain(shape: tuple[int, ...], a: Any, options: Options, definite: Definite
     looped = batch and _is_looped(array, options)
     staged = not looped and n > 0 and options.driver is None
     staged = staged and by_stages(array.reshape(-1, n, n)[0], vectors=options.vectors)
+    parts = not looped and not staged and _in_parts(n, options)
     driver = _driver(n, options) or drivers.fastest(n, options.vectors)
     return [
         Candidate(
             "NumPy's loop", math.nan if looped else None, f"a batch up to order {LOOPED_ORDER[array.dtype.name]}"
         ),
         Candidate("two stages", math.nan if staged else None, f"eigenvalues of {STAGES_BYTES:,} bytes and few threads"),
-        Candidate(f"LAPACK's {driver}", None if looped or staged else math.nan, "all else"),
+        Candidate("LAPACK's steps", math.nan if parts else None, "a part of the spectrum of a larger matrix"),
+        Candidate(f"LAPACK's {driver}", None if looped or staged or parts else math.nan, "all else"),
     ]
 
 
@@ -165,7 +185,7 @@ def _solve_generalized(array: np.ndarray, options: Options, definite: Definite) 
         both = options._replace(overwrite=options.overwrite and definite.overwrite)
         _require_memory(array, _elements(array, both, driver))
     for matrix in (array, definite.b):
-        if not np.isfinite(matrix).all():
+        if not all_finite(matrix):
             _require_finite(matrix, options)
     # The ends of an interval are compared with all eigenvalues, whose norm says what roundoff is.
     part = options.subset if driver == "gvx" and options.subset is not None and options.subset.by_index else None
@@ -263,8 +283,10 @@ def _is_new(array: np.ndarray, given: Any) -> bool:
 def _elements(array: np.ndarray, options: Options, driver: str) -> int:
     """Return how many elements LAPACK works in; a matrix that is not in columns is copied in any case."""
     n, subset = len(array), options.subset
-    columns = subset.count() if subset is not None and subset.by_index and driver in ("evr", "evx", "gvx") else n
     own = options.overwrite and array.flags.f_contiguous and array.flags.writeable
+    columns = subset.count() if subset is not None and subset.by_index else n
+    if _in_parts(n, options) and not driver.startswith("g"):
+        return part.work_elements(array.dtype, n, columns, vectors=options.vectors, overwrite=own)
     return drivers.work_elements(driver, n, columns, vectors=options.vectors, overwrite=own)
 
 
