@@ -23,7 +23,7 @@ TILED = 1.6
 # entry of C is written from a tile or by a dense product.
 SQUARED, PACKED, READ, STORED, WRITTEN = 5.0, 30.0, 4.0, 12.0, 4.0
 # Seconds of a search for a threshold, and of a tile product in it, and of the calls of one product.
-SEARCHED, SEARCHED_TILE, CALLED = 100e-6, 10e-9, 100e-6
+SEARCHED, SEARCHED_TILE, CALLED = 300e-6, 10e-9, 150e-6
 # What finding out is weighed against: skipping where so small a share is multiplied.
 LEAST_SHARE = 0.05
 # Squares that are summed in the precision of the entries.
