@@ -40,10 +40,31 @@ def test_jax_has_no_generalized_problem_no_part_and_nan_where_values_coincide():
     eigh, one = jax.scipy.linalg.eigh, jax.numpy.eye(2)
     with pytest.raises(NotImplementedError):
         eigh(one, one)
-    assert "subset_by_index" not in inspect.signature(eigh).parameters
+    with pytest.raises(NotImplementedError):
+        eigh(one, eigvals=(0, 0))
+    with pytest.raises(NotImplementedError, match="CPU and GPU"):
+        jax.lax.linalg.eigh(one, subset_by_index=(0, 1))
     assert bool(jax.numpy.isnan(jax.grad(lambda a: (lambda v: (v @ v.T)[0, 0])(eigh(a)[1]))(one)).any())
 
 
 def test_cupy_has_no_generalized_problem_and_no_part():
     cupy = pytest.importorskip("cupy")
     assert list(inspect.signature(cupy.linalg.eigh).parameters) == ["a", "UPLO"]
+
+
+#: Of rows of the table: functions that libraries may have, by the modules in which they do.
+ROWS = {
+    "banded and tridiagonal problems": ("eig_banded", "eigvals_banded", "eigh_tridiagonal", "eigvalsh_tridiagonal"),
+    "functions of matrices": ("expm", "matrix_exp", "logm", "sqrtm", "signm", "funm", "polar"),
+}
+MODULES = {"CuPy": ("cupy.linalg", "cupyx.scipy.linalg"), "PyTorch": ("torch.linalg",), "JAX": ("jax.scipy.linalg",)}
+
+
+@pytest.mark.parametrize("library", MODULES)
+@pytest.mark.parametrize("row", ROWS)
+def test_the_table_names_what_the_libraries_have(row, library):
+    modules = [pytest.importorskip(name, exc_type=ImportError) for name in MODULES[library]]
+    lines = [[cell.strip() for cell in line.split("|")] for line in PAGE.splitlines() if line.startswith("|")]
+    (title,) = (line for line in lines if library in line)
+    (told,) = (line[title.index(library)] for line in lines if row in line)
+    assert set(re.findall(r"`(\w+)`", told)) == {name for name in ROWS[row] for one in modules if hasattr(one, name)}
