@@ -38,33 +38,37 @@ def _(info: Any, in_dims: Any, a: torch.Tensor, b: torch.Tensor, *how: Any) -> A
     return multiply(*moved, *how), (0, 0)
 
 
+def _save(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(*inputs[:2], output[1])
+    ctx.how = inputs[2:-1]
+
+
+def _backward(ctx: Any, bar: Any, _: Any) -> Any:
+    a, b, _ = ctx.saved_tensors
+    a_bar = _derived(bar, adjoint(b), ctx.how)[0] if ctx.needs_input_grad[0] else None
+    b_bar = _derived(adjoint(a), bar, ctx.how)[0] if ctx.needs_input_grad[1] else None
+    return a_bar, b_bar, *(None,) * 6
+
+
+# For `torch.compile`, which traces through no function with tangents.
+multiply.register_autograd(_backward, setup_context=_save)
+
+
 class Product(torch.autograd.Function):
     """A B and the bound of its error, for operands of the same leading dimensions; the bound counts as constant."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        a: torch.Tensor, b: torch.Tensor, kind: str, value: float, derived: float, block: int, backend: str, check: bool
-    ) -> Any:
-        return multiply(a, b, kind, value, derived, block, backend, check)
+    def forward(a: torch.Tensor, b: torch.Tensor, *how: Any) -> Any:
+        return multiply(a, b, *how)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(*inputs[:2], output[1])
+        _save(ctx, inputs, output)
         ctx.save_for_forward(*inputs[:2], output[1])
-        ctx.how = inputs[2:-1]
 
-    @staticmethod
-    def backward(ctx: Any, bar: Any, _: Any) -> Any:
-        a, b, _ = ctx.saved_tensors
-        a_bar = _derived(bar, adjoint(b), ctx.how)[0] if ctx.needs_input_grad[0] else None
-        b_bar = _derived(adjoint(a), bar, ctx.how)[0] if ctx.needs_input_grad[1] else None
-        return a_bar, b_bar, *(None,) * 6
-
-
-class ProductForward(Product):
-    """The same with tangents, which `torch.compile` does not trace through."""
+    backward = staticmethod(_backward)
 
     @staticmethod
     def jvp(ctx: Any, a_dot: Any, b_dot: Any, *_: Any) -> Any:
@@ -75,7 +79,7 @@ class ProductForward(Product):
 
 
 def _product(a: torch.Tensor, b: torch.Tensor, how: tuple[Any, ...], check: bool) -> Any:
-    return (Product if torch.compiler.is_compiling() else ProductForward).apply(a, b, *how, check)
+    return (multiply if torch.compiler.is_compiling() else Product.apply)(a, b, *how, check)
 
 
 def _derived(a: torch.Tensor, b: torch.Tensor, how: tuple[Any, ...]) -> Any:
