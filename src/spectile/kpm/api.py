@@ -52,7 +52,7 @@ def kpm_dos(
     ----------
     H : sparse matrix, ndarray, operator or TopologicalInsulator, shape (N, N)
         Hermitian; ``scipy.sparse`` or ``cupyx.scipy.sparse``, float32, float64, complex64 or complex128 (integers,
-        Booleans and float16 are taken as float64).  A
+        Booleans and float16 are taken as float64); dense ones of any library that has the array API.  A
         :class:`~spectile.kpm.TopologicalInsulator` is never stored as a matrix; any
         other object is an :class:`~spectile.kpm.Operator`, or needs ``shape``, ``dtype`` and ``@``
         with an (N, R) array, which is CuPy's with ``backend="cuda"``.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -446,8 +447,12 @@ class SpectralDensity:
         return self
 
     def _require_room(self, num_vectors: int) -> None:
-        """Raise MemoryError where the moments of so many vectors more are not held."""
-        require_host_free(8 * num_vectors * self._num_moments, "the moments of all vectors")
+        """Raise MemoryError where the moments of so many vectors more are not held: at least where they are more than
+        a vector, of which some must fit beside a reserve.
+        """
+        needed = 8 * num_vectors * self._num_moments
+        if needed > self._engine.num_rows * self._engine.dtype.itemsize:
+            require_host_free(needed, "the moments of all vectors")
 
     def _start(self, num_vectors: int) -> None:
         first = self.num_vectors
@@ -508,10 +513,15 @@ class SpectralDensity:
         self._mean = SpectralCurves(self.moments[:, None], self.bounds, self.kernel, self._scaling)
         self.scale, self.centre, self.energies = self._mean.scale, self._mean.centre, self._mean.energies
         self.densities = self._mean.densities[:, 0]
-        count = by_vector.shape[1]
+        self.__dict__.pop("errors", None)
+
+    @functools.cached_property
+    def errors(self) -> Array:
+        """Standard error of `densities` over the vectors, shape (2 M,); NaN for R = 1."""
+        count = self.moments_by_vector.shape[1]
         if count == 1:
-            self.errors = np.full_like(self.densities, np.nan)
-        else:
-            curves = SpectralCurves(by_vector, self.bounds, self.kernel, self._scaling)
-            # Without the unit of energy, whose square may leave the range of floating-point numbers.
-            self.errors = (curves.densities * self.scale).std(axis=1, ddof=1) / np.sqrt(count) / self.scale
+            return np.full_like(self.densities, np.nan)
+        curves = SpectralCurves(self.moments_by_vector, self.bounds, self.kernel, self._scaling)
+        # Without the unit of energy, whose square may leave the range of floating-point numbers.
+        error: Array = (curves.densities * self.scale).std(axis=1, ddof=1) / np.sqrt(count) / self.scale
+        return error

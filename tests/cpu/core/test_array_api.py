@@ -41,6 +41,8 @@ NUMBERS = {
     "norm_map": lambda f: nearsparse.norm_map(f(A), 8).norms,
     "TileMatrix": lambda f: spectile.TileMatrix.from_dense(f(A), 8).to_dense(),
     "density_matrix": lambda f: spectile.density_matrix(f(LEVELS), electrons=10, error=1e-3).energy,
+    "kpm_dos": lambda f: spectile.kpm_dos(f(A), 8, 2, rng=1, **CPU).moments,
+    "ldos": lambda f: spectile.ldos(f(A), [3], 8, **CPU).moments,
     "density_matrix, overlap": lambda f: spectile.density_matrix(f(LEVELS), f(ONE), electrons=10, error=1e-3).energy,
 }
 

@@ -2,7 +2,7 @@
 
 The kernel of a row is written once, as LLVM vector code for 32, 16, ... 1 lanes (the paper generated AVX code for the
 same reason: a compiler does not keep the accumulators of a row in registers); formats differ only in where a row's
-entries lie.  A single complex vector has a kernel of its own, with its real and imaginary part as two lanes.
+entries lie.  A single vector has a kernel of its own, without lanes: its sums over rows stay in registers, too.
 """
 
 from __future__ import annotations
@@ -120,46 +120,6 @@ _row32, _row16, _row8, _row4, _row2, _row1 = (_aug_row(lanes) for lanes in (32, 
 
 
 @intrinsic
-def _row_pair(
-    typingctx: Any, indices: Any, data: Any, v: Any, w: Any, even: Any, odd: Any, scalars: Any, own: Any,
-    row: Any, origin: Any, first: Any, stride: Any, count: Any
-) -> Any:  # fmt: skip
-    """Do :func:`_aug_row` for a single complex vector, whose real and imaginary part are two lanes."""
-    is_complex = isinstance(data.dtype, types.Complex)
-    real = data.dtype.underlying_float if is_complex else data.dtype
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if not is_complex:  # compiled with real matrices, too, but never reached
-            return context.get_dummy_value()
-        indices, data, v, w, even, odd, scalars, own, row, origin, first, stride, count = args
-        lanes = Lanes(builder, context.get_value_type(real), 2)
-        intp = row.type
-        data, v, w = (builder.bitcast(base, lanes.type.as_pointer()) for base in (data, v, w))
-
-        def add(position: Any, target: Any, sums: list[Any]) -> list[Any]:
-            entry, x = lanes.load(data, position), lanes.load(v, builder.add(target, origin))
-            crossed = lanes.multiply_add(entry, lanes.shuffle(x, x, 1, 0), sums[1])
-            return [lanes.multiply_add(entry, x, sums[0]), crossed]
-
-        # (re re, im im) and (re im, im re), put together behind the loop.
-        straight, crossed = _over_entries(lanes, indices, first, stride, count, 2, add)
-        cross, along = lanes.shuffle(straight, crossed, 1, 3), lanes.shuffle(straight, crossed, 0, 2)
-        total = lanes.multiply_add(cross, lanes.constant(-1.0, 1.0), along)
-        scale, keep = (lanes.splat(builder.load(builder.gep(scalars, [intp(n)]))) for n in (0, 2))
-        mine, old = lanes.load(v, row), lanes.load(w, row)
-        fresh = lanes.multiply_add(lanes.splat(own), mine, builder.fmul(scale, total))
-        fresh = lanes.multiply_subtract(keep, old, fresh)
-        lanes.store(fresh, w, row)
-        for target, product in ((even, builder.fmul(mine, mine)), (odd, builder.fmul(fresh, mine))):
-            dot = builder.fadd(lanes.lane(product, 0), lanes.lane(product, 1))
-            builder.store(builder.fadd(builder.load(target), dot), target)
-        return context.get_dummy_value()
-
-    arrays = (indices, data, v, w, even, odd, scalars)
-    return types.void(*arrays, real, *([types.intp] * 5)), codegen
-
-
-@intrinsic
 def _pointer(typingctx: Any, array: Any, offset: Any) -> Any:
     """Return where the element at flat `offset` of a contiguous array lies.
 
@@ -172,6 +132,27 @@ def _pointer(typingctx: Any, array: Any, offset: Any) -> Any:
         return builder.gep(context.make_array(signature.args[0])(context, builder, args[0]).data, [args[1]])
 
     return types.CPointer(array.dtype)(array, types.intp), codegen
+
+
+@intrinsic
+def _read(typingctx: Any, base: Any, index: Any) -> Any:
+    """Return the element `index` after a pointer."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(builder.gep(args[0], [args[1]]))
+
+    return base.dtype(base, types.intp), codegen
+
+
+@intrinsic
+def _write(typingctx: Any, base: Any, index: Any, value: Any) -> Any:
+    """Write the element `index` after a pointer."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store(args[2], builder.gep(args[0], [args[1]]))
+        return context.get_dummy_value()
+
+    return types.void(base, types.intp, base.dtype), codegen
 
 
 @intrinsic
@@ -204,11 +185,39 @@ def _lines(size):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(forceinline=True)
-def _row(arrays, even, odd, own, row, origin, first, stride, count, parts, width):  # type: ignore[no-untyped-def]
-    indices, data, v, w, scalars = arrays
-    if width == 1 and parts == 2:
-        _row_pair(indices, data, v, w, even, odd, scalars, own, row, origin, first, stride, count)
-        return
+def _single(arrays, sums, own, row, origin, first, stride, count):  # type: ignore[no-untyped-def]
+    """Do :func:`_aug_row` for a single vector and return the sums with this row.
+
+    Four sums at a time hide that an addition waits for the one before.
+    """
+    indices, data, _, _, scalars, v, w, zero = arrays
+    one = two = three = four = zero
+    position, last = first, first + count * stride
+    while position + 3 * stride < last:
+        one += _read(data, position) * _read(v, origin + _read(indices, position))
+        position += stride
+        two += _read(data, position) * _read(v, origin + _read(indices, position))
+        position += stride
+        three += _read(data, position) * _read(v, origin + _read(indices, position))
+        position += stride
+        four += _read(data, position) * _read(v, origin + _read(indices, position))
+        position += stride
+    while position < last:
+        one += _read(data, position) * _read(v, origin + _read(indices, position))
+        position += stride
+    mine = _read(v, row)
+    fresh = _read(scalars, 0) * ((one + two) + (three + four)) + own * mine - _read(scalars, 2) * _read(w, row)
+    _write(w, row, fresh)
+    even = mine.real * mine.real + mine.imag * mine.imag
+    return sums[0] + even, sums[1] + (fresh.real * mine.real + fresh.imag * mine.imag)
+
+
+@numba.njit(forceinline=True)
+def _row(arrays, even, odd, sums, own, row, origin, first, stride, count, parts, width):  # type: ignore[no-untyped-def]
+    """Update one row and return the sums of a single vector with it; those of several are added to `even` and `odd`."""
+    if width == 1:
+        return _single(arrays, sums, own, row, origin, first, stride, count)
+    indices, data, v, w, scalars, _, _, _ = arrays
     column = 0
     while column + 32 <= width:
         _row32(indices, data, v, w, even, odd, scalars, own, row, origin, first, stride, count, column, width)
@@ -227,17 +236,33 @@ def _row(arrays, even, odd, own, row, origin, first, stride, count, parts, width
         column += 2
     if column < width:
         _row1(indices, data, v, w, even, odd, scalars, own, row, origin, first, stride, count, column, width)
+    return sums
 
 
 @numba.njit(forceinline=True)
 def _pointers(indices, data, v, w, scalars):  # type: ignore[no-untyped-def]
-    return _pointer(indices, 0), _pointer(data, 0), _pointer(v, 0), _pointer(w, 0), _pointer(scalars, 0)
+    """Return what rows are updated by: pointers, those of single vectors in the type of the matrix, and its zero."""
+    single = _pointer(v.reshape(v.size).view(data.dtype), 0), _pointer(w.reshape(w.size).view(data.dtype), 0)
+    several = _pointer(indices, 0), _pointer(data, 0), _pointer(v, 0), _pointer(w, 0), _pointer(scalars, 0)
+    return (*several, *single, data.dtype.type(0))
 
 
-@njit(nogil=True, fastmath=_MATH)
-def csr_rows(indptr, indices, data, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
-    """Update row blocks of a CSR matrix, shape (n, 2), and sum their scalar products into `partial`."""
-    parts, width = v.shape[1:]
+@numba.njit(forceinline=True)
+def _none(scalars):  # type: ignore[no-untyped-def]
+    """Return the sums of no rows."""
+    return scalars.dtype.type(0), scalars.dtype.type(0)
+
+
+@numba.njit(forceinline=True)
+def _add_up(partial, n, sums):  # type: ignore[no-untyped-def]
+    """Add the sums of a block's rows to what is summed of it."""
+    partial[n, 0, 0] += sums[0]
+    partial[n, 1, 0] += sums[1]
+
+
+@numba.njit(forceinline=True)
+def _csr_rows(indptr, indices, data, v, w, scalars, blocks, partial, width):  # type: ignore[no-untyped-def]
+    parts = v.shape[1]
     arrays = _pointers(indices, data, v, w, scalars)
     num_rows, line = indptr.shape[0] - 1, parts * width
     entry_lines = _lines(indptr[num_rows] * data.itemsize // max(1, num_rows))
@@ -245,15 +270,28 @@ def csr_rows(indptr, indices, data, v, w, scalars, blocks, partial):  # type: ig
     ahead = ROWS_AHEAD if line >= PREFETCHED_LINE else num_rows
     for n in range(blocks.shape[0]):
         even, odd = _pointer(partial, 2 * n * width), _pointer(partial, (2 * n + 1) * width)
+        sums = _none(scalars)
         for row in range(blocks[n, 0], blocks[n, 1]):
             first = indptr[row]
             if row + ahead < num_rows:
                 end = indptr[row + ahead + 1]
                 for k in range(max(end - 2, indptr[row + ahead]), end):
                     _prefetch(arrays[2], indices[k] * line * v.itemsize, _lines(line * v.itemsize))
-            _prefetch(arrays[0], (first + ENTRIES_AHEAD) * indices.itemsize, 1)
-            _prefetch(arrays[1], (first + ENTRIES_AHEAD) * data.itemsize, entry_lines)
-            _row(arrays, even, odd, scalars[1], row, 0, first, 1, indptr[row + 1] - first, parts, width)
+            if width > 1:
+                _prefetch(arrays[0], (first + ENTRIES_AHEAD) * indices.itemsize, 1)
+                _prefetch(arrays[1], (first + ENTRIES_AHEAD) * data.itemsize, entry_lines)
+            sums = _row(arrays, even, odd, sums, scalars[1], row, 0, first, 1, indptr[row + 1] - first, parts, width)
+        _add_up(partial, n, sums)
+
+
+@njit(nogil=True, fastmath=_MATH)
+def csr_rows(indptr, indices, data, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
+    """Update row blocks of a CSR matrix, shape (n, 2), and sum their scalar products into `partial`."""
+    # Compiled apart for one vector, whose rows are short.
+    if v.shape[2] == 1:
+        _csr_rows(indptr, indices, data, v, w, scalars, blocks, partial, 1)
+    else:
+        _csr_rows(indptr, indices, data, v, w, scalars, blocks, partial, v.shape[2])
 
 
 @njit(nogil=True, fastmath=_MATH)
@@ -263,47 +301,60 @@ def sell_rows(chunk_start, row_length, chunk, indices, data, v, w, scalars, bloc
     arrays = _pointers(indices, data, v, w, scalars)
     for n in range(blocks.shape[0]):
         even, odd = _pointer(partial, 2 * n * width), _pointer(partial, (2 * n + 1) * width)
+        sums = _none(scalars)
         for row in range(blocks[n, 0], blocks[n, 1]):
             start, lane, count = chunk_start[row // chunk], row % chunk, row_length[row]
             # A row's share of what its chunk will need, in the order of memory.
             ahead = start + lane * count + ENTRIES_AHEAD
             _prefetch(arrays[0], ahead * indices.itemsize, 1)
             _prefetch(arrays[1], ahead * data.itemsize, _lines(count * data.itemsize))
-            _row(arrays, even, odd, scalars[1], row, 0, start + lane, chunk, count, parts, width)
+            sums = _row(arrays, even, odd, sums, scalars[1], row, 0, start + lane, chunk, count, parts, width)
+        _add_up(partial, n, sums)
 
 
 @numba.njit(forceinline=True)
-def _pattern_row(arrays, even, odd, own, first, end, row, parts, width, size):  # type: ignore[no-untyped-def]
+def _pattern_row(arrays, even, odd, sums, own, first, end, row, parts, width, size):  # type: ignore[no-untyped-def]
     line = parts * width
-    if line >= PREFETCHED_LINE:
+    if width > 1 and line >= PREFETCHED_LINE:
         for k in range(max(end - 2, first), end):
             _prefetch(arrays[2], (row + ROWS_AHEAD + arrays[0][k]) * line * size, _lines(line * size))
-    _row(arrays, even, odd, own, row, row, first, 1, end - first, parts, width)
+    return _row(arrays, even, odd, sums, own, row, row, first, 1, end - first, parts, width)
+
+
+@numba.njit(forceinline=True)
+def _pattern_rows(first, offsets, values, number, diagonal, v, w, scalars, blocks, partial, width):  # type: ignore[no-untyped-def]
+    parts = v.shape[1]
+    arrays = _pointers(offsets, values, v, w, scalars)
+    scale, shift = scalars[0], scalars[1]
+    for n in range(blocks.shape[0]):
+        even, odd = _pointer(partial, 2 * n * width), _pointer(partial, (2 * n + 1) * width)
+        sums = _none(scalars)
+        for row in range(blocks[n, 0], blocks[n, 1]):
+            begin, end = first[number[row]], first[number[row] + 1]
+            own = shift + scale * diagonal[row]
+            sums = _pattern_row(arrays, even, odd, sums, own, begin, end, row, parts, width, v.itemsize)
+        _add_up(partial, n, sums)
 
 
 @njit(nogil=True, fastmath=_MATH)
 def pattern_rows(first, offsets, values, number, diagonal, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
     """Do :func:`csr_rows` for rows by number (``patterns.py``)."""
-    parts, width = v.shape[1:]
-    arrays = _pointers(offsets, values, v, w, scalars)
-    scale, shift = scalars[0], scalars[1]
-    for n in range(blocks.shape[0]):
-        even, odd = _pointer(partial, 2 * n * width), _pointer(partial, (2 * n + 1) * width)
-        for row in range(blocks[n, 0], blocks[n, 1]):
-            begin, end = first[number[row]], first[number[row] + 1]
-            own = shift + scale * diagonal[row]
-            _pattern_row(arrays, even, odd, own, begin, end, row, parts, width, v.itemsize)
+    # Compiled apart for one vector, whose rows are short.
+    if v.shape[2] == 1:
+        _pattern_rows(first, offsets, values, number, diagonal, v, w, scalars, blocks, partial, 1)
+    else:
+        _pattern_rows(first, offsets, values, number, diagonal, v, w, scalars, blocks, partial, v.shape[2])
 
 
-@njit(nogil=True, fastmath=_MATH)
-def stencil_rows(first, offsets, values, sides, mass, potential, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
-    """Rows of the topological insulator: which of the patterns a row has follows from where its site lies."""
+@numba.njit(forceinline=True)
+def _stencil_rows(first, offsets, values, sides, mass, potential, v, w, scalars, blocks, partial, width):  # type: ignore[no-untyped-def]
     nx, ny, nz = sides
-    parts, width = v.shape[1:]
+    parts = v.shape[1]
     arrays = _pointers(offsets, values, v, w, scalars)
     scale, shift = scalars[0], scalars[1]
     for n in range(blocks.shape[0]):
         even, odd = _pointer(partial, 2 * n * width), _pointer(partial, (2 * n + 1) * width)
+        sums = _none(scalars)
         pattern = 0
         for row in range(blocks[n, 0], blocks[n, 1]):
             site, orbital = row // 4, row % 4
@@ -312,13 +363,34 @@ def stencil_rows(first, offsets, values, sides, mass, potential, v, w, scalars, 
                 pattern = 4 * (9 * _position_class(x, nx) + 3 * _position_class(y, ny) + _position_class(z, nz))
             begin, end = first[pattern + orbital], first[pattern + orbital + 1]
             own = shift + scale * (mass[orbital] + potential[site])
-            _pattern_row(arrays, even, odd, own, begin, end, row, parts, width, v.itemsize)
+            sums = _pattern_row(arrays, even, odd, sums, own, begin, end, row, parts, width, v.itemsize)
+        _add_up(partial, n, sums)
+
+
+@njit(nogil=True, fastmath=_MATH)
+def stencil_rows(first, offsets, values, sides, mass, potential, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
+    """Rows of the topological insulator: which of the patterns a row has follows from where its site lies."""
+    # Compiled apart for one vector, whose rows are short.
+    if v.shape[2] == 1:
+        _stencil_rows(first, offsets, values, sides, mass, potential, v, w, scalars, blocks, partial, 1)
+    else:
+        _stencil_rows(first, offsets, values, sides, mass, potential, v, w, scalars, blocks, partial, v.shape[2])
 
 
 @numba.njit(forceinline=True)
 def _position_class(position, side):  # type: ignore[no-untyped-def]
     """Return 0 on the first plane, 2 on the last, and 1 between."""
     return 0 if position == 0 else 2 if position == side - 1 else 1
+
+
+@njit(nogil=True, fastmath={*_MATH, "reassoc"})
+def subtract(v, w, factor):  # type: ignore[no-untyped-def]
+    """Subtract `factor` times v from w, both of one shape, and return ⟨w|w⟩ in double precision."""
+    x, y, scale, square = v.reshape(v.size), w.reshape(w.size), v.dtype.type(factor), 0.0
+    for i in range(x.size):
+        y[i] -= scale * x[i]
+        square += np.float64(y[i]) * np.float64(y[i])
+    return square
 
 
 _phase_bits = numba.njit(inline="always")(reference.phase_bits)

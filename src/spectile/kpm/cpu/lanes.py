@@ -29,20 +29,13 @@ class Lanes:
         self.zero = ir.Constant(self.type, None)
         self._align = 8 if isinstance(scalar, ir.DoubleType) else 4
 
-    def constant(self, *values: float) -> Any:
-        """Return a vector of these numbers."""
-        return ir.Constant(self.type, [self.scalar(value) for value in values])
-
     def splat(self, value: Any) -> Any:
         """Return a vector with `value` in every lane."""
         if self.count == 1:
             return value
         one = self.builder.insert_element(ir.Constant(self.type, ir.Undefined), value, _INT32(0))
-        return self.shuffle(one, one, *[0] * self.count)
-
-    def shuffle(self, x: Any, y: Any, *order: int) -> Any:
-        """Return the lanes of x and y that `order` names, those of y counted on from those of x."""
-        return self.builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(_INT32, len(order)), order))
+        first = ir.Constant(ir.VectorType(_INT32, self.count), [0] * self.count)
+        return self.builder.shuffle_vector(one, one, first)
 
     def lane(self, x: Any, number: int) -> Any:
         """Return one lane."""

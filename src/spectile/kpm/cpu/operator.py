@@ -137,9 +137,7 @@ class CpuOperator:
         edges[-1] = self.num_rows
         return [(int(a), int(b)) for a, b in itertools.pairwise(edges)]
 
-    def update(
-        self, v: Array, w: Array, scale: float, shift: float, keep: float, threads: int, blocks: list[tuple[int, int]]
-    ) -> Array:
+    def update(self, v: Array, w: Array, scale: float, shift: float, keep: float, threads: int, blocks: Any) -> Array:
         """Do one ``aug_spmmv()``: w = scale H v + shift v − keep w on the rows of `blocks`.
 
         Parameters
@@ -150,7 +148,7 @@ class CpuOperator:
             2a, −2ab and 1 in the recurrence; a, −ab and 0 in the first step.
         threads : int
             Threads to use.
-        blocks : list of (start, stop)
+        blocks : list of (start, stop) or ndarray of int64, shape (n, 2)
             Row blocks.
 
         Returns
@@ -225,8 +223,10 @@ def _plane_rows(indptr: Array, indices: Array) -> int:
     """Return how far apart the farthest rows are that a row couples, in most rows, in whole sites of four orbitals."""
     num_rows = len(indptr) - 1
     rows = np.linspace(0, num_rows - 1, min(num_rows, 2001)).astype(np.int64)
-    far = [np.abs(indices[indptr[row] : indptr[row + 1]] // 4 - row // 4).max(initial=0) for row in rows]
-    return 4 * int(np.median(far))
+    rows = rows[indptr[rows] < indptr[rows + 1]]
+    # Columns ascend, so that the first or the last one is the farthest; a halo's, behind them all, is far in any case.
+    ends = np.stack([indices[indptr[rows]], indices[indptr[rows + 1] - 1]])
+    return 4 * int(np.median(np.abs(ends // 4 - rows // 4).max(axis=0))) if rows.size else 0
 
 
 # Rows times (vectors and three for the matrix) that are worth a thread: about 0.15 ms, what it costs to begin and meet.

@@ -31,10 +31,10 @@ from spectile.kpm.cuda.stencil.launch import StencilOperator, StencilRecursion
 from spectile.kpm.cuda.stored import MOST_NARROW, SplitRecursion, StoredOperator, StoredRecursion
 from spectile.kpm.operators.frame import Frame
 from spectile.kpm.operators.protocol import Operator
-from spectile.kpm.operators.stored import StoredMatrix, refuse_difference
+from spectile.kpm.operators.stored import StoredMatrix
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from spectile.kpm.operators.user import OperatorEngine
-from spectile.kpm.types import NOT_FINITE, Array, Engine
+from spectile.kpm.types import Array, Engine
 
 
 def engine_of(operator: Operator, dtype: np.dtype[Any]) -> Engine:
@@ -168,9 +168,7 @@ class StoredEngine:
 
     def check_hermitian(self) -> None:
         """Raise ValueError where the matrix differs from its adjoint, or is not finite."""
-        if not self.seen.finite:
-            raise ValueError(NOT_FINITE)
-        refuse_difference(self.seen.difference, self.seen.largest, self.dtype)
+        self.seen.require_hermitian(self.dtype)
 
     def tridiagonalize(self, steps: int) -> tuple[Array, Array]:
         """Return the numbers of Lanczos steps."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,33 +12,10 @@ from spectile.core.compile import Unit, is_compiling, prepare
 from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel
 from spectile.kpm.cuda.common import inspect_unit, vectors_unit
+from spectile.kpm.operators.stored import Inspection
 
 #: Entries of a row on average from which a warp looks at it instead of a thread.
 LONG = 16
-
-
-class Inspection(NamedTuple):
-    """What one pass over a CSR matrix says of it.
-
-    Attributes
-    ----------
-    canonical, finite : bool
-        Whether the columns of every row ascend without duplicates, and every entry is a finite number.  Of a matrix
-        that is not canonical the rest means nothing.
-    difference, largest : float
-        Largest difference between an entry and its adjoint one, and largest entry.
-    bounds : (float, float)
-        Gershgorin's.
-    longest : int
-        Entries of the longest row.
-    """
-
-    canonical: bool
-    finite: bool
-    difference: float
-    largest: float
-    bounds: tuple[float, float]
-    longest: int
 
 
 @functools.cache
@@ -70,7 +47,7 @@ def inspect(matrix: Any) -> Inspection:
             break  # every entry has a partner, or nothing can be said
     difference, largest, minus_low, high = _from_ordered(words[1:5])
     flags = int(words[0])
-    return Inspection(not flags & 1, not flags & 2, difference, largest, (-minus_low, high), int(words[5]))
+    return Inspection(not flags & 2, difference, largest, (-minus_low, high), int(words[5]), not flags & 1)
 
 
 def _from_ordered(words: Any) -> list[float]:

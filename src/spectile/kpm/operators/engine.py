@@ -28,17 +28,14 @@ class ProductEngine(abc.ABC):
 
     def tridiagonalize(self, steps: int) -> tuple[Array, Array]:
         """Return the numbers of Lanczos steps."""
-        start = self.vector(1)
-        start *= self.xp.linspace(1, 2, self.num_rows).astype(start.real.dtype)
-        return tridiagonalize(self.apply, start, steps, self.xp)
+        return tridiagonalize(self.apply, lengthened(self.vector(1), self.xp), steps, self.xp)
 
     def check_hermitian(self) -> None:
         """Compare ⟨y|Hx⟩ with ⟨Hy|x⟩ for two random vectors: two products with H, no transpose."""
         xp = self.xp
         x, y = self.vector(2), self.vector(3)
         # Unequal lengths, so that no symmetry of the phases can hide an error.
-        x *= xp.linspace(1, 2, self.num_rows).astype(x.real.dtype)
-        y *= xp.linspace(1, 3, self.num_rows).astype(x.real.dtype)
+        x, y = lengthened(x, xp), lengthened(y, xp, 3)
         hx, hy = self.apply(x), self.apply(y)
         # In double precision: squares of a float32 Hamiltonian in joules underflow.
         x, y, hx, hy = (each.astype(np.result_type(each.dtype, np.float64)) for each in (x, y, hx, hy))
@@ -62,3 +59,9 @@ class ProductEngine(abc.ABC):
                 f"H is not Hermitian: ⟨y|Hx⟩ and ⟨Hy|x⟩ differ by {abs(one - two) / size:.1e} of their size; "
                 "symmetrize it with (H + H.conj().T) / 2 if that is what you mean"
             )
+
+
+def lengthened(vector: Any, xp: Any, most: float = 2) -> Any:
+    """Return a vector, its entries made longer by 1 to `most` in their order; overwritten."""
+    vector *= xp.linspace(1, most, len(vector)).astype(vector.real.dtype)
+    return vector

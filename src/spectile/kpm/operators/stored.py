@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -154,35 +154,40 @@ def _settled(matrix: Any) -> Iterator[None]:
         device.synchronize()
 
 
-def check_hermitian(matrix: Any) -> None:
-    """Raise ValueError where a canonical CSR matrix differs from its adjoint: one pass beside the transpose.
+class Inspection(NamedTuple):
+    """What one pass over a CSR matrix says of it.
 
-    Parameters
+    Attributes
     ----------
-    matrix : scipy.sparse or cupyx.scipy.sparse CSR matrix, shape (N, N)
-        Without duplicates, columns ascending.
+    finite : bool
+        Whether every entry is a finite number.
+    difference, largest : float
+        Largest difference between an entry and its adjoint one, and largest entry.
+    bounds : (float, float)
+        Gershgorin's.
+    longest : int
+        Entries of the longest row.
+    canonical : bool
+        Whether the columns of every row ascend without duplicates; else the rest means nothing.
     """
-    xp: Any = np
-    if lies_on_gpu(matrix):
-        import cupy
 
-        xp = cupy
-    if not bool(xp.isfinite(matrix.data).all()):
-        raise ValueError(NOT_FINITE)
-    adjoint = matrix.conj().T.tocsr()
-    adjoint.sort_indices()
-    same_pattern = bool((matrix.indptr == adjoint.indptr).all()) and bool((matrix.indices == adjoint.indices).all())
-    # Entries that a product or a sum rounded may differ in their last digits, and stored zeros have no partner.
-    differences = matrix.data - adjoint.data if same_pattern else (matrix - adjoint).data
-    largest = float(abs(differences).max()) if differences.size else 0.0
-    size = float(abs(matrix.data).max()) if matrix.nnz else 0.0
-    refuse_difference(largest, size, matrix.dtype)
+    finite: bool
+    difference: float
+    largest: float
+    bounds: tuple[float, float]
+    longest: int
+    canonical: bool = True
 
+    def require_hermitian(self, dtype: Any) -> None:
+        """Raise ValueError where entries differ from their adjoint ones by more than rounding of the largest, or are
+        not finite.
 
-def refuse_difference(difference: float, largest: float, dtype: Any) -> None:
-    """Raise ValueError where entries differ from their adjoint ones by more than rounding of the largest entry."""
-    if difference > 1024 * float(np.finfo(dtype).eps) * largest:
-        raise ValueError(
-            f"H is not Hermitian: entries and their adjoint ones differ by {difference:.1e}, the largest entry is "
-            f"{largest:.1e}; symmetrize it with (H + H.conj().T) / 2 if that is what you mean"
-        )
+        Entries that a product or a sum rounded may differ in their last digits, and stored zeros have no partner.
+        """
+        if not self.finite:
+            raise ValueError(NOT_FINITE)
+        if self.difference > 1024 * float(np.finfo(dtype).eps) * self.largest:
+            raise ValueError(
+                f"H is not Hermitian: entries and their adjoint ones differ by {self.difference:.1e}, the largest "
+                f"entry is {self.largest:.1e}; symmetrize it with (H + H.conj().T) / 2 if that is what you mean"
+            )

@@ -1,0 +1,63 @@
+"""One look at a stored matrix on the CPU: its adjoint, its bounds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+
+from spectile.core.jit import njit
+from spectile.kpm.operators.stored import Inspection
+
+
+def inspect(matrix: Any) -> Inspection:
+    """Look at a canonical ``scipy.sparse`` CSR matrix, shape (N, N)."""
+    finite, difference, largest, low, high, longest = _inspect(
+        matrix.indptr, matrix.indices, matrix.data, matrix.indptr[:-1].copy()
+    )
+    return Inspection(finite, difference, largest, (low, high), longest)
+
+
+@numba.njit(forceinline=True)
+def _size(value):  # type: ignore[no-untyped-def]
+    """Return |value| in double precision, whose square may lie beyond its range."""
+    re, im = np.float64(value.real), np.float64(value.imag)
+    square = re * re + im * im
+    return math.sqrt(square) if 1e-290 < square < 1e290 else math.hypot(re, im)
+
+
+@njit(nogil=True)
+def _inspect(indptr, indices, data, partner):  # type: ignore[no-untyped-def]
+    """Go through the rows; `partner` holds where each row begins, and is overwritten.
+
+    Rows come in order, and columns ascend in each: the entry (i, j) above the diagonal meets its adjoint one where row
+    j was last looked at.  What is passed over there has no partner above the diagonal.
+    """
+    finite, difference, largest, low, high, longest = True, 0.0, 0.0, np.inf, -np.inf, 0
+    for row in range(indptr.size - 1):
+        center = radius = 0.0
+        longest = max(longest, indptr[row + 1] - indptr[row])
+        for k in range(indptr[row], indptr[row + 1]):
+            column, value, size = indices[k], data[k], _size(data[k])
+            largest, finite = max(largest, size), finite and size < np.inf
+            if column == row:
+                center, unlike = np.float64(value.real), 2 * abs(np.float64(value.imag))
+            else:
+                radius, unlike = radius + size, size
+            if column > row:
+                mine, end = partner[column], indptr[column + 1]
+                while mine < end and indices[mine] < row:
+                    difference, mine = max(difference, _size(data[mine])), mine + 1
+                if mine < end and indices[mine] == row:
+                    unlike, mine = _size(value - np.conj(data[mine])), mine + 1
+                partner[column] = mine
+            if column >= row:
+                difference = max(difference, unlike)
+        for k in range(partner[row], indptr[row + 1]):
+            if indices[k] >= row:
+                break
+            difference = max(difference, _size(data[k]))
+        low, high = min(low, center - radius), max(high, center + radius)
+    return finite, difference, largest, low, high, longest
