@@ -103,8 +103,8 @@ def _in_parts(n: int, options: Options) -> bool:
 def _driver(n: int, options: Options) -> str | None:
     """Return the driver that the caller names, or that finds a part faster than all; None for the fastest of all."""
     subset = options.subset
-    if options.driver is None and subset is not None and subset.by_index and n > drivers.QR_ORDER:
-        return "evx" if subset.count() <= n // 8 else None
+    if options.driver is None and subset is not None and subset.by_index and n > drivers.UNBLOCKED_ORDER:
+        return "evx" if subset.count() <= n // 6 else None
     return options.driver
 
 
