@@ -39,7 +39,7 @@ _ROWS, _LOOKED_AT, _AROUND = 192, 8, 256
 #: Distance within which molecules are counted for the work of rows that are not sampled, in ångström.
 _NEAR = 10.0
 #: Largest standard error of a number of a record, as a share.
-_CERTAIN = 0.1
+_CERTAIN = 0.3
 #: Logarithms of norms are counted in bins of this width, from the lowest on.
 _LOWEST, _BIN, _BINS = -46.0, 0.1, 500
 #: What the purification is asked for: its error over the norm of P.
@@ -341,8 +341,9 @@ def partition(row: Mapping[str, Any], context: Context) -> Problem:
             }
 
         def check(counted: list[Counted]) -> dict[str, float]:
+            # The same rows are sampled in all products: their errors may all be to one side.
             work, moved = (
-                math.sqrt(sum((of(one) * off(one)) ** 2 for one in counted)) / max(1e-300, sum(map(of, counted)))
+                sum(of(one) * off(one) for one in counted) / max(1e-300, sum(map(of, counted)))
                 for of, off in (
                     (lambda one: one.products, lambda one: one.products_off),
                     (lambda one: one.inside + one.outside, lambda one: one.tiles_off),
