@@ -1,5 +1,5 @@
 # make          set up, measure what this machine can in some minutes, write results/this/report.zip
-# make test     set up, lint, types, tests
+# make test     set up, lint, types, the site without its pictures, tests
 # make test-cluster   the workflow on a real one-node Slurm, and under faults (root and Debian's slurm-wlm)
 # make pages    tables of README and docs, docs/overview.svg and docs/history.md, from the recorded measurements; docs/picture.png
 # make docs     the site, into site/: open site/index.html
@@ -27,7 +27,7 @@ TORCH := torch==2.13.0+cpu
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 install = { $(PIP) uv && $(BIN)/python -m uv pip install --quiet $(1); } || $(PIP) $(1)
 LIBRARY := .$(if $(CUDA),[$(CUDA)])
-TESTED := .[$(if $(CUDA),$(CUDA)$(comma))compile,jax,mpi]
+TESTED := .[$(if $(CUDA),$(CUDA)$(comma))compile,docs,jax,mpi]
 STUDY := src/spectile_study
 LINT := $(addprefix lint-,style cuda workflow words layers types)
 
@@ -48,7 +48,7 @@ LOCKED = test -z "$$(ls .snakemake/locks 2>/dev/null)" || echo "This folder is l
 report: $(VENV)/installed
 	@echo snakemake --cores all; snakemake --cores all || { status=$$?; $(LOCKED); exit $$status; }
 
-test: lint pytest
+test: lint docs-check pytest
 
 pytest: $(VENV)/installed-dev system
 	$(PYTEST) --mpl -m "not cluster and not slow" $(FOLDERS)
@@ -71,12 +71,12 @@ pages: $(VENV)/installed-dev
 # Every warning is an error, and a name that leads nowhere is one.
 SPHINX := sphinx-build --quiet --fail-on-warning --keep-going --builder html
 
-docs: $(VENV)/installed-docs
+docs: $(VENV)/installed-dev
 	$(SPHINX) docs site
 
 # The site without pictures, half a minute of a core, then every link and anchor in it and in the pages of the repository.
 # The programs of the gallery are run by its tests.
-docs-check: $(VENV)/installed-docs
+docs-check: $(VENV)/installed-dev
 	$(SPHINX) --define plot_gallery=0 docs logs/site
 	lychee --offline --include-fragments --no-progress --exclude-path _static logs/site $$(git ls-files "*.md")
 
@@ -140,10 +140,6 @@ $(VENV)/installed-dev: pyproject.toml $(STUDY)/pyproject.toml | $(VENV)/bin/pyth
 	@$(PIP) --no-compile "$(TORCH)" \
 	  || { test -z "$$CI" && echo "no CPU build of PyTorch here: the tests of spectile.torch are skipped (make TORCH=torch takes any)"; }
 	@touch $@ $(VENV)/installed
-
-$(VENV)/installed-docs: $(VENV)/installed-dev
-	$(call install,-e ".[docs]")
-	@touch $@
 
 # The report is opened in a browser by a test, and eigenproblems of several ranks are solved by ScaLAPACK; CI machines get
 # Debian's, others are told what they miss.
