@@ -8,6 +8,7 @@ of large problems the first ones.  ``setup`` is the call with two moments, so th
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -91,12 +92,16 @@ def build(params: Params, numbers: np.random.Generator, place: Place) -> Drawn:
     dtype = np.dtype(params["dtype"])
     count = m if matrix.nnz * r * (m / 2) <= CHECKED[place.device] else min(m, FIRST)
     limit = float(np.finfo(dtype).eps) * (AT_FIRST + m)
-    check = _checked(matrix, r, count, place)
+    wide = np.promote_types(dtype, np.float64)
+    starts = {
+        "ours": _phases(seed_of(seed), matrix.shape[0], wide, place),
+        "rival": _starts(seed, matrix.shape[0], r, wide, place),
+    }
+    check = _checked(matrix, r, count, starts, place)
 
     def called(name: str, moments: int) -> Method:
         def ours(density: Any) -> dict[str, float]:
-            blocks = _phases(seed_of(seed), matrix.shape[0], np.promote_types(dtype, np.float64), place)
-            return check(density.moments[:count], bounds.scaling(density.bounds), blocks, min(moments, count))
+            return check(density.moments[:count], bounds.scaling(density.bounds), "ours", min(moments, count))
 
         run = place.call(kpm_dos, matrix, moments, r, rng=seed, backend=place.device)
         return method(name, run, ours, limit)
@@ -184,17 +189,26 @@ def _phases(seed: int, rows: int, dtype: np.dtype[Any], place: Place) -> Blocks:
     return on_device if place.device == "cuda" else on_host
 
 
-def _checked(matrix: Any, r: int, count: int, place: Place) -> Callable[..., dict[str, float]]:
-    """Return ``check(moments, scaling, blocks, count)``: the largest error of the first moments, over the 0th."""
+def _checked(
+    matrix: Any, r: int, count: int, starts: Mapping[str, Blocks], place: Place
+) -> Callable[..., dict[str, float]]:
+    """Return ``check(moments, scaling, start, compared)``: the largest error of the first moments, over the 0th.
+
+    The reference of a scaling and a start is made once: every call is held against all that it has given.
+    """
     wide = matrix.astype(np.promote_types(matrix.dtype, np.float64))
 
-    def check(moments: Any, scaling: tuple[float, float], blocks: Blocks, count: int) -> dict[str, float]:
+    @functools.cache
+    def reference_of(scaling: tuple[float, float], start: str) -> Any:
         wanted = np.zeros(count)
         for first in range(0, r, TOGETHER):
-            recursion = OperatorRecursion(ProductOperator(wide), *scaling, blocks(first, min(TOGETHER, r - first)))
-            wanted += reference.moments_from_etas(recursion.advance(-(-count // 2)))[:count].sum(axis=1)
-        wanted /= r
-        found = np.asarray(place.on_host(moments))[:count]
+            block = starts[start](first, min(TOGETHER, r - first))
+            etas = OperatorRecursion(ProductOperator(wide), *scaling, block).advance(-(-count // 2))
+            wanted += reference.moments_from_etas(etas)[:count].sum(axis=1)
+        return wanted / r
+
+    def check(moments: Any, scaling: tuple[float, float], start: str, compared: int) -> dict[str, float]:
+        found, wanted = np.asarray(place.on_host(moments))[:compared], reference_of(scaling, start)[:compared]
         if found.shape != wanted.shape:
             return {"error": float("nan")}
         return {"error": float(np.abs(found - wanted).max() / wanted[0])}
@@ -235,11 +249,10 @@ def _rivals(
     place: Place,
 ) -> list[Method | Skipped]:
     xp, rows = place.xp, matrix.shape[0]
-    wide = np.promote_types(matrix.dtype, np.float64)
 
     def checked(result: tuple[Any, tuple[float, float]]) -> dict[str, float]:
         moments, scaling = result
-        return check(moments, scaling, _starts(seed, rows, r, wide, place), count)
+        return check(moments, scaling, "rival", count)
 
     def chain(name: str, order: str, steps: Steps, dots: Callable[[Any, Any, Any], None]) -> Method:
         def run() -> Any:
