@@ -59,6 +59,8 @@ numpydoc_show_class_members = False
 autosummary_imported_members = True
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(?!spectile\b).+\..+")]  # what other libraries have is told apart by their names
+# A checkout may lie in a folder whose path has a space; the files themselves have none.
+suppress_warnings = ["sphinx_gallery.space_in_filename"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # docstrings say types in words
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
