@@ -171,15 +171,15 @@ def csr_sp2(fock: Any, occupied: int, drop: float, error: float) -> Any:
 
     low, high = _ends(fock)
     x = _without(scipy.sparse.csr_array((high * np.eye(len(fock)) - fock) / (high - low)), drop)
-    before = math.inf
-    for step in range(_MOST_STEPS):
+    sizes: list[float] = []
+    for _ in range(_MOST_STEPS):
         square = x @ x
         rest = x - square
         size = float(np.sqrt((rest.data**2).sum()))
-        # What is dropped keeps it from becoming smaller.
-        if size <= error or (step > 10 and size < 1e-2 * math.sqrt(occupied) and size >= before):
+        # What is dropped keeps it from becoming smaller; the two polynomials in turn make it smaller in two steps.
+        if size <= error or (len(sizes) > 10 and size < 1e-2 * math.sqrt(occupied) and size >= 0.5 * max(sizes[-2:])):
             break
-        before = size
+        sizes.append(size)
         trace, squares = float(x.trace()), float(square.trace())
         x = _without(square if abs(squares - occupied) < abs(2 * trace - squares - occupied) else x + rest, drop)
     return x
