@@ -94,7 +94,7 @@ class CpuEngine(ProductEngine):
             factor = scale / lengths[-1]
             factors = factor, -factor * shift, lengths[-1] / lengths[-2] if alphas else 0.0
             alphas.append(float(self.operator.update(v, w, *factors, threads, blocks)[1, 0]) / lengths[-1])
-            lengths.append(subtract(v, w, alphas[-1] / lengths[-1]) ** 0.5)
+            lengths.append(subtract(v.reshape(-1), w.reshape(-1), alphas[-1] / lengths[-1]) ** 0.5)
             v, w = w, v
         return b + np.array(alphas) / a, np.array(lengths[2:]) / a
 

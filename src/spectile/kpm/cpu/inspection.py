@@ -38,26 +38,37 @@ def _inspect(indptr, indices, data, partner):  # type: ignore[no-untyped-def]
     finite, difference, largest, low, high, longest = True, 0.0, 0.0, np.inf, -np.inf, 0
     for row in range(indptr.size - 1):
         center = radius = 0.0
-        longest = max(longest, indptr[row + 1] - indptr[row])
-        for k in range(indptr[row], indptr[row + 1]):
-            column, value, size = indices[k], data[k], _size(data[k])
-            largest, finite = max(largest, size), finite and size < np.inf
+        first, last = indptr[row], indptr[row + 1]
+        if last - first > longest:
+            longest = last - first
+        for k in range(first, last):
+            column, value, unlike = indices[k], data[k], 0.0
+            size = _size(value)
+            if not size < np.inf:
+                finite = False
+            if size > largest:
+                largest = size
             if column == row:
                 center, unlike = np.float64(value.real), 2 * abs(np.float64(value.imag))
             else:
-                radius, unlike = radius + size, size
+                radius += size
             if column > row:
-                mine, end = partner[column], indptr[column + 1]
-                while mine < end and indices[mine] < row:
-                    difference, mine = max(difference, _size(data[mine])), mine + 1
-                if mine < end and indices[mine] == row:
-                    unlike, mine = _size(value - np.conj(data[mine])), mine + 1
+                unlike, mine, end = size, partner[column], indptr[column + 1]
+                while mine < end and indices[mine] <= row:
+                    other = data[mine]
+                    passed = _size(value - np.conj(other)) if indices[mine] == row else _size(other)
+                    if indices[mine] == row:
+                        unlike = passed
+                    elif passed > difference:
+                        difference = passed
+                    mine += 1
                 partner[column] = mine
-            if column >= row:
-                difference = max(difference, unlike)
-        for k in range(partner[row], indptr[row + 1]):
-            if indices[k] >= row:
-                break
-            difference = max(difference, _size(data[k]))
-        low, high = min(low, center - radius), max(high, center + radius)
+            elif column < row and k >= partner[row]:
+                unlike = size
+            if unlike > difference:
+                difference = unlike
+        if center - radius < low:
+            low = center - radius
+        if center + radius > high:
+            high = center + radius
     return finite, difference, largest, low, high, longest

@@ -119,19 +119,36 @@ def _aug_row(count_lanes: int) -> Any:
 _row32, _row16, _row8, _row4, _row2, _row1 = (_aug_row(lanes) for lanes in (32, 16, 8, 4, 2, 1))
 
 
+def _require_plain(array: Any) -> None:
+    """Raise TypingError for an array that a kernel cannot read by its address."""
+    if array.layout != "C" or not array.aligned:
+        raise TypingError(f"a kernel reads {array} by its address: make it C-contiguous and aligned")
+
+
 @intrinsic
 def _pointer(typingctx: Any, array: Any, offset: Any) -> Any:
     """Return where the element at flat `offset` of a contiguous array lies.
 
     Loops pass pointers on: an array handed from function to function would be counted as used, atomically, every row.
     """
-    if array.layout != "C" or not array.aligned:
-        raise TypingError(f"a kernel reads {array} by its address: make it C-contiguous and aligned")
+    _require_plain(array)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.gep(context.make_array(signature.args[0])(context, builder, args[0]).data, [args[1]])
 
     return types.CPointer(array.dtype)(array, types.intp), codegen
+
+
+@intrinsic
+def _pointer_like(typingctx: Any, array: Any, like: Any) -> Any:
+    """Return where a contiguous array begins, as a pointer to elements of the type of another one."""
+    _require_plain(array)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        return builder.bitcast(data, context.get_data_type(like.dtype).as_pointer())
+
+    return types.CPointer(like.dtype)(array, like), codegen
 
 
 @intrinsic
@@ -185,39 +202,33 @@ def _lines(size):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(forceinline=True)
-def _single(arrays, sums, own, row, origin, first, stride, count):  # type: ignore[no-untyped-def]
+def _single(arrays, sums, own, row, origin, first, end):  # type: ignore[no-untyped-def]
     """Do :func:`_aug_row` for a single vector and return the sums with this row.
 
     Four sums at a time hide that an addition waits for the one before.
     """
-    indices, data, _, _, scalars, v, w, zero = arrays
+    indices, data, v, w, scale, keep, zero = arrays
     one = two = three = four = zero
-    position, last = first, first + count * stride
-    while position + 3 * stride < last:
-        one += _read(data, position) * _read(v, origin + _read(indices, position))
-        position += stride
-        two += _read(data, position) * _read(v, origin + _read(indices, position))
-        position += stride
-        three += _read(data, position) * _read(v, origin + _read(indices, position))
-        position += stride
-        four += _read(data, position) * _read(v, origin + _read(indices, position))
-        position += stride
-    while position < last:
-        one += _read(data, position) * _read(v, origin + _read(indices, position))
-        position += stride
+    k = first
+    while k + 3 < end:
+        one += _read(data, k) * _read(v, origin + _read(indices, k))
+        two += _read(data, k + 1) * _read(v, origin + _read(indices, k + 1))
+        three += _read(data, k + 2) * _read(v, origin + _read(indices, k + 2))
+        four += _read(data, k + 3) * _read(v, origin + _read(indices, k + 3))
+        k += 4
+    while k < end:
+        one += _read(data, k) * _read(v, origin + _read(indices, k))
+        k += 1
     mine = _read(v, row)
-    fresh = _read(scalars, 0) * ((one + two) + (three + four)) + own * mine - _read(scalars, 2) * _read(w, row)
+    fresh = scale * ((one + two) + (three + four)) + own * mine - keep * _read(w, row)
     _write(w, row, fresh)
     even = mine.real * mine.real + mine.imag * mine.imag
     return sums[0] + even, sums[1] + (fresh.real * mine.real + fresh.imag * mine.imag)
 
 
 @numba.njit(forceinline=True)
-def _row(arrays, even, odd, sums, own, row, origin, first, stride, count, parts, width):  # type: ignore[no-untyped-def]
-    """Update one row and return the sums of a single vector with it; those of several are added to `even` and `odd`."""
-    if width == 1:
-        return _single(arrays, sums, own, row, origin, first, stride, count)
-    indices, data, v, w, scalars, _, _, _ = arrays
+def _row(arrays, even, odd, own, row, origin, first, stride, count, parts, width):  # type: ignore[no-untyped-def]
+    indices, data, v, w, scalars = arrays
     column = 0
     while column + 32 <= width:
         _row32(indices, data, v, w, even, odd, scalars, own, row, origin, first, stride, count, column, width)
@@ -236,15 +247,18 @@ def _row(arrays, even, odd, sums, own, row, origin, first, stride, count, parts,
         column += 2
     if column < width:
         _row1(indices, data, v, w, even, odd, scalars, own, row, origin, first, stride, count, column, width)
-    return sums
 
 
 @numba.njit(forceinline=True)
 def _pointers(indices, data, v, w, scalars):  # type: ignore[no-untyped-def]
-    """Return what rows are updated by: pointers, those of single vectors in the type of the matrix, and its zero."""
-    single = _pointer(v.reshape(v.size).view(data.dtype), 0), _pointer(w.reshape(w.size).view(data.dtype), 0)
-    several = _pointer(indices, 0), _pointer(data, 0), _pointer(v, 0), _pointer(w, 0), _pointer(scalars, 0)
-    return (*several, *single, data.dtype.type(0))
+    return _pointer(indices, 0), _pointer(data, 0), _pointer(v, 0), _pointer(w, 0), _pointer(scalars, 0)
+
+
+@numba.njit(forceinline=True)
+def _single_pointers(indices, data, v, w, scalars):  # type: ignore[no-untyped-def]
+    """Return what rows of a single vector, which is of the type of the matrix, are updated by, and zero."""
+    entries = _pointer(indices, 0), _pointer(data, 0)
+    return *entries, _pointer_like(v, data), _pointer_like(w, data), scalars[0], scalars[2], data.dtype.type(0)
 
 
 @numba.njit(forceinline=True)
@@ -260,9 +274,18 @@ def _add_up(partial, n, sums):  # type: ignore[no-untyped-def]
     partial[n, 1, 0] += sums[1]
 
 
-@numba.njit(forceinline=True)
-def _csr_rows(indptr, indices, data, v, w, scalars, blocks, partial, width):  # type: ignore[no-untyped-def]
-    parts = v.shape[1]
+@njit(nogil=True, fastmath=_MATH)
+def csr_rows(indptr, indices, data, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
+    """Update row blocks of a CSR matrix, shape (n, 2), and sum their scalar products into `partial`."""
+    parts, width = v.shape[1:]
+    if width == 1:
+        single = _single_pointers(indices, data, v, w, scalars)
+        for n in range(blocks.shape[0]):
+            sums = _none(scalars)
+            for row in range(blocks[n, 0], blocks[n, 1]):
+                sums = _single(single, sums, scalars[1], row, 0, indptr[row], indptr[row + 1])
+            _add_up(partial, n, sums)
+        return
     arrays = _pointers(indices, data, v, w, scalars)
     num_rows, line = indptr.shape[0] - 1, parts * width
     entry_lines = _lines(indptr[num_rows] * data.itemsize // max(1, num_rows))
@@ -270,28 +293,15 @@ def _csr_rows(indptr, indices, data, v, w, scalars, blocks, partial, width):  # 
     ahead = ROWS_AHEAD if line >= PREFETCHED_LINE else num_rows
     for n in range(blocks.shape[0]):
         even, odd = _pointer(partial, 2 * n * width), _pointer(partial, (2 * n + 1) * width)
-        sums = _none(scalars)
         for row in range(blocks[n, 0], blocks[n, 1]):
             first = indptr[row]
             if row + ahead < num_rows:
                 end = indptr[row + ahead + 1]
                 for k in range(max(end - 2, indptr[row + ahead]), end):
                     _prefetch(arrays[2], indices[k] * line * v.itemsize, _lines(line * v.itemsize))
-            if width > 1:
-                _prefetch(arrays[0], (first + ENTRIES_AHEAD) * indices.itemsize, 1)
-                _prefetch(arrays[1], (first + ENTRIES_AHEAD) * data.itemsize, entry_lines)
-            sums = _row(arrays, even, odd, sums, scalars[1], row, 0, first, 1, indptr[row + 1] - first, parts, width)
-        _add_up(partial, n, sums)
-
-
-@njit(nogil=True, fastmath=_MATH)
-def csr_rows(indptr, indices, data, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
-    """Update row blocks of a CSR matrix, shape (n, 2), and sum their scalar products into `partial`."""
-    # Compiled apart for one vector, whose rows are short.
-    if v.shape[2] == 1:
-        _csr_rows(indptr, indices, data, v, w, scalars, blocks, partial, 1)
-    else:
-        _csr_rows(indptr, indices, data, v, w, scalars, blocks, partial, v.shape[2])
+            _prefetch(arrays[0], (first + ENTRIES_AHEAD) * indices.itemsize, 1)
+            _prefetch(arrays[1], (first + ENTRIES_AHEAD) * data.itemsize, entry_lines)
+            _row(arrays, even, odd, scalars[1], row, 0, first, 1, indptr[row + 1] - first, parts, width)
 
 
 @njit(nogil=True, fastmath=_MATH)
@@ -301,61 +311,55 @@ def sell_rows(chunk_start, row_length, chunk, indices, data, v, w, scalars, bloc
     arrays = _pointers(indices, data, v, w, scalars)
     for n in range(blocks.shape[0]):
         even, odd = _pointer(partial, 2 * n * width), _pointer(partial, (2 * n + 1) * width)
-        sums = _none(scalars)
         for row in range(blocks[n, 0], blocks[n, 1]):
             start, lane, count = chunk_start[row // chunk], row % chunk, row_length[row]
             # A row's share of what its chunk will need, in the order of memory.
             ahead = start + lane * count + ENTRIES_AHEAD
             _prefetch(arrays[0], ahead * indices.itemsize, 1)
             _prefetch(arrays[1], ahead * data.itemsize, _lines(count * data.itemsize))
-            sums = _row(arrays, even, odd, sums, scalars[1], row, 0, start + lane, chunk, count, parts, width)
-        _add_up(partial, n, sums)
+            _row(arrays, even, odd, scalars[1], row, 0, start + lane, chunk, count, parts, width)
 
 
 @numba.njit(forceinline=True)
-def _pattern_row(arrays, even, odd, sums, own, first, end, row, parts, width, size):  # type: ignore[no-untyped-def]
+def _pattern_row(arrays, even, odd, own, first, end, row, parts, width, size):  # type: ignore[no-untyped-def]
     line = parts * width
-    if width > 1 and line >= PREFETCHED_LINE:
+    if line >= PREFETCHED_LINE:
         for k in range(max(end - 2, first), end):
             _prefetch(arrays[2], (row + ROWS_AHEAD + arrays[0][k]) * line * size, _lines(line * size))
-    return _row(arrays, even, odd, sums, own, row, row, first, 1, end - first, parts, width)
-
-
-@numba.njit(forceinline=True)
-def _pattern_rows(first, offsets, values, number, diagonal, v, w, scalars, blocks, partial, width):  # type: ignore[no-untyped-def]
-    parts = v.shape[1]
-    arrays = _pointers(offsets, values, v, w, scalars)
-    scale, shift = scalars[0], scalars[1]
-    for n in range(blocks.shape[0]):
-        even, odd = _pointer(partial, 2 * n * width), _pointer(partial, (2 * n + 1) * width)
-        sums = _none(scalars)
-        for row in range(blocks[n, 0], blocks[n, 1]):
-            begin, end = first[number[row]], first[number[row] + 1]
-            own = shift + scale * diagonal[row]
-            sums = _pattern_row(arrays, even, odd, sums, own, begin, end, row, parts, width, v.itemsize)
-        _add_up(partial, n, sums)
+    _row(arrays, even, odd, own, row, row, first, 1, end - first, parts, width)
 
 
 @njit(nogil=True, fastmath=_MATH)
 def pattern_rows(first, offsets, values, number, diagonal, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
     """Do :func:`csr_rows` for rows by number (``patterns.py``)."""
-    # Compiled apart for one vector, whose rows are short.
-    if v.shape[2] == 1:
-        _pattern_rows(first, offsets, values, number, diagonal, v, w, scalars, blocks, partial, 1)
-    else:
-        _pattern_rows(first, offsets, values, number, diagonal, v, w, scalars, blocks, partial, v.shape[2])
+    parts, width = v.shape[1:]
+    arrays, single = _pointers(offsets, values, v, w, scalars), _single_pointers(offsets, values, v, w, scalars)
+    scale, shift = scalars[0], scalars[1]
+    for n in range(blocks.shape[0]):
+        if width == 1:
+            sums = _none(scalars)
+            for row in range(blocks[n, 0], blocks[n, 1]):
+                begin, end = first[number[row]], first[number[row] + 1]
+                sums = _single(single, sums, shift + scale * diagonal[row], row, row, begin, end)
+            _add_up(partial, n, sums)
+            continue
+        even, odd = _pointer(partial, 2 * n * width), _pointer(partial, (2 * n + 1) * width)
+        for row in range(blocks[n, 0], blocks[n, 1]):
+            begin, end = first[number[row]], first[number[row] + 1]
+            own = shift + scale * diagonal[row]
+            _pattern_row(arrays, even, odd, own, begin, end, row, parts, width, v.itemsize)
 
 
-@numba.njit(forceinline=True)
-def _stencil_rows(first, offsets, values, sides, mass, potential, v, w, scalars, blocks, partial, width):  # type: ignore[no-untyped-def]
+@njit(nogil=True, fastmath=_MATH)
+def stencil_rows(first, offsets, values, sides, mass, potential, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
+    """Rows of the topological insulator: which of the patterns a row has follows from where its site lies."""
     nx, ny, nz = sides
-    parts = v.shape[1]
-    arrays = _pointers(offsets, values, v, w, scalars)
+    parts, width = v.shape[1:]
+    arrays, single = _pointers(offsets, values, v, w, scalars), _single_pointers(offsets, values, v, w, scalars)
     scale, shift = scalars[0], scalars[1]
     for n in range(blocks.shape[0]):
         even, odd = _pointer(partial, 2 * n * width), _pointer(partial, (2 * n + 1) * width)
-        sums = _none(scalars)
-        pattern = 0
+        sums, pattern = _none(scalars), 0
         for row in range(blocks[n, 0], blocks[n, 1]):
             site, orbital = row // 4, row % 4
             if orbital == 0:
@@ -363,18 +367,11 @@ def _stencil_rows(first, offsets, values, sides, mass, potential, v, w, scalars,
                 pattern = 4 * (9 * _position_class(x, nx) + 3 * _position_class(y, ny) + _position_class(z, nz))
             begin, end = first[pattern + orbital], first[pattern + orbital + 1]
             own = shift + scale * (mass[orbital] + potential[site])
-            sums = _pattern_row(arrays, even, odd, sums, own, begin, end, row, parts, width, v.itemsize)
+            if width == 1:
+                sums = _single(single, sums, own, row, row, begin, end)
+            else:
+                _pattern_row(arrays, even, odd, own, begin, end, row, parts, width, v.itemsize)
         _add_up(partial, n, sums)
-
-
-@njit(nogil=True, fastmath=_MATH)
-def stencil_rows(first, offsets, values, sides, mass, potential, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
-    """Rows of the topological insulator: which of the patterns a row has follows from where its site lies."""
-    # Compiled apart for one vector, whose rows are short.
-    if v.shape[2] == 1:
-        _stencil_rows(first, offsets, values, sides, mass, potential, v, w, scalars, blocks, partial, 1)
-    else:
-        _stencil_rows(first, offsets, values, sides, mass, potential, v, w, scalars, blocks, partial, v.shape[2])
 
 
 @numba.njit(forceinline=True)
@@ -385,11 +382,11 @@ def _position_class(position, side):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, fastmath={*_MATH, "reassoc"})
 def subtract(v, w, factor):  # type: ignore[no-untyped-def]
-    """Subtract `factor` times v from w, both of one shape, and return ⟨w|w⟩ in double precision."""
-    x, y, scale, square = v.reshape(v.size), w.reshape(w.size), v.dtype.type(factor), 0.0
-    for i in range(x.size):
-        y[i] -= scale * x[i]
-        square += np.float64(y[i]) * np.float64(y[i])
+    """Subtract `factor` times v from w, both flat and real, and return ⟨w|w⟩ in double precision."""
+    scale, square = v.dtype.type(factor), 0.0
+    for i in range(v.size):
+        w[i] -= scale * v[i]
+        square += np.float64(w[i]) * np.float64(w[i])
     return square
 
 
