@@ -163,7 +163,8 @@ OVERVIEW = ROOT / "docs/overview.marks.tsv"
 def recorded():
     """Return the frames that the README's picture is drawn from, as one."""
     papers = pandas.read_csv(OVERVIEW, sep="\t")["paper"].unique()
-    frames = [record.read_frame(ROOT / f"results/recorded/h200/{paper}.parquet") for paper in papers]
+    paths = [path for paper in papers for path in (ROOT / "results/recorded").glob(f"h?00/{paper}.parquet")]
+    frames = [record.read_frame(path) for path in paths]
     return pandas.concat(frames, ignore_index=True)
 
 
