@@ -47,7 +47,7 @@ def test_every_quick_row_is_built_and_every_row_names_its_study():
     rows = sheets.read_sheet(SHEET, SCHEMA)
     quick = sheets.read_sheet(SHEET, SCHEMA, "quick")
     assert {row["study"] for row in quick.values()} == {
-        "thresholds", "truncation", "map", "product", "water", "digits", "accuracy",
+        "thresholds", "truncation", "map", "product", "water", "digits", "accuracy", "density",
     }  # fmt: skip
     assert all(row["gpus"] == 0 for row in quick.values())
     sizes = {(row["n"], row["precision"], row["gpus"]) for row in rows.values() if row["study"] == "product"}
