@@ -75,8 +75,8 @@ def frobenius_of_triangle(matrix: Any) -> float:
 
 def frobenius_of_diagonals(diagonals: Sequence[Any]) -> float:
     """Return the Frobenius norm of a Hermitian matrix from its main diagonal and those below, of entries near 1."""
-    main, *below = (float(np.vdot(one, one).real) for one in diagonals)
-    return math.sqrt(main + 2 * sum(below))
+    squares = [float(np.vdot(one, one).real) for one in diagonals]
+    return math.sqrt(sum(squares[:1]) + 2 * sum(squares[1:]))
 
 
 def divided_by_power(w: Any, scale: int) -> Any:
