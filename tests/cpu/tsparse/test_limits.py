@@ -68,7 +68,7 @@ def judge(run, spread=2**15):
     run(enough)
     peak, C = used(lambda: run(enough))
     uses = peak - bytes_of(C)
-    assert uses <= 1.02 * enough + 2**13, (enough, uses)
+    assert uses <= 1.02 * enough + 2**14, (enough, uses)  # Python's own objects, more in a process with many modules
     assert enough <= 1.1 * uses + spread, (enough, uses)
     return enough, C, whole
 
