@@ -420,11 +420,7 @@ class SpectralDensity:
         self._fixed_bounds = bool(state.array("fixed_bounds", np.bool_, ()))
         low, high = state.array("bounds", np.float64, (2,)).tolist()
         self.bounds = low, high
-        if "scaling" in state:
-            a, b = state.array("scaling", np.float64, (2,)).tolist()
-        else:
-            # Files without it were written when no spectrum was taken for narrower than this.
-            a, b = spectrum.FILL / max((high - low) / 2, 1e-6 * (max(abs(low), abs(high)) or 1.0)), (high + low) / 2
+        a, b = state.array("scaling", np.float64, (2,)).tolist()
         if not (low <= b <= high and a > 0):
             raise state.damaged(f"bounds {self.bounds} and scaling {(a, b)} are not of one spectrum")
         self._scaling = a, b
