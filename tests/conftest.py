@@ -1,5 +1,6 @@
 """Settings of all tests, and MPI ranks for those of the CPU and the GPU."""
 
+import logging
 import os
 import shutil
 import signal
@@ -76,6 +77,16 @@ def pytest_xdist_make_scheduler(config, log):
             return folder if folder == "tests/study" else file
 
     return BySharing(config, log)
+
+
+@pytest.fixture
+def impatient(monkeypatch, caplog):
+    """Calls tell at once how far they are; returns caplog, which hears it."""
+    from spectile.core import progress
+
+    monkeypatch.setattr(progress, "DELAY_S", 0.0)
+    caplog.set_level(logging.INFO, "spectile.progress")
+    return caplog
 
 
 @pytest.fixture(scope="session")

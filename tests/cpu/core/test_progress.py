@@ -30,13 +30,6 @@ CALLS = {
 }
 
 
-@pytest.fixture
-def impatient(monkeypatch, caplog):
-    monkeypatch.setattr(progress, "DELAY_S", 0.0)
-    caplog.set_level(logging.INFO, "spectile.progress")
-    return caplog
-
-
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_tells_how_far_it_is_under_its_own_name_alone_or_is_silent(name, impatient):
     told = CALLS[name]()

@@ -359,13 +359,6 @@ SHOWN = CALLS | {
 }  # fmt: skip
 
 
-@pytest.fixture
-def impatient(monkeypatch, caplog):
-    monkeypatch.setattr(shown, "DELAY_S", 0.0)
-    caplog.set_level(logging.INFO, "spectile.progress")
-    return caplog
-
-
 @pytest.mark.parametrize("name", SHOWN)
 def test_calls_tell_how_far_they_are_or_are_silent(name, impatient, monkeypatch):
     counters = []
