@@ -107,15 +107,14 @@ def rounded(A: Operand, B: Operand, precision: Precision, names: str = "AB", roo
 
     Errors call the factors by their `names`.  `room` is what is left of a limit.
     """
-    if room is not None and room.limit is not None:
-        room.require(sum(converted_bytes(A, B, precision)))
+    room = room or Room()
+    room.require(sum(converted_bytes(A, B, precision)))
     if precision.name == "float16":
         values, exponents = _as_half(A, B, room)
     else:
         pairs = zip((A, B)[: 1 + (B is not A)], names, strict=False)
         values, exponents = [_as(precision, x, name) for x, name in pairs], None
-    if room is not None:
-        room.hold(*values, *(exponents or ()), beside=(A.data, B.data))
+    room.hold(*values, *(exponents or ()), beside=(A.data, B.data))
     return values[0], values[-1], exponents
 
 
@@ -144,14 +143,13 @@ def _as(precision: Precision, operand: Operand, name: str) -> np.ndarray:
     return data if data.dtype == precision.dtype and not tf32 else by_parts(data, precision.dtype, narrow)
 
 
-def _as_half(A: Operand, B: Operand, room: Room | None) -> tuple[list[np.ndarray], Exponents | None]:
+def _as_half(A: Operand, B: Operand, room: Room) -> tuple[list[np.ndarray], Exponents | None]:
     """Return values of 11 significant bits, and what they were scaled by, where an entry asks for it."""
     parts = (x.data[start : start + _PART] for x in (A, B) for start in range(0, len(x.data), _PART))
     if all(fits_half(part) for part in parts):
         return [by_parts(x.data, np.float32, eleven_bits) for x in (A, B)], None
-    if room is not None:
-        most = max((len(x.data) * (48 + x.data.itemsize) for x in (A, B)), default=0)
-        room.require(most + 12 * (len(A.data) + len(B.data)) + 20 * max(A.shape[0], B.shape[1]))
+    most = max(len(x.data) * (48 + x.data.itemsize) for x in (A, B))
+    room.require(most + 12 * (len(A.data) + len(B.data)) + 20 * max(A.shape[0], B.shape[1]))
     row = A.row_of_entries()
     exponents = (
         half_exponents(A.data, row, A.shape[0], "row of A"),
