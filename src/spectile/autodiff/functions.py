@@ -144,9 +144,13 @@ def second_derivative(xp: Any, scalar: Scalar, w: Any, x: Any, y: Any) -> Any:
     first = first_differences(xp, scalar, w)
     second, rounding = second_differences(xp, scalar, w, first)
 
+    def rows(z: Any) -> Any:
+        return xp.sqrt(xp.sum(xp.abs(z) ** 2, -1))[..., :, None]
+
+    def columns(z: Any) -> Any:
+        return xp.sqrt(xp.sum(xp.abs(z) ** 2, -2))[..., None, :]
+
     def one(x: Any, y: Any) -> tuple[Any, Any, Any]:
-        rows = lambda z: xp.sqrt(xp.sum(xp.abs(z) ** 2, -1))[..., :, None]  # noqa: E731
-        columns = lambda z: xp.sqrt(xp.sum(xp.abs(z) ** 2, -2))[..., None, :]  # noqa: E731
         error = rows(x) * columns(rounding * y) + rows(rounding * x) * columns(y)
         return x @ (first * y) - (first * x) @ y, ((second * x) @ y + x @ (second.mT * y)) / 2, error
 
