@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from spectile.core import devices
-from spectile.nearsparse.cpu import search as cpu
 from spectile.nearsparse.types import PRECISIONS
 from spectile_study.cases.spamm.thresholds import RATIOS, TABLE_1
 from spectile_study.inputs import decay
@@ -86,12 +85,13 @@ def executed_ratio(norms: Any, tau: float, rows: int, columns: int) -> float:
 
     A union holds k iff the largest norms of its rows and columns multiply to tau.
     """
+    from spectile.nearsparse.cpu.search import count_valid  # most drawings need no bound, and none of them Numba
 
     def pooled(x: Any, size: int) -> Any:
         return np.maximum.reduceat(x, np.arange(0, x.shape[0], size), axis=0)
 
     wide_a, wide_b = pooled(norms, rows), pooled(norms.T, columns).T
-    return cpu.count_valid(wide_a, wide_b, tau) / (wide_a.size * wide_b.shape[1])
+    return count_valid(wide_a, wide_b, tau) / (wide_a.size * wide_b.shape[1])
 
 
 @functools.cache
