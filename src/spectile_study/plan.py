@@ -355,17 +355,17 @@ class Plan:
 
     def drawing_digest(self, wildcards: Wildcards) -> str:
         """Return the digest of the sources that decide what a table or figure looks like."""
-        return sources.programs_digest([self.element(wildcards).script, *_drawing_sources(wildcards.paper)])
+        return sources.files_digest([self.element(wildcards).script, *_drawing_sources(wildcards.paper)])
 
     def redrawing_digest(self, paper: str) -> str:
         """Return the digest of the sources that decide what all tables and figures of a paper look like."""
         scripts = [element.script for element in self.elements(paper)]
-        return sources.programs_digest([*scripts, *_drawing_sources(paper)])
+        return sources.files_digest([*scripts, *_drawing_sources(paper)])
 
     def claims_digest(self) -> str:
         """Return the digest of the sources that decide what the page of claims says."""
         scripts = [element.script for paper in self.papers for element in self.elements(paper)]
-        return sources.programs_digest([*scripts, *(path for each in self.papers for path in _drawing_sources(each))])
+        return sources.files_digest([*scripts, *(path for each in self.papers for path in _drawing_sources(each))])
 
     def everyday_settings(self) -> Settings:
         """Return the settings of everyday draws, with what the configuration changes of them."""
@@ -408,7 +408,7 @@ class Plan:
     def everyday_digest(self) -> str:
         """Return the digest of the sources that decide what is drawn of everyday draws."""
         names = ("drawing", "frame", "predict")
-        return sources.programs_digest(Path(everyday.__file__).with_name(f"{name}.py") for name in names)
+        return sources.files_digest(Path(everyday.__file__).with_name(f"{name}.py") for name in names)
 
     def kept_rules(self) -> list[str]:
         """Return the graph of the rules that measured the recorded results, where it was kept with them."""

@@ -83,14 +83,19 @@ def test_recorded_results_need_no_record():
 
 
 def test_an_edited_script_draws_its_own_element_again(tmp_path):
-    made = plan.Plan(configured(), ROOT)
-    digests = [made.drawing_digest(named("kpm", element=name)) for name in ("fig1", "fig2")]
-    assert digests[0] != digests[1]
-    script = tmp_path / "fig1.py"
-    script.write_text((ROOT / "workflow/scripts/kpm/fig1.py").read_text() + "\n# a comment\n")
-    files = [ROOT / "workflow/scripts/kpm/fig1.py", script]
-    programs = [sources.program(path) for path in files]
-    assert programs[0] == programs[1]
+    for part in ("config", "workflow"):
+        shutil.copytree(ROOT / part, tmp_path / part)
+
+    def digests():
+        sources._file_digest.cache_clear()
+        made = plan.Plan(configured(), tmp_path)
+        return [made.drawing_digest(named("kpm", element=name)) for name in ("fig1", "fig2")]
+
+    before = digests()
+    script = tmp_path / "workflow/scripts/kpm/fig1.py"
+    script.write_text(script.read_text() + "\nlimit = 1\n")
+    after = digests()
+    assert before[0] != after[0] and before[1] == after[1] != before[0]
 
 
 @pytest.mark.parametrize(

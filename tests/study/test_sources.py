@@ -261,7 +261,7 @@ def test_program_leaves_out_comments_and_layout_and_notices_code(tmp_path):
         programs = []
         for version in (text, cosmetic, *others):
             path.write_text(version)
-            programs.append(sources.program(path))
+            programs.append(sources.template(path))
         assert programs[0] == programs[1]
         assert programs[0] not in programs[2:]
 

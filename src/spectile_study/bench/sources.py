@@ -12,25 +12,14 @@ from pathlib import Path
 SOURCES = Path(__file__).resolve().parents[2]
 
 
-def programs_digest(files: Iterable[Path]) -> str:
-    """Return the sha256 of the programs in `files`, their comments and docstrings left out; other files count whole.
-
-    A file counts by what it says, whatever its name; where it names another source, as an import, an include or a unit
-    of compilation does, by what that one says.
-    """
-    return hashlib.sha256("".join(sorted(map(_program_digest, files))).encode()).hexdigest()
+def files_digest(files: Iterable[Path]) -> str:
+    """Return the sha256 of what `files` hold, whatever their names and order."""
+    return hashlib.sha256("".join(sorted(map(_file_digest, files))).encode()).hexdigest()
 
 
-def program(path: Path, named: Callable[[str], str] = str) -> str:
-    """Return a Python or CUDA source without comments, docstrings and layout, the same in every version of Python.
-
-    Parameters
-    ----------
-    path : Path
-    named : callable, optional
-        What stands where it names another source, by that name: ``"spectile.core.launch"`` or ``"rows/hash.cu"``.
-    """
-    return with_names(template(path), named)
+@functools.cache
+def _file_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 #: What encloses the name of another source in a template; no program holds it.
@@ -43,7 +32,10 @@ def with_names(template: str, named: Callable[[str], str]) -> str:
 
 
 def template(path: Path) -> str:
-    """Return a source as `program` does, with marks around what names another source."""
+    """Return a Python or CUDA source without comments, docstrings and layout, the same in every version of Python.
+
+    Marks stand around what names another source: ``"spectile.core.launch"`` or ``"rows/hash.cu"``.
+    """
     text = path.read_text()
     if path.suffix == ".py":
         return printed(ast.parse(text))
@@ -113,17 +105,3 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 def template_of(path: Path) -> str:
     """Return a source's template, read once: for itself and for those that name it."""
     return template(path)
-
-
-@functools.cache
-def _program_digest(path: Path) -> str:
-    return hashlib.sha256(with_names(template_of(path), _said_by).encode()).hexdigest()
-
-
-@functools.cache
-def _said_by(name: str) -> str:
-    """Return the digest of what a source of ours says, without what it names itself, or the name of another's."""
-    place = SOURCES.joinpath(*name.split("."))
-    files = [path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()]
-    said = sorted(with_names(template_of(path), lambda other: "") for path in files)
-    return hashlib.sha256("\n".join(said).encode()).hexdigest() if said else name
