@@ -7,7 +7,7 @@ import pytest
 
 from spectile.evd.cuda.matrix import values_shape
 from spectile.evd.cuda.units import BATCH, MATRIX
-from spectile.evd.cuda.vendor import batched
+from spectile.evd.cuda.vendor import batched, dense
 from spectile.evd.types import SCALARS, Options, Subset
 
 from ...on_host import host_library
@@ -126,6 +126,20 @@ def test_eigenvalues_of_one_matrix_are_judged(dtype, tmp_path):
             broken = given.copy()
             put(broken)
             assert disordered(broken)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_only_roundoff_is_put_in_order(dtype):
+    eps, rng = float(np.finfo(dtype).eps), np.random.default_rng(4)
+    copies = np.repeat(np.linspace(-1, 1, 30), 20).astype(dtype)
+    w = copies * (1 + eps * rng.integers(-3, 4, copies.size).astype(dtype))
+    assert (np.diff(w) < 0).any()
+    order = dense.order_of(w, 8 * eps)
+    np.testing.assert_array_equal(w[order], np.sort(w))
+    for put in faults(len(w)):
+        broken = copies[::20].repeat(20) + np.arange(len(w), dtype=dtype)  # no copies
+        put(broken)
+        assert dense.order_of(broken, 8 * eps * len(w)) is None
 
 
 @pytest.mark.parametrize("subset", [None, Subset(True, 1, 3)])

@@ -8,7 +8,7 @@ import scipy.linalg
 
 from spectile import evd
 from spectile.evd.types import Options
-from spectile_study.inputs.spectra import FAMILIES, glued_wilkinson, random_hermitian, residuals
+from spectile_study.inputs.spectra import FAMILIES, glued_wilkinson, random_hermitian, residuals, with_spectrum
 
 cupy = pytest.importorskip("cupy")
 from spectile.evd.cuda import choose, generalized  # noqa: E402
@@ -198,6 +198,33 @@ def test_a_matrix_that_cusolver_solves_wrongly(vectors, byte, dtype, rng, monkey
     assert len(times) == 2
     assert w.dtype == a.real.dtype
     assert all(error < 10 for error in residuals(a, w, v).values())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_copies_that_cusolver_leaves_out_of_order(dtype, rng, monkeypatch):
+    """Those of one eigenvalue are sorted with their vectors, and nothing is solved twice."""
+    n, part, times = 96, dense.part, []
+    a = with_spectrum(np.repeat(np.linspace(-1, 1, n // 4), 4), rng, dtype)
+
+    class Shuffled:
+        def __getattr__(self, name):
+            return getattr(part("cusolver"), name)
+
+        def xsyevd(self, *operands):
+            part("cusolver").xsyevd(*operands)
+            times.append(1)
+            for at, shape in ((operands[9], (n,)), (operands[6], (n, n))):  # eigenvalues, and rows that are vectors
+                kind = np.dtype(dtype) if len(shape) > 1 else np.dtype(dtype).type(0).real.dtype
+                memory = cupy.cuda.UnownedMemory(at, int(np.prod(shape)) * kind.itemsize, None)
+                own = cupy.ndarray(shape, kind, cupy.cuda.MemoryPointer(memory, 0))
+                own[8:12] = own[8:12][::-1].copy()
+
+    monkeypatch.setattr(dense, "part", lambda name: Shuffled() if name == "cusolver" else part(name))
+    for vectors in (True, False):
+        results = dense.eigh(cupy.asarray(a), lower=True, eigvals_only=not vectors, check_finite=True)
+        w, v = (x if x is None else cupy.asnumpy(x) for x in results)
+        assert (np.diff(w) >= 0).all() and all(error < 10 for error in residuals(a, w, v).values())
+    assert len(times) == 2
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
