@@ -4,6 +4,7 @@ panels and rank-one eigenvectors by their definition."""
 import contextlib
 import ctypes
 import sys
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import scipy.linalg
 
 from spectile.evd.cuda.matrix import Matrix
-from spectile.evd.cuda.multi import divide, reduction
+from spectile.evd.cuda.multi import divide, reduction, run, workspace
 from spectile.evd.cuda.multi.partition import Cyclic
 from spectile.evd.cuda.multi.team import Member
 from spectile.evd.cuda.multi.units import EXCHANGE
@@ -76,6 +77,34 @@ def empty_matrix(rows, columns, dtype):
     ld = rows + 3
     owner = np.full(ld * max(columns, 1), np.nan, dtype)
     return Matrix(owner.ctypes.data, ld, owner.itemsize, owner)
+
+
+class Pool:
+    """Memory as CuPy's pool deals it: the smallest free chunk that is large enough is cut, neighbours are joined."""
+
+    def __init__(self):
+        self.total, self._free = 0, []
+
+    def take(self, size):
+        """Return the chunk of an allocation: where it begins, and its size."""
+        size = max(-(-size // 512), 1) * 512
+        start, most = min((own for own in self._free if own[1] >= size), key=lambda own: own[1], default=(None, size))
+        if start is None:
+            # Chunks of different allocations have no common border.
+            start = 2 * self.total
+            self.total += size
+        else:
+            self._free.remove((start, most))
+        if most > size:
+            self._free.append((start + size, most - size))
+        return start, size
+
+    def give_back(self, start, size):
+        for own in list(self._free):
+            if own[0] == start + size or sum(own) == start:
+                self._free.remove(own)
+                start, size = min(start, own[0]), size + own[1]
+        self._free.append((start, size))
 
 
 class HostBlas:
@@ -254,6 +283,61 @@ def test_the_last_two_levels_are_products_of_what_their_merges_give(shift, parts
         z = divide._merge_whole(member, HostMerges(order, last), blocks, n, columns, SCALARS["float64"])
         expected = (scipy.linalg.block_diag(*wanted) @ last[0])[:n, columns]
         np.testing.assert_allclose(view(z.pointer, z.ld, n, 15, np.float64), expected, atol=1e-11)
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_what_a_device_has_freed_has_room_for_what_comes_next(dtype, parts, monkeypatch):
+    """All that a device beside home takes is what is asked for, though a pool joins no chunks of two allocations."""
+    n, bandwidth, block, scalar, pool, active = 640, 16, 32, SCALARS[dtype], Pool(), [0]
+
+    class PoolMember(HostMember):
+        @contextlib.contextmanager
+        def current(self):
+            active.append(self.number)
+            yield
+            active.pop()
+
+    def noted(owner):
+        if active[-1] == 1:
+            weakref.finalize(owner, pool.give_back, *pool.take(owner.nbytes))
+        return owner
+
+    def noted_matrix(*sizes):
+        matrix = empty_matrix(*sizes)
+        noted(matrix.owner)
+        return matrix
+
+    class Merges(HostMerges):
+        def solve(self, *_):
+            self.wholes = np.zeros((1, n, n))
+
+    fake = SimpleNamespace(asarray=np.asarray, empty=lambda *a: noted(np.zeros(*a)), ndarray=np.ndarray)
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    for module in (divide, workspace):
+        monkeypatch.setattr(module, "CHUNK", 64)
+    for module in (reduction, divide):
+        monkeypatch.setattr(module, "Blas", HostBlas)
+    for module in (reduction, divide, run):
+        monkeypatch.setattr(module, "empty_matrix", noted_matrix)
+    monkeypatch.setattr(divide, "as_array", lambda m, *shape: view(m.pointer, m.ld, *shape, m.owner.dtype))
+    below = np.zeros(n), 1.0, Merges(n, np.zeros((2, n // 2, n // 2))), (0, n // 2), None
+    monkeypatch.setattr(divide, "merge_below", lambda *_: below)
+    members = [PoolMember(number, number, None) for number in range(parts)]
+    team = SimpleNamespace(members=members, home=members[0], others=members[1:], meet=lambda: None, join=lambda: None)
+    one = HostReduction(empty_matrix(n, n, dtype), n, bandwidth, block)
+    one.share(team, n)
+    panels = one.panels
+    one._factorization = None  # of a ring of references, which only this test has
+    del one
+    copies = run._spread(panels, team)
+    _, made = divide.eigenvectors(np.zeros(n), np.zeros(n), scalar, None, team)
+    most = max(piece.stop - piece.start for _, piece in made)
+    monkeypatch.setattr(workspace, "tile_bytes", lambda n: 0)
+    monkeypatch.setattr(workspace, "back_columns", lambda n: (0, 0))  # nothing is transformed back
+    shares = workspace.share_bytes(n, scalar, bandwidth, block, parts)
+    asked = max(shares, workspace.piece_bytes(n, scalar, most))
+    assert len(copies) == parts and asked / 2 < pool.total <= 1.05 * asked
 
 
 @pytest.mark.parametrize(("n", "width", "parts"), [(100, 8, 3), (5, 8, 3), (64, 16, 4), (65, 16, 1), (1, 32, 2)])

@@ -211,8 +211,8 @@ def test_small_matrices_and_batches(pair, rng):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128", "float32"])
-@pytest.mark.parametrize("vectors", [False, True])
-def test_the_memory_that_is_asked_for_suffices(vectors, dtype, devices, rng, monkeypatch):
+@pytest.mark.parametrize(("vectors", "block"), [(False, NB), (True, NB), (True, 512)])
+def test_the_memory_that_is_asked_for_suffices(vectors, block, dtype, devices, rng, monkeypatch):
     """No device takes more than was asked for before the call began, by what CuPy's pools hold after it."""
     asked = {}
 
@@ -221,13 +221,13 @@ def test_the_memory_that_is_asked_for_suffices(vectors, dtype, devices, rng, mon
 
     n = 4200
     a = random_hermitian(n, rng, dtype)
-    solve(a, devices, vectors=vectors)  # what a first call keeps
+    solve(a, devices, vectors=vectors, block=block)  # what a first call keeps
     for index in devices:
         with cupy.cuda.Device(index):
             cupy.get_default_memory_pool().free_all_blocks()
     held = {index: pool_bytes(index) for index in devices}
     monkeypatch.setattr(workspace.memory, "require_free", note)
-    result = solve(a, devices, vectors=vectors)
+    result = solve(a, devices, vectors=vectors, block=block)
     assert set(asked) == set(devices) and result[0].shape == (n,)
     for index in devices:
         slack = 2**26 + (a.nbytes if index == devices[0] else 0)  # and home's copy of the operand

@@ -20,17 +20,17 @@ from spectile.evd.types import Scalar, Subset
 
 
 def eigenvectors(
-    d: Any, e: Any, scalar: Scalar, scale: int, subset: Subset | None, team: Team
+    d: Any, e: Any, scalar: Scalar, subset: Subset | None, team: Team
 ) -> tuple[Any, list[tuple[Matrix, slice]]]:
-    """Return eigenvalues and eigenvectors of a tridiagonal matrix times 2**scale, as `divide_and_conquer`.
+    """Return eigenvalues and eigenvectors of a tridiagonal matrix, as `divide_and_conquer`.
 
     Parameters
     ----------
     d, e : cupy.ndarray of float64, shape (n,)
         On the home of the team, whose device and stream are current; n is above that of four leaves.
     scalar : Scalar
-    scale : int
     subset : Subset, optional
+        By index.
     team : Team
 
     Returns
@@ -39,25 +39,23 @@ def eigenvectors(
     parts : list of (Matrix, slice)
         Of each member its piece of the m eigenvectors, in double precision on its device, and which they are.
     """
-    import cupy
-
     n = len(d)
     levels, order = padded_order(n)
     q = empty_matrix(order, order, np.float64)
     w, bound, merges, (shift, other), _ = merge_below(d, e, q, n, levels - 1)
-    halves = _merge_halves(merges, q, shift, team)
+    first, stop = (0, n) if subset is None else (subset.low, subset.high + 1)
+    dealt = pieces(stop - first, len(team.members))
+    most = max(piece.stop - piece.start for piece in dealt)
+    halves = _merge_halves(merges, q, shift, team, (n + 15) * most * scalar.parts)
     merges.solve(q, order, other)
-    values = w[:n] * bound
-    wanted = slice(0, n) if subset is None else subset.of(cupy.asnumpy(values), scalar.real, scale)
     solved, parts = team.home.mark(), []
-    dealt = pieces(wanted.stop - wanted.start, len(team.members))
     for member, half, piece in zip(team.members, halves, dealt, strict=True):
-        columns = slice(wanted.start + piece.start, wanted.start + piece.stop)
+        columns = slice(first + piece.start, first + piece.stop)
         member.wait(solved)
         with member.current():
             parts.append((_merge_whole(member, merges, half, n, columns, scalar), piece))
     team.join()  # they have read what home may now write over
-    return values[wanted], parts
+    return w[first:stop] * bound, parts
 
 
 class _Blocks(NamedTuple):
@@ -68,7 +66,7 @@ class _Blocks(NamedTuple):
     matrix: Matrix
 
 
-def _merge_halves(merges: Merges, q: Matrix, shift: int, team: Team) -> list[_Blocks]:
+def _merge_halves(merges: Merges, q: Matrix, shift: int, team: Team, room: int = 0) -> list[_Blocks]:
     """Make both merges of the last level but one, pieces of their columns on each member, and bring them to all.
 
     Parameters
@@ -79,6 +77,8 @@ def _merge_halves(merges: Merges, q: Matrix, shift: int, team: Team) -> list[_Bl
     shift : int
         First column of the blocks of the first half; they go to where those of the second half stand.
     team : Team
+    room : int
+        As of `_merge_pairs`.
 
     Returns
     -------
@@ -98,7 +98,7 @@ def _merge_halves(merges: Merges, q: Matrix, shift: int, team: Team) -> list[_Bl
     for member, own, piece in zip(team.members, found, pieces(h, len(team.members)), strict=True):
         member.wait(solved)
         with member.current():
-            _merge_pairs(member, merges, given, own, piece)
+            _merge_pairs(member, merges, given, own, piece, room)
         for other in found:
             if other is not own:
                 for source, target in zip(own.places, other.places, strict=True):
@@ -110,13 +110,16 @@ def _merge_halves(merges: Merges, q: Matrix, shift: int, team: Team) -> list[_Bl
     return found
 
 
-def _merge_pairs(member: Member, merges: Merges, given: _Blocks, own: _Blocks, piece: slice) -> None:
-    """Make a piece of the columns of both merges on a member, whose device and stream are current."""
+def _merge_pairs(member: Member, merges: Merges, given: _Blocks, own: _Blocks, piece: slice, room: int) -> None:
+    """Make a piece of the columns of both merges on a member, whose device and stream are current.
+
+    The blocks are copied to memory of `room` real numbers at least, in which the member's eigenvectors have room next.
+    """
     import cupy
 
     h, quarter = merges.order // 2, merges.order // 4
     if member.number:
-        local = empty_matrix(quarter, merges.order, np.float64)
+        local = empty_matrix(quarter, max(merges.order, -(-room // quarter)), np.float64)
         places = [local.at(0, number * quarter) for number in range(4)]
         for target, source in zip(places, given.places, strict=True):
             member.copy(target, 8 * local.ld, source, 8 * given.ld, 8 * quarter, quarter)
@@ -155,6 +158,7 @@ def _merge_whole(member: Member, merges: Merges, halves: _Blocks, n: int, column
     if member.number:
         merges = _fetched(member, merges)
     count = columns.stop - columns.start
+    wide = empty_matrix(n, count, np.complex128) if scalar.is_complex else None
     z = empty_matrix(n, count, np.float64)
     blas, chunk = Blas(np.float64), max(1, min(CHUNK, count))
     s = cupy.empty(order * chunk, np.float64)
@@ -166,9 +170,8 @@ def _merge_whole(member: Member, merges: Merges, halves: _Blocks, n: int, column
                 *(rows, width, h, 1.0, halves.places[half], halves.ld, address(s) + 8 * half * h, order),
                 *(0.0, z.at(top, start), z.ld),
             )
-    if not scalar.is_complex:
+    if wide is None:
         return z
-    wide = empty_matrix(n, count, np.complex128)
     as_array(wide, n, count).T[...] = as_array(z, n, count).T
     return wide
 

@@ -7,6 +7,8 @@ panels; a trailing update is that of the own columns below the diagonal, and wha
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -77,7 +79,7 @@ def shapes(n: int, scalar: Scalar, bandwidth: int, block: int, parts: int) -> It
     yield "mirror", mirror_shape(n, columns, scalar)
 
 
-def band_reduction(a: Matrix, n: int, *, bandwidth: int, block: int, team: Team) -> Panels:
+def band_reduction(a: Matrix, n: int, *, bandwidth: int, block: int, team: Team, vectors: bool = False) -> Panels:
     """Reduce a Hermitian matrix, both triangles given, to a band, as `reduction.band.band_reduction`.
 
     Parameters
@@ -87,9 +89,12 @@ def band_reduction(a: Matrix, n: int, *, bandwidth: int, block: int, team: Team)
     n, bandwidth, block : int
     team : Team
         Connected.
+    vectors : bool
+        Whether the others take as much memory as the reflectors need, which come there next: what is freed in pieces is
+        none for them.
     """
     reduction = _SharedReduction(a, n, bandwidth, block)
-    reduction.share(team)
+    reduction.share(team, n if vectors else 0)
     for first in range(0, n - bandwidth, reduction.block):
         columns = reduction.reduce_block(first)
         if first + reduction.block < n:
@@ -99,7 +104,7 @@ def band_reduction(a: Matrix, n: int, *, bandwidth: int, block: int, team: Team)
 
 
 class _Share:
-    """What a member has: its columns of the matrix, all of V and X, and rows of a product.
+    """What a member has, in one matrix: its columns, all of V and X, and rows of a product.
 
     Parameters
     ----------
@@ -108,18 +113,22 @@ class _Share:
     bandwidth : int
     v, x : Matrix
         Home's, which home itself uses.
+    least : int
+        Columns of that matrix at least, but for home's.
     """
 
-    def __init__(self, member: Member, columns: Cyclic, bandwidth: int, v: Matrix, x: Matrix) -> None:
+    def __init__(self, member: Member, columns: Cyclic, bandwidth: int, v: Matrix, x: Matrix, least: int) -> None:
         self.member, self._columns, self._bandwidth = member, columns, bandwidth
         self._count = columns.count(member.number)
         dtype, width = v.owner.dtype, len(v.owner) // v.ld
+        *starts, stop = itertools.accumulate(
+            (self._count, bandwidth, width, width)[: 4 if member.number else 2], initial=0
+        )
         with member.current():
-            self.a = empty_matrix(columns.n, self._count, dtype)
-            self._product = empty_matrix(self._count, bandwidth, dtype)
+            self.a = empty_matrix(columns.n, max(stop, least if member.number else 0), dtype)
             self._blas = Blas(dtype)
-            copies = [empty_matrix(columns.n, width, dtype) for _ in range(2)] if member.number else [v, x]
-        self.v, self.x = copies
+        parts = [dataclasses.replace(self.a, pointer=self.a.at(0, start)) for start in starts[1:]]
+        self._product, self.v, self.x = parts if member.number else (*parts, v, x)
         self._unit = EXCHANGE[self.a.scalar.name]
         self._owners: Any = None
 
@@ -185,11 +194,12 @@ class _Share:
 class _SharedReduction(_Reduction):
     """The panels of a block on home, and the products and updates of all members."""
 
-    def share(self, team: Team) -> None:
-        """Deal the columns of the matrix to the members of a team."""
+    def share(self, team: Team, least: int = 0) -> None:
+        """Deal the columns of the matrix to the members of a team; `least` as of `_Share`."""
         a = self.panels.a
         self._team, self._columns = team, Cyclic(self.panels.n, self.block, len(team.members))
-        self._shares = [_Share(member, self._columns, self.panels.bandwidth, self.v, self.x) for member in team.members]
+        own = self._columns, self.panels.bandwidth, self.v, self.x, least
+        self._shares = [_Share(member, *own) for member in team.members]
         self._others = self._shares[1:]
         team.meet()  # what home has written so far is there
         for share in self._shares:

@@ -171,7 +171,7 @@ def solve_by_stages(
         )
         try:
             a, scale = load_matrix(array, lower=options.lower, check_finite=options.check_finite, overwrite=overwrite)
-            panels = _reduce(a, n, bandwidth, block, team if share_reduction else None)
+            panels = _reduce(a, n, bandwidth, block, team if share_reduction else None, options.vectors)
             d, e = chase.chase_band(chase.extract_band(panels), n, bandwidth, a if options.vectors else None)
             if not options.vectors:
                 return run.own_values(run.wanted_values(d, e, scale, options.subset, scalar), scale, scalar), None
@@ -190,10 +190,10 @@ def _most_columns(subset: Subset | None, n: int) -> int:
     return subset.count() if subset is not None and subset.by_index else n
 
 
-def _reduce(a: Matrix, n: int, bandwidth: int, block: int, team: Team | None) -> Panels:
+def _reduce(a: Matrix, n: int, bandwidth: int, block: int, team: Team | None, vectors: bool) -> Panels:
     if team is None:
         return band_reduction(a, n, bandwidth=bandwidth, block=block)
-    return reduction.band_reduction(a, n, bandwidth=bandwidth, block=block, team=team)
+    return reduction.band_reduction(a, n, bandwidth=bandwidth, block=block, team=team, vectors=vectors)
 
 
 def _spread(panels: Panels, team: Team) -> list[Panels]:
@@ -216,7 +216,7 @@ def _vectors(
     n = len(d)
     all_by_merging = subset is None or (subset.by_index and not inverse.pays(n, subset.count()))
     if all_by_merging and n > 4 * LEAF:
-        return divide.eigenvectors(d, e, scalar, scale, subset, team)
+        return divide.eigenvectors(d, e, scalar, subset, team)
     w, z, columns = run.wanted_vectors(d, e, scalar, scale, subset)
     made, parts = team.home.mark(), []
     for member, piece in zip(team.members, pieces(columns, len(team.members)), strict=True):

@@ -16,7 +16,7 @@ CHUNK = 1024
 def share_bytes(n: int, scalar: Scalar, bandwidth: int, block: int, parts: int) -> int:
     """Return the bytes that a device other than home needs for its share of a band reduction."""
     columns = Cyclic(n, block, parts).count(0)
-    return scalar.itemsize * (n * (columns + 4 * block) + columns * bandwidth)
+    return scalar.itemsize * n * (columns + 4 * block + bandwidth)
 
 
 def piece_bytes(n: int, scalar: Scalar, columns: int) -> int:
@@ -26,7 +26,8 @@ def piece_bytes(n: int, scalar: Scalar, columns: int) -> int:
     merging = 8 * order * (order // 2 + min(CHUNK, columns)) + (8 * piece if scalar.is_complex else 0)
     back = max(tile_bytes(n), scalar.itemsize * reflectors * (n + 2 * min(n, width)))
     narrow = 0 if scalar.itemsize == scalar.wide_bytes else scalar.itemsize * piece
-    return scalar.itemsize * n * n + scalar.wide_bytes * piece + max(merging, back + narrow)
+    # The quarters of Q that a device multiplies lie where its piece comes.
+    return scalar.itemsize * n * n + max(scalar.wide_bytes * piece, 2 * order**2) + max(merging, back + narrow)
 
 
 def require_free(
