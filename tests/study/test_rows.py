@@ -102,6 +102,8 @@ def test_criteria_are_scored():
     faster = tau([2.0, 0.5, 3.0, 0.9], p_n=[10, 10, 1, 1])
     assert faster.precision(faster["p_n"] > 5).number == 0.5
     assert faster.recall(faster["p_n"] > 5).number == 0.5
+    few = faster.precision(faster["p_n"] < 5)  # a score is made of the rows that could be missed
+    assert list(few.used["v_tau"]) == [3.0, 0.9] and list(faster.recall(faster["p_n"] < 5).used["v_tau"]) == [2.0, 3.0]
     assert faster.wins(of=16).number == 8
 
 
@@ -127,6 +129,15 @@ def test_a_speedup_is_of_rounds_and_over_the_fastest_of_several():
     assert rows.speedup("slow*", "fast").numbers.tolist() == pytest.approx([0.5, 1 / 9])
     assert not rows.speedup("fast", "not").only().is_known
     assert rows.over("time_s", "slow", "fast", "slower").numbers.tolist() == pytest.approx([4.0, 4 / 9])
+
+
+def test_a_time_of_the_device_over_that_of_a_call_is_told():
+    both = timed({"spectile_05": [1.0], "latency_05": [2.0], "cublas": [3.0]}).assign(p_study="product")
+    rows = Rows(both)
+    assert rows.speedup("spectile_05", "cublas").only().time == "device"
+    assert rows.speedup("spectile_05", "latency_05").only().time == "device over as called"
+    assert rows.speedup("latency_05", "latency_05").only().time == "as called"
+    assert rows.column("v_tau").max().time == ""
 
 
 def test_single_samples_are_named():

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from spectile_study.bench.rows import Ours
 
 __all__ = [
-    "CAUSES", "COLUMNS", "JUDGED", "KINDS", "RESULTS", "VERDICTS", "ClaimError", "causes", "judge", "listed", "printed",
-    "read_claims",
+    "CAUSES", "COLUMNS", "JUDGED", "KINDS", "RESULTS", "VERDICTS", "ClaimError", "causes", "explained", "judge",
+    "listed", "printed", "read_claims",
 ]  # fmt: skip
 
 COLUMNS = (
@@ -37,7 +37,7 @@ JUDGED = ("exact", "ratio", "share", "conclusion")
 KINDS = (*JUDGED, "seconds", "setting")
 #: The verdict that says the same as the paper, and those that say something else.
 HOLDS = ("reproduced",)
-FAILS = ("ahead", "behind", "above", "below", "differs", "vendor changed")
+FAILS = ("ahead", "behind", "above", "below", "differs", "vendor differs")
 VERDICTS = (*HOLDS, *FAILS)
 #: Why a claim has no verdict, and the reasons, as records and :meth:`~spectile_study.bench.rows.Ours.reasons` put them,
 #: that are of this cause.  What comes first counts where rows give several; what no pattern fits is not recorded yet.
@@ -47,6 +47,7 @@ CAUSES = {
     "rival not installed": record.NOT_INSTALLED,
     "input absent": r"has not been (fetched|made)\b",
     "needs a GPU": r"CUDA device",
+    "needs another device": r"needs the device",
     "needs more GPUs": r"needs \d+ GPUs",
     "a method fails": r"Error\b|wrong result|INSUFFICIENT_RESOURCES",
     "score says nothing": r"says nothing",
@@ -54,6 +55,9 @@ CAUSES = {
 }
 #: A number, relative, or after ``abs:`` absolute.
 TOLERANCE = re.compile(r"(abs:)?\d+(\.\d+)?(e-?\d+)?")
+#: What a reason of a number begins with: which number of ours it explains.
+SIDES = ("lower", "higher")
+_SIDE = re.compile(rf"(?:^|; )({'|'.join(SIDES)}): ")
 
 
 def read_claims(path: str | Path) -> pandas.DataFrame:
@@ -83,8 +87,8 @@ def read_claims(path: str | Path) -> pandas.DataFrame:
     twice = table["claim"][table["claim"].duplicated()]
     if len(twice):
         raise ClaimError(f"{path}: the claim {twice.iloc[0]!r} stands twice: give each row its own name")
-    for claim, about, kind, tolerance, least in zip(
-        *(table[name] for name in ("claim", "about", "kind", "tolerance", "least")), strict=True
+    for claim, about, kind, tolerance, least, reason in zip(
+        *(table[name] for name in ("claim", "about", "kind", "tolerance", "least", "reason")), strict=True
     ):
         if about not in ABOUT:
             raise ClaimError(f"{path}: claim {claim!r} is about {about!r}: choose one of {', '.join(ABOUT)}")
@@ -92,6 +96,11 @@ def read_claims(path: str | Path) -> pandas.DataFrame:
             raise ClaimError(f"{path}: claim {claim!r} takes at least {least!r} cases, which is no number")
         if kind not in KINDS:
             raise ClaimError(f"{path}: claim {claim!r} has the kind {kind!r}: choose one of {', '.join(KINDS)}")
+        if reason and kind in ("exact", "ratio", "share") and not _SIDE.match(reason):
+            raise ClaimError(
+                f"{path}: claim {claim!r} has a reason for any number: begin it with {' or '.join(SIDES)} and a "
+                "colon, so that it cannot stand beside the other"
+            )
         if tolerance and (kind not in JUDGED or not TOLERANCE.fullmatch(tolerance)):
             raise ClaimError(
                 f"{path}: claim {claim!r} has the tolerance {tolerance!r}: write a number or abs:number, and only for "
@@ -167,7 +176,7 @@ def judge(claim: Mapping[str, Any], ours: Ours | None) -> tuple[object, ...]:
 
     Verdicts: ``reproduced``, and where ours is another number: ``ahead`` or ``behind`` of a ratio, ``above`` or
     ``below`` of a share, which has no good side, ``differs`` of exact numbers and conclusions, and of all these
-    ``vendor changed`` where the paper speaks of a vendor alone; ``shown beside`` of the paper's seconds and settings;
+    ``vendor differs`` where the paper speaks of a vendor alone; ``shown beside`` of the paper's seconds and settings;
     ``not judged`` where fewer cases were measured than a verdict takes; ``not measured``, with the reason as
     ``missing``, where no record holds the number; ``the paper's alone`` where nothing computes it (its note says why).
     ``turns`` says in words that one wins where the other loses.  ``basis`` names the cases that our number is made of,
@@ -189,6 +198,7 @@ def judge(claim: Mapping[str, Any], ours: Ours | None) -> tuple[object, ...]:
     where = (", ".join(sorted(set(rows[name]))) for name in ("device", "machine", "record"))
     cause = _cause(why) if why and claim["kind"] in JUDGED else ""
     basis = _basis(rows) + (f"; a single sample of {ours.single}" if ours.single else "")
+    basis += "".join(f"; {each}" for each in (_algorithms(ours), ours.criterion) if each)
     earlier = record.dates(rows)
     basis += f"; recorded on {', '.join(earlier)}" if earlier else ""
     ratio = ours.number / printed if printed else None
@@ -212,6 +222,16 @@ def _basis(rows: pandas.DataFrame) -> str:
     return f"{len(names)} cases{span}"
 
 
+def _algorithms(ours: Ours) -> str:
+    """Return which algorithm a baseline took, of those that have several."""
+    frame = ours.parts[0].rows.frame
+    places = [place for part in ours.parts if part.under is not None for place in part.under]
+    if "v_algorithm" not in frame:
+        return ""
+    known = frame.iloc[places].dropna(subset="v_algorithm")
+    return ", ".join(sorted(set(known["method"] + " by its " + known["v_algorithm"])))
+
+
 def _without(row: Mapping[str, Any], why: str, verdict: str = "not measured") -> tuple[object, ...]:
     return (None, None, verdict, "", "", why, _cause(why) if row["kind"] in JUDGED else "", "", "", "", "")
 
@@ -228,12 +248,19 @@ def causes(evaluated: pandas.DataFrame) -> dict[str, int]:
 
 def _turns(claim: Mapping[str, Any], ours: Ours) -> str:
     """Return in words that one wins where the other loses; nothing where both do the same."""
-    if claim["kind"] != "ratio" or ours.level is None:
+    if claim["kind"] != "ratio" or claim["about"] != "own" or ours.level is None:
         return ""
     won = ours.number - ours.level
     if (float(claim["printed"]) - ours.level) * won >= 0:
         return ""
     return "the paper loses here and ours wins" if won > 0 else "the paper wins here and ours loses"
+
+
+def explained(row: Mapping[Hashable, Any]) -> str:
+    """Return what a claim's reason says of our number: of a reason by sides the part of the side where it lies."""
+    head, *parts = _SIDE.split(str(row["reason"]))
+    of_side = dict(zip(parts[::2], parts[1::2], strict=True))
+    return of_side.get(SIDES[float(row["measured"]) > float(row["printed"])], "") if parts else head
 
 
 def verdict(claim: Mapping[str, Any], ours: Ours) -> str:
@@ -267,6 +294,6 @@ def verdict(claim: Mapping[str, Any], ours: Ours) -> str:
     if same:
         return "reproduced"
     if claim["about"] == "vendor":
-        return "vendor changed"
+        return "vendor differs"
     words = {"ratio": ("behind", "ahead"), "share": ("below", "above")}
     return words[kind][ours.number > target] if kind in words else "differs"

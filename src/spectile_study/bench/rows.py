@@ -31,6 +31,8 @@ PEAKS = {
     # FP64 without tensor cores.
     "fp64_vector": {"NVIDIA H200": 33.5e12, "NVIDIA H100 80GB HBM3": 33.5e12, "NVIDIA A100-SXM4-80GB": 9.7e12},
 }
+#: So near to its bound a conclusion is level with it: times repeat no better.
+_LEVEL = 0.02
 #: What a condition may be: a value, one of several, or a function of a numeric column.
 Wanted = str | float | bool | Sequence[Any] | Callable[[np.ndarray], np.ndarray]
 
@@ -85,6 +87,8 @@ class Rows:
         #: Rows of the cases that were asked for, whatever their method.
         self.of_cases = self.places
         self.gpus = 1.0
+        #: The device that was asked for.
+        self.device = ""
         self._columns: dict[str, np.ndarray] = {}
 
     def at(self, **wanted: Wanted) -> Rows:
@@ -105,6 +109,13 @@ class Rows:
                 found.of_cases = found.of_cases[met[found.of_cases]]
             if column == "p_gpus" and isinstance(value, int):
                 found.gpus = value
+        return found
+
+    def on(self, device: str) -> Rows:
+        """Return the rows measured on a device whose name holds this: of it alone the paper's number can be tested."""
+        names = self.texts("device")[self.places]
+        found = self._narrowed(self.places[[device in name for name in names]])
+        found.device = device
         return found
 
     def _narrowed(self, places: np.ndarray) -> Rows:
@@ -223,6 +234,9 @@ class Rows:
 
     def why_missing(self, methods: Sequence[str]) -> Iterator[str]:
         """Yield what these rows say of why one has no number: those of `methods` if there are, and of skipped cases."""
+        if len(self.frame) and not any(self.device in name for name in self.texts("device")):
+            yield f"it needs the device {self.device}, and this run is of {self.frame['device'].iloc[0]}"
+            return
         known = self.texts("method")
         named = self.places[np.isin(known[self.places], methods)]
         skipped = self.of_cases[known[self.of_cases] == "-"]
@@ -319,19 +333,20 @@ class Values:
         return self._made(of * _of(np.mean, self.numbers > 1))
 
     def precision(self, predicted: np.ndarray) -> Ours:
-        """Return the share of the predicted rows that are above 1."""
+        """Return the share of the predicted rows that are above 1; it is made of these."""
         return self._score(
             predicted, self.numbers > 1, "faster everywhere, or the criterion holds nowhere: its precision"
         )
 
     def recall(self, predicted: np.ndarray) -> Ours:
-        """Return the share of the rows above 1 that were predicted."""
+        """Return the share of the rows above 1 that were predicted; it is made of these."""
         return self._score(self.numbers > 1, predicted, "faster nowhere, or the criterion holds everywhere: its recall")
 
     def _score(self, of: np.ndarray, among: np.ndarray, why: str) -> Ours:
         if among.all() or not of.any():  # nothing could be missed
             return self._made(np.nan, f"this run is {why} says nothing" if len(of) else "")
-        return self._made((of & among).sum() / of.sum())
+        under = None if self.under is None else self.under[of]
+        return replace(self, places=self.places[of], numbers=self.numbers[of], under=under)._made(among[of].mean())
 
     def curves(self, along: str, by: str | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield abscissas and values of each curve of two points at least; rows at one abscissa are averaged."""
@@ -394,24 +409,33 @@ class Ours:
         Why there is none although there are rows.
     holds : bool, optional
         Whether a conclusion holds: set by :meth:`at_least`, :meth:`at_most` and :meth:`near`.
+    criterion : str
+        What decides that, in words.
     """
 
     number: float
     parts: tuple[Values, ...]
     why: str = ""
     holds: bool | None = None
+    criterion: str = ""
 
     def at_least(self, bound: float) -> Ours:
         """Conclude that the number is no smaller than `bound`."""
-        return replace(self, holds=bool(self.number >= bound))
+        return self._concluded(self.number >= bound, f"holds from {bound:g} on", bound)
 
     def at_most(self, bound: float) -> Ours:
         """Conclude that the number is no larger than `bound`."""
-        return replace(self, holds=bool(self.number <= bound))
+        return self._concluded(self.number <= bound, f"holds up to {bound:g}", bound)
 
     def near(self, place: float, factor: float = 1.0) -> Ours:
         """Conclude that the number is `place` within a factor to both sides."""
-        return replace(self, holds=bool(place / factor <= self.number <= place * factor))
+        low, high = place / factor, place * factor
+        words = f"holds from {low:g} to {high:g}" if factor > 1 else f"holds at {place:g}"
+        return self._concluded(low <= self.number <= high, words)
+
+    def _concluded(self, holds: bool, words: str, bound: float = 0.0) -> Ours:
+        is_level = bool(bound) and abs(self.number / bound - 1) < _LEVEL
+        return replace(self, holds=bool(holds), criterion=words + "; ours is level with that" * is_level)
 
     def __truediv__(self, other: Ours) -> Ours:
         """Return the quotient of two numbers, made of the rows of both."""
@@ -435,13 +459,14 @@ class Ours:
 
     @property
     def time(self) -> str:
-        """Which time it is made of: ``as called``, ``device``, both, or nothing where it is of no time."""
-        rows = self.used
-        if not any(part.timed for part in self.parts) or not len(rows):
-            return ""
-        studies = rows["p_study"] if "p_study" in rows else [""] * len(rows)
-        called = {is_as_called(*key) for key in zip(rows["paper"], studies, rows["method"], strict=True)}
-        return " and ".join("as called" if each else "device" for each in sorted(called, reverse=True))
+        """Which time it is made of: ``as called``, ``device``, both, or nothing where it is of no time.
+
+        Where the baseline's time is of another kind, it is named, too: ``device over as called``.
+        """
+        frame, timed = self.parts[0].rows.frame, [part for part in self.parts if part.timed]
+        own = _times(frame, [place for part in timed for place in part.places])
+        under = _times(frame, [place for part in timed if part.under is not None for place in part.under])
+        return f"{own} over {under}" if under and under != own else own
 
     @property
     def single(self) -> str:
@@ -456,6 +481,14 @@ class Ours:
         """Return what the rows say of why there is no number."""
         lacking = [part for part in self.parts if not len(part.places)] or self.parts
         return [self.why] if self.why else [each for part in lacking for each in part.rows.why_missing(part.methods)]
+
+
+def _times(frame: pandas.DataFrame, places: Sequence[int]) -> str:
+    """Return which times these rows of a frame hold."""
+    rows = frame.iloc[list(places)]
+    studies = rows["p_study"] if "p_study" in rows else [""] * len(rows)
+    called = {is_as_called(*key) for key in zip(rows["paper"], studies, rows["method"], strict=True)}
+    return " and ".join("as called" if each else "device" for each in sorted(called, reverse=True))
 
 
 def is_as_called(paper: str, study: str, method: str) -> bool:

@@ -47,8 +47,8 @@ def sentence(claims: pandas.DataFrame) -> str:
     own, vendors = judged[judged["about"] == "own"], judged[judged["about"] == "vendor"]
     told = ""
     if len(vendors):
-        changed = (vendors["verdict"] == "vendor changed").sum()
-        told = f" Of {len(vendors)} claims on a vendor alone {changed} no longer hold: the vendor changed."
+        held = int(vendors["verdict"].isin(HOLDS).sum())
+        told = f" Of {len(vendors)} claims on a vendor alone {held or 'none'} hold{'s' * (held < 2)} here."
     found = word(own["verdict"])
     if not found:
         return (told or "**Nothing can be said of ours**: no claim of it has a verdict in this run.").strip() + more
@@ -106,10 +106,10 @@ def table(claims: pandas.DataFrame) -> str:
     """Return the evaluated `claims` as a table of what is printed, ours, the verdict and why; nothing for none."""
     if not len(claims):
         return ""
-    lines = [("claim", "printed", "ours", "verdict", "what to know")]
+    lines = [("claim", "printed", "ours", "time", "verdict", "what to know")]
     for row in claims.to_dict("records"):
         numbers = (str(like(value, row["printed"])) for value in (row["printed"], row["measured"]))
-        lines.append((row["statement"], *numbers, row["verdict"], why(row)))
+        lines.append((row["statement"], *numbers, row["time"], row["verdict"], why(row)))
     cells = ["\n     - ".join(_escaped(cell) for cell in line) for line in lines]
     return ".. list-table::\n   :header-rows: 1\n\n" + "".join(f"   * - {cell}\n" for cell in cells)
 

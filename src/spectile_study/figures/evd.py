@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import numpy as np
 import pandas
 
 from spectile_study.bench.rows import at
@@ -43,6 +44,11 @@ WHOLE_PROBLEMS = {
 }
 #: Methods whose times together are what a part of a spectrum may cost 1.25 times.
 PART = ("spectile_values", "spectile_back")
+
+
+def of_papers_orders(n: np.ndarray) -> np.ndarray:
+    """Return which orders are like the 50,000 of the paper's largest ratios and shares: both grow with the order."""
+    return n >= 32_768
 
 
 def why_not(frame: pandas.DataFrame, method: str, study: str) -> str:

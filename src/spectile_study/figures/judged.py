@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spectile_study.bench import record
-from spectile_study.bench.claims import FAILS, RESULTS, judge
+from spectile_study.bench.claims import FAILS, RESULTS, explained, judge
 from spectile_study.bench.names import Names
 from spectile_study.bench.rows import ClaimError, Ours, Rows
 from spectile_study.figures.elements import SCRIPTS, elements
@@ -86,5 +86,5 @@ def computed(paper: str, element: str, rows: Rows, scripts: Path = SCRIPTS) -> d
 
 def why(row: Mapping[Hashable, Any]) -> str:
     """Return what to know of an evaluated claim: what turns, why it has no verdict or another number, and its cases."""
-    reason = row["missing"] or (row["reason"] if row["verdict"] in FAILS else "") or row["note"]
+    reason = row["missing"] or (explained(row) if row["verdict"] in FAILS else "") or row["note"]
     return "; ".join(each for each in (row["turns"], reason, row["basis"] and f"made of {row['basis']}") if each)

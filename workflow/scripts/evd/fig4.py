@@ -62,12 +62,13 @@ def _bars(drawing: Drawing, ax: Axes, rows: pandas.DataFrame, looks: Mapping[str
 
 
 def claims(rows: Rows) -> dict[str, Ours]:
-    here = rows.at(p_study="reduction", p_n=8192)
-    conventional = here.at(p_block=lambda block: block <= 64, method="spectile").column("time_s")
+    every = rows.at(p_study="reduction", p_n=(8192, PAPERS_ORDER))
+    here = every.at(p_n=8192)
+    conventional = every.at(p_block=lambda block: block <= 64, method="spectile").column("time_s")
     chasing = here.at(method="spectile_cpu").column("time_s")
     share = here.over("time_s", "magma_chasing", "magma").map(lambda ratio: ratio / (1 + ratio))
     return {
         "evd_magma_chasing_share": share.min().at_least(0.25),
-        "evd_reduction_falls": conventional.fall("p_bandwidth").at_least(1),
+        "evd_reduction_falls": conventional.fall("p_bandwidth", "p_n").at_least(1),
         "evd_chasing_grows": chasing.growth("p_bandwidth").at_least(1),
     }

@@ -31,6 +31,5 @@ def claims(rows: Rows) -> dict[str, Ours]:
     faster = rows.at(p_study="chasing").speedup("spectile", "spectile_cpu")
     return {
         "evd_speedup_chasing": faster.max(),
-        "evd_speedup_chasing_text": faster.max(),
         "evd_chasing_faster": faster.min().at_least(1),
     }

@@ -41,5 +41,8 @@ def claims(rows: Rows) -> dict[str, Ours]:
     here = rows.at(p_study="threads", p_nx=100)
     return {
         "kpm_spmv_saturates": here.at(method="aug_spmv").rate().last_step("p_threads").at_most(1.1),
-        "kpm_spmmv_scales": here.at(method="aug_spmmv").rate().growth("p_threads", "p_num_vectors").at_least(1),
+        "kpm_spmmv_scales": here.at(method="aug_spmmv")
+        .rate()
+        .growth("p_threads", "p_num_vectors")
+        .at_least(1.6),  # of 2
     }

@@ -51,7 +51,10 @@ def draw(frame: pandas.DataFrame) -> Drawing:
 
 def claims(rows: Rows) -> dict[str, Ours]:
     rows, error = rows.at(method="tasks_float16"), "v_smape_library_percent"
-    inexact = rows.at(p_part=PARTS, v_smape_library_percent=lambda smape: smape > 0.0001)
+    real = [
+        matrix for matrix in SIXTEEN if matrix not in ("nemeth21", "patents_main")
+    ]  # near the ends of float16's range
+    inexact = rows.at(p_part=PARTS, p_matrix=real, v_smape_library_percent=lambda smape: smape > 0.0001)
     return {
         "tsparse_smape": inexact.column(error).mean(),
         "tsparse_smape_nemeth21": rows.at(p_matrix="nemeth21").column(error).only(),
