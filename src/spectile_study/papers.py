@@ -30,7 +30,12 @@ class Paper(NamedTuple):
 _SOLVERS = ("spectile", "spectile_two_stage", "cu*", "magma", "lapack*")
 
 PAPERS = {
-    "spamm": Paper("nearsparse", "SpAMM", "1 SpAMM: near-sparse products (cuSpAMM)", ("*/called*", "*/latency_*")),
+    "spamm": Paper(
+        "nearsparse",
+        "SpAMM",
+        "1 SpAMM: near-sparse products (cuSpAMM)",
+        ("*/called*", "*/latency_*", "truncation/cusparse"),
+    ),
     "tsparse": Paper(
         "tsparse",
         "tSparse",

@@ -121,6 +121,12 @@ def test_what_decides_a_conclusion_and_which_algorithm_was_beaten_are_told():
     assert found["basis"] == "c; slow by its alg3; holds from 1.99 on; ours is level with that"
 
 
+def test_the_other_time_is_told_with_its_own_verdict():
+    slower, unknown = (rows(**cells).speedup("slow", "fast").only() for cells in ({}, {"status": "failed"}))
+    assert judge(twice().beside(slower))["basis"] == "c; device 0.5, behind"
+    assert judge(twice().beside(unknown)) == judge(twice()) == judge(unknown.beside(twice()))
+
+
 def test_a_number_of_another_device_is_not_judged_on_this_one():
     found = judge(rows().on("Other").speedup("fast", "slow").only())
     assert (found["verdict"], found["cause"]) == ("not measured", "needs another device")

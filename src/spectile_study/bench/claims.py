@@ -198,6 +198,8 @@ def judge(claim: Mapping[str, Any], ours: Ours | None) -> tuple[object, ...]:
     where = (", ".join(sorted(set(rows[name]))) for name in ("device", "machine", "record"))
     cause = _cause(why) if why and claim["kind"] in JUDGED else ""
     basis = _basis(rows) + (f"; a single sample of {ours.single}" if ours.single else "")
+    if ours.other is not None:
+        basis += f"; {ours.other.time} {ours.other.number:,.4g}, {verdict(claim, ours.other)}"
     basis += "".join(f"; {each}" for each in (_algorithms(ours), ours.criterion) if each)
     earlier = record.dates(rows)
     basis += f"; recorded on {', '.join(earlier)}" if earlier else ""

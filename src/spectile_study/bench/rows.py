@@ -411,6 +411,8 @@ class Ours:
         Whether a conclusion holds: set by :meth:`at_least`, :meth:`at_most` and :meth:`near`.
     criterion : str
         What decides that, in words.
+    other : Ours, optional
+        The same by other times: by those of calls, where this is by the device's own, or the other way round.
     """
 
     number: float
@@ -418,6 +420,7 @@ class Ours:
     why: str = ""
     holds: bool | None = None
     criterion: str = ""
+    other: Ours | None = None
 
     def at_least(self, bound: float) -> Ours:
         """Conclude that the number is no smaller than `bound`."""
@@ -436,6 +439,10 @@ class Ours:
     def _concluded(self, holds: bool, words: str, bound: float = 0.0) -> Ours:
         is_level = bool(bound) and abs(self.number / bound - 1) < _LEVEL
         return replace(self, holds=bool(holds), criterion=words + "; ours is level with that" * is_level)
+
+    def beside(self, other: Ours) -> Ours:
+        """Return this number, or `other` if there is none; where there are both, the other is told with its verdict."""
+        return replace(self, other=other) if self.is_known and other.is_known else self if self.is_known else other
 
     def __truediv__(self, other: Ours) -> Ours:
         """Return the quotient of two numbers, made of the rows of both."""

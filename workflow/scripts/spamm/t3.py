@@ -84,12 +84,13 @@ def claims(rows: Rows) -> dict[str, Ours]:
             found[f"{claim}_nz"] = one.at(method="truncation").column("v_nz_ratio").only()
             found[f"{claim}_valid"] = one.at(method="spectile").column("v_valid_ratio").only()
             for gpus in (1, 2, 4, 8):
-                faster = here.at(p_gpus=0 if gpus == 1 else gpus).speedup("spectile", "cusparse")
-                found[f"{claim}_gpus{gpus}"] = faster.only()
+                on_so_many = here.at(p_gpus=0 if gpus == 1 else gpus)
+                device, called = (on_so_many.speedup(ours, "cusparse").only() for ours in ("spectile", "called"))
+                found[f"{claim}_gpus{gpus}"] = called.beside(device)
     one, eight = (rows.at(p_gpus=gpus) for gpus in (0, 8))
     return found | {
-        "spamm_max_cusparse": one.speedup("spectile", "cusparse").max(),
-        "spamm_max_cusparse_gpus8": eight.speedup("spectile", "cusparse").max(),
-        "spamm_denser_gains_more": one.speedup("spectile", "cusparse").growth("v_valid_ratio", "p_n").at_least(1),
+        "spamm_max_cusparse": one.speedup("called", "cusparse").max(),
+        "spamm_max_cusparse_gpus8": eight.speedup("called", "cusparse").max(),
+        "spamm_denser_gains_more": one.speedup("called", "cusparse").growth("v_valid_ratio", "p_n").at_least(1),
         "spamm_same_errors": one.over("v_error_fro", "spectile", "truncation").max().at_most(1.01),
     }
