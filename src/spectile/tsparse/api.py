@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import importlib
 import reprlib
 import sys
@@ -495,7 +496,7 @@ def _check_prune(prune: Any) -> None:
 def _number(name: str, value: Any) -> Any:
     """Return a finite number, real or complex."""
     try:
-        if isinstance(value, Complex) and np.isfinite(complex(value)):
+        if isinstance(value, Complex) and cmath.isfinite(complex(value)):
             return value
     except (OverflowError, TypeError, ValueError):
         pass

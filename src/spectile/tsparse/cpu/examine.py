@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from spectile.core.jit import njit
-from spectile.core.threads import num_threads
+from spectile.core.threads import num_threads, results
 from spectile.tsparse.cpu import threads
 from spectile.tsparse.cpu.kernels import JIT, ONE, ZERO
 
@@ -47,12 +47,10 @@ def examine(
     row pointer falls or leaves the entries (the others are then unknown).
     """
     arrays = (*threads.unsigned(indptr, indices), _NO_VALUES if data is None else data)
-    results: list[tuple[int, bool, bool, bool]] = []
-
-    def work(start: np.uint64, stop: np.uint64) -> None:
-        results.append(_examine(start, stop, *arrays))
-
     pieces = threads.pieces(indptr)
-    threads.over_rows(pieces, num_threads() if len(pieces) > 1 else 1, work)
-    most, infinite, unsorted, falls = (max(part) for part in zip(*results, strict=True))
+    if len(pieces) == 1:
+        most, infinite, unsorted, falls = _examine(*pieces[0], *arrays)
+    else:
+        found = results(pieces, num_threads(), lambda piece: _examine(*piece, *arrays))
+        most, infinite, unsorted, falls = (max(part) for part in zip(*found, strict=True))
     return bool(len(indices)) and int(most) >= columns, infinite, unsorted, falls  # a negative column is a large one

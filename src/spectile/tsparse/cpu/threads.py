@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.progress import PARTS, count
 from spectile.core.threads import each, num_threads
 
 WORTH_A_PIECE = 500_000  # entries that a thread checks at a time, at least
@@ -54,4 +55,8 @@ def between(cuts: np.ndarray, rows: int) -> Chunks:
 
 def over_rows(rows: Chunks, threads: int, work: Callable[[np.uint64, np.uint64], None]) -> None:
     """Call work(start, stop) for every chunk, on `threads` threads of which the caller is one (`core.threads.each`)."""
-    each(rows, threads, lambda chunk: work(*chunk))
+    if len(rows) == 1:
+        work(*rows[0])
+        count(PARTS)
+    else:
+        each(rows, threads, lambda chunk: work(*chunk))

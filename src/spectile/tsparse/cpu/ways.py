@@ -28,7 +28,8 @@ def by_columns(A: Any, B: Any, form: str, precision: Precision, limited: bool) -
 
     Where memory is `limited`, there is no room for C in another order.
     """
-    if not {A.format, B.format} <= {"csr", "csc"} or form == "dense" or precision.name == "float16":
+    formats = {A.format, B.format}
+    if formats == {form} == {"csr"} or not formats <= {"csr", "csc"} or form == "dense" or precision.name == "float16":
         return False
     if limited:
         return form == "csc"
