@@ -16,7 +16,7 @@ from spectile.core.device import Backend, require_device
 from spectile.core.options import flag
 from spectile.core.places import device_ids
 from spectile.core.protocols import ArrayLike
-from spectile.nearsparse import checks
+from spectile.nearsparse import checks, relative
 from spectile.nearsparse.types import Method, NormMap, PrecisionName, Request, Split, Threshold
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ def spamm(
     tau: float | None = None,
     valid_ratio: float | None = None,
     rtol: float | None = None,
+    rtol_factors: float | None = None,
+    atol: float | None = None,
     block: int = 32,
     alpha: float = 1.0,
     beta: float = 0.0,
@@ -47,7 +49,7 @@ def spamm(
     """Multiply near-sparse matrices, skipping the tile products whose norms are small (SpAMM).
 
     C = alpha A B + beta C, where the product of the tiles A_ik and B_kj is left out when
-    ``||A_ik||_F ||B_kj||_F < tau``.  Give exactly one of `tau`, `valid_ratio` and `rtol`.
+    ``||A_ik||_F ||B_kj||_F < tau``.  Give exactly one of `tau`, `valid_ratio`, `rtol`, `rtol_factors` and `atol`.
 
     Parameters
     ----------
@@ -67,10 +69,17 @@ def spamm(
         nearest share may be far from it: of one tile, with a ratio below 1/2, it is 0, and C is zero.  On a GPU nothing
         waits for the search: the product reads tau from device memory, and the result when it is asked for.
     rtol : float, optional
-        Wanted error: the largest tau (to a relative 1e-6) with the guarantee ``||E||_F <= rtol ||A||_F ||B||_F``,
-        where E holds what was skipped and the rounding of the sums (for each product of a batch; alpha = 1, beta = 0).
-        A and B may lie anywhere in the range of their dtype if C does not leave it; on a GPU, norms of A or B below
-        2^-960 are too small for a bound.
+        Wanted error, relative to the product: ``||E||_F <= rtol ||A B||_F`` is guaranteed, where E holds what was
+        skipped and the rounding of the sums (of A B, before alpha and beta C; for each product of a batch).  The norm
+        of A B is known with the product: it is estimated by eight vectors, C is made within the error that follows, and
+        made again where its norm does not prove the guarantee; so a call on a GPU waits for it.
+    rtol_factors : float, optional
+        Wanted error, relative to the factors, which are known before: the largest tau (to a relative 1e-6) with the
+        guarantee ``||E||_F <= rtol_factors ||A||_F ||B||_F``, which is no less than ``||A B||_F`` and may be far more.
+        Nothing waits for it.  A and B may lie anywhere in the range of their dtype if C does not leave it; on a GPU,
+        norms of A or B below 2^-960 are too small for a bound.
+    atol : float, optional
+        Wanted error, absolute: likewise with ``||E||_F <= atol``.
     block : int, default 32
         Tile size (LoNum in the paper), a power of two from 8 to 128 on CUDA, any positive number on the CPU.
     alpha, beta : float
@@ -93,7 +102,7 @@ def spamm(
         arrays are not, because reading the answer back would synchronise.  Unchecked, NaN and infinity
         propagate as in a dense product, since a norm product that is NaN is not below tau.  Where a search on the GPU
         finds no threshold, because of them, because products of norms overflow, or because the bound of rounding and
-        underflow alone is more than `rtol`, everything is multiplied, and reading `tau` from the result raises
+        underflow alone is more than the error, everything is multiplied, and reading `tau` from the result raises
         ValueError.
     backend : {"auto", "cpu", "cuda"}
         "auto" chooses CUDA for GPU arrays, and for real ones of the host if there is a device which is predicted to
@@ -107,7 +116,7 @@ def spamm(
     split : {"rows", "columns"}
         How the operands in lists were distributed.
     method : {"auto", "spamm"}, optional
-        By default "auto" with `rtol`, which says how large the error may be, and "spamm" with `tau` or `valid_ratio`,
+        By default "auto" with an error, which says how large it may be, and "spamm" with `tau` or `valid_ratio`,
         which say what is left out.  "auto" takes the dense product (the vendor's on a GPU, NumPy's on a CPU) where it
         is estimated to be faster, and the result's `method` says so.  Where that depends on how much is valid, it is
         counted first, if that costs less than a wrong choice would; on a GPU, calls that repeat a layout keep to what
@@ -123,7 +132,7 @@ def spamm(
     Raises
     ------
     ValueError
-        For mismatched shapes, a parameter out of range, NaN or infinity, or an `rtol` below what rounding allows.
+        For mismatched shapes, a parameter out of range, NaN or infinity, or an error below what rounding allows.
     TypeError
         For another dtype, inputs of different dtypes, or a `TileMatrix` that has an error of its own.
     RuntimeError
@@ -155,15 +164,22 @@ def spamm(
     True
     """
     key = None
-    method = _default(rtol) if method is None else method
-    if devices is None and _on_cupy(a) and (check_finite is None or check_finite is False) and _is_zero(beta):
+    method = _default(tau, valid_ratio) if method is None else method
+    if (
+        devices is None
+        and rtol is None
+        and _on_cupy(a)
+        and (check_finite is None or check_finite is False)
+        and _is_zero(beta)
+    ):
         # A call that repeats an earlier layout needs no checks.
-        kind, value = _given(tau, valid_ratio, rtol)
+        kind, value = _given(tau, valid_ratio, rtol_factors, atol)
         key = _repeated().key_of(a, b, out, value, kind, block, alpha, strict, precision, backend, split, method)
         result = None if key is None else _repeated().execute(key, a, b, out, value)
         if result is not None:
             return result
-    wanted: dict[str, Any] = dict([checks.check_choice(tau, valid_ratio, rtol)])
+    kind, value = checks.check_choice(tau=tau, valid_ratio=valid_ratio, rtol=rtol, rtol_factors=rtol_factors, atol=atol)
+    wanted: dict[str, Any] = {kind: value}
     block, alpha, beta = checks.check_scalars(block, alpha, beta)
     checks.check_split(split)
     checks.check_method(method)
@@ -179,27 +195,38 @@ def spamm(
         method="spamm" if strict else method, **wanted,
     )  # fmt: skip
     operands.check_results(request)
-    if devices is not None:
-        return operands.in_kind(_on_devices(operands, request, _listed(devices), split))
-    if operands.by_columns:
+    if devices is None and operands.by_columns:
         operands = operands.transposed()
     if operands.a is not a or operands.b is not b:
         key = None
-    return operands.in_kind(_on_cuda(operands, request, key) if where == "cuda" else _on_cpu(operands, request))
+    run: relative.Run
+    if devices is not None:
+        listed = _listed(devices)
+        run = functools.partial(_on_devices, devices=listed, split=split)
+    else:
+        run = functools.partial(_on_cuda, key=key) if where == "cuda" else _on_cpu
+    if rtol is None:
+        return operands.in_kind(run(operands, request))
+    at_once = _at_once_on_cpu if where == "cpu" else None
+    return operands.in_kind(relative.product(operands, request, run, at_once))
 
 
-def _default(rtol: float | None) -> Method:
+def _default(tau: float | None, valid_ratio: float | None) -> Method:
     """Return the method where none is named."""
-    return "spamm" if rtol is None else "auto"
+    return "auto" if tau is valid_ratio is None else "spamm"
 
 
-def _given(tau: float | None, valid_ratio: float | None, rtol: float | None) -> tuple[str, float | None]:
-    """Return which of the three is given, and its value; no value unless it is one."""
+def _given(
+    tau: float | None, valid_ratio: float | None, rtol_factors: float | None, atol: float | None
+) -> tuple[str, float | None]:
+    """Return which of the four is given, and its value; no value unless it is one."""
+    if (tau, valid_ratio, rtol_factors, atol).count(None) != 3:
+        return "", None
     if tau is not None:
-        return "tau", tau if valid_ratio is rtol is None else None
+        return "tau", tau
     if valid_ratio is not None:
-        return "valid_ratio", valid_ratio if rtol is None else None
-    return "rtol", rtol
+        return "valid_ratio", valid_ratio
+    return ("atol", atol) if rtol_factors is None else ("rtol_factors", rtol_factors)
 
 
 def _is_zero(beta: Any) -> bool:
@@ -221,6 +248,12 @@ def _on_cpu(operands: checks.Operands, request: Request) -> SpammResult:
     from spectile.nearsparse.cpu.run import spamm_cpu
 
     return spamm_cpu(operands.a, operands.b, operands.c, operands.out, request)
+
+
+def _at_once_on_cpu(operands: checks.Operands, request: Request) -> SpammResult | None:
+    from spectile.nearsparse.cpu.run import dense_at_once
+
+    return dense_at_once(operands.a, operands.b, operands.c, operands.out, request)
 
 
 def _on_cuda(operands: checks.Operands, request: Request, key: Any) -> SpammResult:
@@ -318,6 +351,8 @@ def explain(
     tau: float | None = None,
     valid_ratio: float | None = None,
     rtol: float | None = None,
+    rtol_factors: float | None = None,
+    atol: float | None = None,
     block: int = 32,
     strict: bool = False,
     precision: PrecisionName | None = None,
@@ -331,7 +366,7 @@ def explain(
     ----------
     a, b : array, shapes (m, k) and (k, n)
         Nothing is computed with them.
-    tau, valid_ratio, rtol, block, strict, precision, backend, method, beta
+    tau, valid_ratio, rtol, rtol_factors, atol, block, strict, precision, backend, method, beta
         As for :func:`spamm`.
 
     Returns
@@ -353,8 +388,8 @@ def explain(
     >>> [one.kernel for one in explain(np.eye(64), np.eye(64), tau=1e-3, backend="cpu")]
     ['cpu']
     """
-    method = _default(rtol) if method is None else method
-    ((kind, value),) = [checks.check_choice(tau, valid_ratio, rtol)]
+    method = _default(tau, valid_ratio) if method is None else method
+    kind, value = checks.check_choice(tau=tau, valid_ratio=valid_ratio, rtol=rtol, rtol_factors=rtol_factors, atol=atol)
     valid_ratio = value if kind == "valid_ratio" else None
     block, _, beta = checks.check_scalars(block, 1.0, beta)
     checks.check_method(method)
@@ -415,7 +450,7 @@ def distribute(
         Rows of A in order, shapes (m_p, k), and copies of B; or copies of A and columns of B, shapes (k, n_p); or items
         of the batch.  Each list has one array for each GPU.
     """
-    _, tau = checks.check_choice(tau, None, None)
+    _, tau = checks.check_choice(tau=tau)
     block, _, _ = checks.check_scalars(block)
     for name, x in (("a", a), ("b", b)):
         checks.refuse_with_error(name, x)
@@ -473,13 +508,15 @@ def spamm_threshold(
     tau: float | None = None,
     valid_ratio: float | None = None,
     rtol: float | None = None,
+    rtol_factors: float | None = None,
+    atol: float | None = None,
     block: int = 32,
     precision: PrecisionName | None = None,
     backend: Backend = "auto",
 ) -> Threshold:
     """Return what a threshold, a valid ratio or a tolerance leaves of a product, without multiplying.
 
-    It costs the norm maps of both matrices and a search in them.
+    It costs the norm maps of both matrices and a search in them; with `rtol`, the product by which its norm is known.
 
     Parameters
     ----------
@@ -487,12 +524,12 @@ def spamm_threshold(
         As :func:`spamm` takes it.
     b : array, shape (k, n)
         Of the same dtype and kind.
-    tau, valid_ratio, rtol : float
-        One of the three, as in :func:`spamm`.
+    tau, valid_ratio, rtol, rtol_factors, atol : float
+        One of these, as in :func:`spamm`.
     block : int, default 32
         Tile size.
     precision, backend : str
-        As in :func:`spamm`; the precision decides about rounding, and so about `rtol`.
+        As in :func:`spamm`; the precision decides about rounding, and so about errors.
 
     Returns
     -------
@@ -515,17 +552,23 @@ def spamm_threshold(
     >>> import numpy as np, spectile
     >>> i = np.arange(512)
     >>> a = np.exp(-abs(i[:, None] - i) / 20)
-    >>> before = spectile.spamm_threshold(a, a, rtol=1e-6, backend="cpu")
+    >>> before = spectile.spamm_threshold(a, a, atol=1e-3, backend="cpu")
     >>> product = spectile.spamm(a, a, tau=before.tau, backend="cpu")
     >>> product.valid_ratio == before.valid_ratio < 1
     True
     """
-    wanted: dict[str, Any] = dict([checks.check_choice(tau, valid_ratio, rtol)])
+    kind, value = checks.check_choice(tau=tau, valid_ratio=valid_ratio, rtol=rtol, rtol_factors=rtol_factors, atol=atol)
+    wanted: dict[str, Any] = {kind: value}
     block, _, _ = checks.check_scalars(block)
     operands = checks.operands(a, b, None, None)
     where = operands.backend(backend, block, precision, valid_ratio=0.0)
     request = Request(operands.precision(precision, where), block=block, check_finite=True, **wanted)
     checks.check_two_matrices(operands.a, operands.b)
+    if rtol is not None:
+        found = spamm(
+            a, b, rtol=rtol, block=block, precision=precision, check_finite=True, backend=where, method="spamm"
+        )
+        return Threshold(found.tau, found.valid_ratio, found.error_bound)
     operands = operands.transposed() if operands.by_columns else operands
     if where == "cuda":
         from spectile.nearsparse.cuda.run import threshold_cuda
@@ -594,7 +637,7 @@ def tune_tau(
     >>> tune_tau(a, a, 0.3) == tune_tau(norm_map(a), norm_map(a), 0.3)
     True
     """
-    _, valid_ratio = checks.check_choice(None, valid_ratio, None)
+    _, valid_ratio = checks.check_choice(valid_ratio=valid_ratio)
     map_a, map_b = (x if isinstance(x, NormMap) else norm_map(x, block) for x in (a, b))
     if map_a.block != map_b.block:
         raise ValueError(f"norm maps of tiles of {map_a.block} and {map_b.block}: take both with one block")

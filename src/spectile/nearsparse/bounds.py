@@ -166,30 +166,29 @@ def square_unit(size: float) -> float:
     return 2.0 ** -max(-1000, min(1000, exponent))
 
 
-def skipping_limit(rtol: float, scale: float, rounding: float) -> float:
-    """Return what skipped products may add up to where the whole error is to stay within `rtol` of ||A|| ||B||.
+def skipping_limit(allowed: float, rounding: float, asked: tuple[str, float]) -> float:
+    """Return what skipped products may add up to where an error is allowed that rounding counts to.
 
     Parameters
     ----------
-    rtol : float
-        Allowed relative error.
-    scale : float
-        ||A||_F ||B||_F.
-    rounding : float
-        Bound of the rounding error.
+    allowed, rounding : float
+        The error, and the bound of rounding.
+    asked : tuple of str and float
+        The option that asks for the error, which is proportional to its value.
 
     Raises
     ------
     ValueError
         Rounding alone is bounded by more.
     """
-    if rounding == math.inf or rounding > rtol * scale:
-        share = rounding / scale if 0 < scale < math.inf else math.inf
+    if rounding == math.inf or rounding > allowed:
+        name, value = asked
+        share = value * (rounding / allowed) if 0 < allowed < math.inf else math.inf
         raise ValueError(
-            f"rtol = {rtol} is below what rounding alone is bounded by, {share:.3g} for this inner dimension, "
-            "precision and size of the entries: take a larger rtol or float64, or scale what underflows or overflows"
+            f"{name} = {value} is below what rounding alone is bounded by, {share:.3g} for this inner dimension, "
+            f"precision and size of the entries: take a larger {name} or float64, or scale what underflows or overflows"
         )
-    return rtol * scale - rounding
+    return allowed - rounding
 
 
 def largest_tau(skipped: Callable[[float], float], largest: float, limit: float) -> float:

@@ -104,7 +104,7 @@ class Operands:
     def check_results(self, request: Request) -> None:
         """Raise where C or out have another shape or dtype than the product."""
         for a, b, c, out in self._parts():
-            shape = result_shape(_shape(a), _shape(b))
+            shape = result_shape(shape_of(a), shape_of(b))
             if c is not None:
                 _check_result_array("c", c, shape, None)
                 if check_dtype("c", c) in COMPLEX and request.arithmetic.parts == 1:
@@ -213,14 +213,14 @@ def result_shape(shape_a: tuple[int, ...], shape_b: tuple[int, ...]) -> tuple[in
     return (*batch, shape_a[-2], shape_b[-1])
 
 
-def check_choice(tau: float | None, valid_ratio: float | None, rtol: float | None) -> tuple[str, float]:
-    """Return the name and value of the one of the three that is given; raise unless it is in its range."""
-    given = [(name, x) for name, x in (("tau", tau), ("valid_ratio", valid_ratio), ("rtol", rtol)) if x is not None]
+def check_choice(**options: float | None) -> tuple[str, float]:
+    """Return the name and value of the one option that is given; raise unless it is in its range."""
+    given = [(name, x) for name, x in options.items() if x is not None]
     if len(given) != 1:
+        *most, last = options
         what = " and ".join(name for name, _ in given) or "none"
-        raise ValueError(
-            f"give exactly one of tau, valid_ratio and rtol; {what} {'was' if not given else 'were'} given"
-        )
+        choice = f"give exactly one of {', '.join(most)} and {last}"
+        raise ValueError(f"{choice}; {what} {'was' if not given else 'were'} given")
     name, value = given[0]
     wanted = number(name, value)
     if name == "tau":
@@ -259,14 +259,14 @@ def check_method(method: str) -> None:
 
 def check_one_batch(a: Any, b: Any) -> None:
     """Raise for operands that `distribute` does not cut."""
-    batch = result_shape(_shape(a), _shape(b))[:-2]
-    if len(batch) > 1 or any(_shape(x)[:-2] not in ((), batch) for x in (a, b)):
+    batch = result_shape(shape_of(a), shape_of(b))[:-2]
+    if len(batch) > 1 or any(shape_of(x)[:-2] not in ((), batch) for x in (a, b)):
         raise ValueError("distribute takes two matrices, or a batch of them along one leading dimension: reshape it")
 
 
 def check_two_matrices(a: Any, b: Any) -> None:
     """Raise unless these are two matrices that multiply."""
-    shape = result_shape(_shape(a), _shape(b))
+    shape = result_shape(shape_of(a), shape_of(b))
     if len(shape) > 2:
         raise ValueError(f"a threshold is of one product, and a and b have {len(shape)} dimensions: pass one of them")
 
@@ -409,8 +409,8 @@ def _check_writable(out: Any, shape: tuple[int, ...], dtype: str) -> None:
 
 
 def _check_result_array(name: str, array: Any, shape: tuple[int, ...], dtype: str | None) -> None:
-    if _shape(array) != shape:
-        raise ValueError(f"{name} has shape {_shape(array)}, and the product has {shape}")
+    if shape_of(array) != shape:
+        raise ValueError(f"{name} has shape {shape_of(array)}, and the product has {shape}")
     if dtype is not None and _dtype(array) != dtype:
         raise TypeError(f"{name} is {_dtype(array)}, and the product is {dtype}: pass an array of that dtype")
 
@@ -434,7 +434,7 @@ def _check_lists(operands: dict[str, Any], count: int) -> None:
 
 def _check_parts(a: Sequence[Any], b: Sequence[Any], split: Split) -> None:
     """Check the shapes of parts and copies, or of the operands that are whole."""
-    shapes_a, shapes_b = [_shape(x) for x in a], [_shape(x) for x in b]
+    shapes_a, shapes_b = [shape_of(x) for x in a], [shape_of(x) for x in b]
     if max(map(len, (*shapes_a, *shapes_b))) > 2:
         empty = all(0 in (*result_shape(x, y), x[-1]) for x, y in zip(shapes_a, shapes_b, strict=True))
         if len(a) > 1 and (split != "rows" or {len(x) for x in (*shapes_a, *shapes_b)} - {2, 3}):
@@ -449,7 +449,8 @@ def _check_parts(a: Sequence[Any], b: Sequence[Any], split: Split) -> None:
         raise ValueError("a product without entries is not spread: leave devices out")
 
 
-def _shape(array: Any) -> tuple[int, ...]:
+def shape_of(array: Any) -> tuple[int, ...]:
+    """Return the shape of an array of any library."""
     return tuple(array.shape if hasattr(array, "shape") else array.__cuda_array_interface__["shape"])
 
 

@@ -113,6 +113,11 @@ class SpammResult:
         return name
 
     @property
+    def norm(self) -> Any:
+        """Frobenius norm of c, before it is rounded to float16 where it is."""
+        return self._number("norm_c")
+
+    @property
     def error_bound_rel(self) -> Any:
         """Error bound relative to the norm of c."""
         import numpy as np

@@ -96,7 +96,7 @@ class Prospect(NamedTuple):
 @functools.lru_cache(maxsize=256)
 def prospect(shape: tuple[int, int, int], request: Request) -> Prospect:
     """Return what is known of a product of (m, k, n)."""
-    terms = None if request.rtol is None else rounding_terms(shape, request.precision)
+    terms = rounding_terms(shape, request.precision) if request.bounds_error else None
     return Prospect(is_taken_at_once(shape, request), terms)
 
 
@@ -106,8 +106,11 @@ def tells(a: Any, b: Any, out: Any, request: Request, terms: Rounding | None) ->
     That is one at all entries of C or at those of A and B, which are fewer; where it does not tell, norm maps do.
 
     NaN and infinity in A or B leave some in C; and no entry of C is above ``||A||_F ||B||_F``, so that one that is far
-    above what underflows is enough to see that rounding stays within `rtol`.  Warnings of NumPy are the caller's.
+    above what underflows is enough to see that rounding stays within `rtol_factors`.  Warnings of NumPy are the
+    caller's.
     """
+    if terms is not None and request.rtol_factors is None:
+        return _is_within(a, b, out, request, terms)
     few = 2 * out.size <= a.size + b.size or not (a.flags.c_contiguous and b.flags.c_contiguous)
     if few and request.alpha == 1 and (terms is None or terms.lift_a == 0):
         least = _least_norm(out) / math.sqrt(out.size)  # the largest is not below their root mean square
@@ -129,6 +132,20 @@ def tells(a: Any, b: Any, out: Any, request: Request, terms: Rounding | None) ->
     rounding = terms.relative * (1 + terms.lift_a / norm_a) * (1 + terms.lift_b / norm_b)
     within = 1.1 * norm_a * norm_b < terms.largest and norm_a * norm_b > _NORMAL
     return within and rounding + terms.underflow / norm_a / norm_b <= request.value
+
+
+def _is_within(a: Any, b: Any, out: Any, request: Request, terms: Rounding) -> bool:
+    """Return whether rounding is known to stay within `atol`, or within `rtol` of the norm of A B."""
+    norms = [_least_norm(x) for x in (a, b)]
+    # Squares below the normal numbers may be lost.
+    lost = math.sqrt(float(np.finfo(a.dtype).tiny))
+    norm_a, norm_b = (1.03 * norm + math.sqrt(x.size) * lost for norm, x in zip(norms, (a, b), strict=True))
+    if not (min(norms) > 0 and max(norms) < math.inf and norm_a * norm_b < terms.largest):
+        return False
+    rounding = terms.relative * (norm_a + terms.lift_a) * (norm_b + terms.lift_b) + terms.underflow
+    if request.atol is not None:
+        return rounding <= request.atol
+    return request.alpha == 1 and rounding <= request.value * (_least_norm(out) - rounding)
 
 
 def _least_norm(x: Any) -> float:

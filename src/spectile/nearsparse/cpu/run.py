@@ -36,8 +36,8 @@ def spamm_cpu(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResult
 def _product(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResult:
     # Of a batch, or a sum with C, every product is SpAMM's.
     chooses = request.method == "auto" and a.ndim == b.ndim == 2 and c is None and 0 not in (*a.shape, *b.shape)
-    if chooses and out is None and (at_once := _dense_at_once(a, b, request)) is not None:
-        return at_once
+    if chooses and out is None and (made := _dense_at_once(a, b, request)) is not None:
+        return made
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     sums = np.dtype(np.float32) if a.dtype == np.float16 else a.dtype
     # A and B are packed while C is written.
@@ -68,11 +68,21 @@ def _product(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResult:
     )
 
 
+def dense_at_once(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResult | None:
+    """Return the dense product of two matrices where it is surely taken and within the error, and None elsewhere."""
+    if c is not None or out is not None or request.method != "auto" or 0 in (*a.shape, *b.shape):
+        return None
+    with np.errstate(all="ignore"):
+        return _dense_at_once(a, b, request)
+
+
 def _dense_at_once(a: Any, b: Any, request: Request) -> SpammResult | None:
     """Return the dense product where it is taken whatever is valid, and None where norms have to tell more."""
     shape = (*a.shape, b.shape[1])
     known = dense.prospect(shape, request)
-    if not known.at_once or (known.rounding is not None and known.rounding.relative >= request.value):
+    if not known.at_once:
+        return None
+    if known.rounding is not None and request.atol is None and known.rounding.relative >= request.value:
         return None
     x, y = as_summed(a), as_summed(b)
     made = shape[0] * shape[2] * x.itemsize
@@ -177,7 +187,7 @@ def _one(
     if request.norms_first:
         check_norms(maps)
     if at_once:
-        if request.rtol is not None:
+        if request.bounds_error:
             allowed(maps, request, shape)
         return _dense(x, y, out, maps, request, shape)
     tau, compared = threshold(maps, request, shape)

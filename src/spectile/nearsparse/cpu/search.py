@@ -208,11 +208,11 @@ def allowed(maps: Maps, request: Request, shape: tuple[int, int, int]) -> float:
     ValueError
         If rounding alone is bounded by more than the error that is wanted.
     """
-    assert request.rtol is not None
     scale = math.prod(maps.whole)
     if scale == 0:
         return math.inf
-    return skipping_limit(request.rtol, scale, maps.inside(_rounding(maps, request, shape)))
+    allowed = maps.inside(request.value) if request.rtol_factors is None else request.rtol_factors * scale
+    return skipping_limit(allowed, maps.inside(_rounding(maps, request, shape)), request.asked)
 
 
 def _least(maps: Maps, tau: float) -> float:

@@ -44,7 +44,7 @@ class CallPlan:
     out : cupy.ndarray
         Likewise.
     request : Request
-        Without beta.  Runs give other values of the one of tau, `valid_ratio` and `rtol` that it has.
+        Without beta.  Runs give other values of the one of tau, `valid_ratio` and the errors that it has.
     """
 
     def __init__(self, a: Any, b: Any, out: Any, request: Request) -> None:
@@ -103,7 +103,7 @@ class CallPlan:
 
     def check(self, value: float) -> None:
         """Raise for an error below what rounding alone is bounded by."""
-        if self.request.rtol is not None:
+        if self.request.rtol_factors is not None:
             Search.error_terms(value, self.shape, self.request.precision)
 
     def _verdict_on(self, value: float) -> dense.Verdict:
@@ -115,7 +115,7 @@ class CallPlan:
     def run(self, a: Any, b: Any, out: Any, value: float) -> RunNorms | None:
         """Launch on the current stream and return the norms and tau; nothing is copied, and only a count is waited for.
 
-        `value` is of tau, `valid_ratio` or `rtol`, as the request has it.  Nothing is launched, and nothing returned,
+        `value` is of tau, `valid_ratio` or an error, as the request has it.  Nothing is launched, and nothing returned,
         where the memory of `out` overlaps that of an operand, which would be overwritten while it is read.
         """
         import cupy
@@ -244,19 +244,20 @@ def dense_result(
 
     def tau() -> float:
         # An error is of the product without its factors.
-        if request.rtol is not None:
+        if request.bounds_error:
             norm_a, norm_b = frobenius(norms.a), frobenius(norms.b)
             known = min(norm_a, norm_b) >= LEAST_NORM[norms.a.dtype.name]
             bound = rounding(shape, norms.a, norms.b, plain)
-            kept = known and bound < math.inf and bound <= value * norm_a * norm_b
+            allowed = value if request.rtol_factors is None else value * norm_a * norm_b
+            kept = known and bound < math.inf and bound <= allowed
             if not kept and 0 not in (norm_a, norm_b):
-                raise ValueError(refusal(value, "nothing was left out"))
+                raise ValueError(refusal(with_value(request, value).asked, "nothing was left out"))
         return 0.0
 
     plain = request if request.alpha == 1 and request.beta == 0 else dataclasses.replace(request, alpha=1.0, beta=0.0)
     return SpammResult(
         out,
-        tau=0.0 if request.rtol is None else tau,
+        tau=tau if request.bounds_error else 0.0,
         valid_ratio=1.0,
         executed_ratio=1.0,
         error_bound=lambda: rounding(shape, norms.a, norms.b, request, norm_c() if norm_c else 0.0),
@@ -280,7 +281,7 @@ class DensePlan:
 
     def check(self, value: float) -> None:
         """Raise for an error below what rounding alone is bounded by."""
-        if self.request.rtol is not None:
+        if self.request.rtol_factors is not None:
             Search.error_terms(value, self._shape, self.request.precision)
 
     def run(self, a: Any, b: Any, out: Any, value: float) -> RunNorms | None:
@@ -338,8 +339,13 @@ class CallNorms(RunNorms):
 
     def read_tau(self) -> float:
         """Return the threshold, read back where it was searched."""
-        request = self._plan.request
-        return found(self.tau, request if request.rtol is None else dataclasses.replace(request, rtol=self.value))
+        return found(self.tau, with_value(self._plan.request, self.value))
+
+
+def with_value(request: Request, value: float) -> Request:
+    """Return a request with another value of the one that it has of tau, `valid_ratio` and the errors."""
+    name = next(name for name in ("tau", "valid_ratio", "rtol_factors", "atol") if getattr(request, name) is not None)
+    return dataclasses.replace(request, **{name: value})  # type: ignore[arg-type]
 
 
 class _Search:
@@ -350,11 +356,12 @@ class _Search:
 
         # The memory of each run is its own; this address is replaced.
         self.result = cupy.empty(1, np.float64)
-        search = Search(maps.a, maps.b, Wanted.of(request), shape, request.precision, 0, 0)
+        wanted = Wanted.of(request)
+        search = Search(maps.a, maps.b, wanted, shape, request.precision, 0, 0)
         self.places, self.parameters, self.launch = search.places, search.parameters, search.bind()
         #: Where what is wanted lies, and the addresses.
-        wanted = {"rtol": "value"} if request.rtol is not None else {"wanted": "value", "tolerance": "tolerance"}
-        self.fields = wanted | {"norms_a": "complex_a", "norms_b": "complex_b"} | {name: name for name in _OF_SEARCH}
+        values = {wanted.field: "value"} | ({"tolerance": "tolerance"} if wanted.kind == "ratio" else {})
+        self.fields = values | {"norms_a": "complex_a", "norms_b": "complex_b"} | {name: name for name in _OF_SEARCH}
 
 
 class _Count:
@@ -546,9 +553,10 @@ class SpammPlan:
         out: Any = None,
         *,
         valid_ratio: float | None = None,
-        rtol: float | None = None,
+        rtol_factors: float | None = None,
+        atol: float | None = None,
     ) -> SpammResult:
-        """Multiply on the current stream, with one of `tau`, `valid_ratio` and `rtol`; nothing waits.
+        """Multiply on the current stream, with one of `tau`, `valid_ratio`, `rtol_factors`, `atol`; nothing waits.
 
         Parameters
         ----------
@@ -556,7 +564,7 @@ class SpammPlan:
             Threshold.
         out : cupy.ndarray, shape (m, n), optional
             Receives C; C-contiguous, apart from A and B, at a multiple of 16 bytes.
-        valid_ratio, rtol : float
+        valid_ratio, rtol_factors, atol : float
             As in :func:`spectile.spamm`: the threshold is searched on the device.
 
         Returns
@@ -576,10 +584,10 @@ class SpammPlan:
                 f"the plan is of arrays on device {self._device_id}, which is not the current device: execute it "
                 f"inside `with cupy.cuda.Device({self._device_id}):`"
             )
-        if valid_ratio is rtol is None and tau is not None and tau >= 0:
+        if valid_ratio is rtol_factors is atol is None and tau is not None and tau >= 0:
             kind, value = "tau", float(tau)
         else:
-            kind, value = checks.check_choice(tau, valid_ratio, rtol)
+            kind, value = checks.check_choice(tau=tau, valid_ratio=valid_ratio, rtol_factors=rtol_factors, atol=atol)
         plan = self._plan(kind, value)
         plan.check(value)
         if out is None:

@@ -247,8 +247,8 @@ def _launch(a: Any, b: Any, c: Any, out: Any, request: Request) -> list[_Item]:
     if verdict == "dense" and request.check_finite:
         verdict, limit = "count", -1.0
     if verdict == "dense":
-        if request.rtol is not None:
-            Search.error_terms(request.rtol, shape, request.precision)
+        if request.rtol_factors is not None:
+            Search.error_terms(request.rtol_factors, shape, request.precision)
         dense.multiply(a, b, c, out, request)
         return [_Item(None, (0, 0), 0.0, request, added, out, DenseNorms(a, b, request.block), shape)]
     x, y, beside, z = (a, b, c, out) if request.arithmetic.parts == 1 else parts.real_forms(a, b, c, out)

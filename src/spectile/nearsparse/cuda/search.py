@@ -23,7 +23,7 @@ from spectile.nearsparse.types import ALL, Request
 
 SEARCH = layout(
     "norms_a:p norms_b:p columns_a:p sorted:p partial:p counts:p arrived:p result:p rows:i columns:i depth:i "
-    "iterations:i held:i slot:i wanted:d tolerance:d rtol:d slack:d relative:d lift_a:d lift_b:d "
+    "iterations:i held:i slot:i wanted:d tolerance:d rtol:d atol:d slack:d relative:d lift_a:d lift_b:d "
     "underflow:d highest:d operand:d"
 )
 # Candidates of all passes of a search for a ratio; of one for an error, curves and intervals of listed products.
@@ -43,19 +43,22 @@ class Wanted:
     Attributes
     ----------
     kind : {"ratio", "error"}
-        A valid ratio, or an error relative to ``||A||_F ||B||_F``.
+        A valid ratio, or an error.
     value : float
         The ratio, or the error.
     iterations : int
         Largest number of bisections for a ratio.
     tolerance : float
         Absolute difference of the ratio at which they end.
+    absolute : bool
+        Whether the error is not one relative to ``||A||_F ||B||_F``.
     """
 
     kind: str
     value: float
     iterations: int = 60
     tolerance: float = 0.0
+    absolute: bool = False
 
     @classmethod
     def of(cls, request: Request) -> Wanted:
@@ -65,8 +68,12 @@ class Wanted:
         """
         if request.valid_ratio is not None:
             return cls("ratio", request.valid_ratio, 60, tolerance_of(request.valid_ratio))
-        assert request.rtol is not None
-        return cls("error", request.rtol)
+        return cls("error", request.value, absolute=request.rtol_factors is None)
+
+    @property
+    def field(self) -> str:
+        """The field of the kernel's parameters that has the value."""
+        return "wanted" if self.kind == "ratio" else "atol" if self.absolute else "rtol"
 
 
 def tolerance_of(valid_ratio: float) -> float:
@@ -110,9 +117,9 @@ class Search:
         dtype = norms_a.dtype.name
         self.places = Places.of(rows, columns, depth, norms_a.itemsize)
         values: dict[str, Any] = {"iterations": wanted.iterations, "tolerance": wanted.tolerance}
-        values["wanted" if wanted.kind == "ratio" else "rtol"] = wanted.value
+        values[wanted.field] = wanted.value
         if wanted.kind == "error":
-            values |= self.error_terms(wanted.value, shape, precision)
+            values |= self.error_terms(None if wanted.absolute else wanted.value, shape, precision)
         plan = plan_search(wanted.kind, rows, columns, depth, norms_a.itemsize, device.describe())
         sizes = {"rows": rows, "columns": columns, "depth": depth, "held": plan.held, "slot": plan.slot}
         addresses = {"norms_a": address(norms_a), "norms_b": address(norms_b), "arrived": arrived}
@@ -121,8 +128,8 @@ class Search:
         self._kernel = launch.kernel(SEARCH_UNITS[wanted.kind, dtype], plan.function)
 
     @staticmethod
-    def error_terms(rtol: float, shape: tuple[int, int, int], precision: str) -> dict[str, float]:
-        """Return what the kernel takes from a wanted error's bound, or raise where rounding alone is above it."""
+    def error_terms(rtol: float | None, shape: tuple[int, int, int], precision: str) -> dict[str, float]:
+        """Return what the kernel takes from the bound of rounding, or raise where a relative error is below that."""
         return dict(_error_terms(rtol, shape, precision))
 
     def __call__(self) -> None:
@@ -135,10 +142,11 @@ class Search:
 
 
 @functools.lru_cache(maxsize=256)  # a call that repeats asks again
-def _error_terms(rtol: float, shape: tuple[int, int, int], precision: str) -> dict[str, float]:
+def _error_terms(rtol: float | None, shape: tuple[int, int, int], precision: str) -> dict[str, float]:
     row = ALL[precision]
     terms, slack = bounds.rounding_terms(shape, precision), bounds.norm_slack(row.dtype)
-    bounds.skipping_limit(rtol, 1 / slack**2, terms.relative * slack**2)
+    if rtol is not None:
+        bounds.skipping_limit(rtol / slack**2, terms.relative * slack**2, ("rtol_factors", rtol))
     named = terms._asdict()
     return named | {"slack": slack, "highest": named.pop("largest"), "operand": row.largest_operand}
 
@@ -210,16 +218,17 @@ def found(tau: Any, request: Request) -> float:
     value = float(tau) if isinstance(tau, float) else float(tau[0])
     if not math.isnan(value):
         return value
-    if request.rtol is not None:
-        raise ValueError(refusal(request.rtol, "every tile product was multiplied"))
+    if request.bounds_error:
+        raise ValueError(refusal(request.asked, "every tile product was multiplied"))
     raise ValueError(_NO_RATIO)
 
 
-def refusal(rtol: float, done: str) -> str:
+def refusal(asked: tuple[str, float], done: str) -> str:
     """Return why no threshold keeps a wanted error, and what was done."""
+    name, value = asked
     return (
-        f"rtol = {rtol} is below what rounding, underflow and overflow are bounded by for entries of this size, or a "
-        f"or b holds NaN or infinity, so {done}: take a larger rtol, or scale a and b"
+        f"{name} = {value} is below what rounding, underflow and overflow are bounded by for entries of this size, or "
+        f"a or b holds NaN or infinity, so {done}: take a larger {name}, or scale a and b"
     )
 
 

@@ -1,0 +1,131 @@
+"""Errors relative to the product, relative to the factors, and absolute: each word keeps what it promises."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spectile import spamm, spamm_threshold
+from spectile.nearsparse import relative
+
+DECAY = np.exp(-abs(np.subtract.outer(np.arange(150), np.arange(150))) / 4.0)
+
+
+def pair(kind: str, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return operands whose product is as large as theirs, about as large, far smaller, or of one entry."""
+    rng = np.random.default_rng(29)
+    a = DECAY * rng.uniform(0.5, 1, DECAY.shape)
+    b = a
+    if kind == "signs":
+        a, b = (DECAY * rng.standard_normal(DECAY.shape) for _ in range(2))
+    elif kind == "cancelling":
+        b = np.linalg.inv(DECAY) * 0.5  # of DECAY, whose product with it is half of the identity
+        a = DECAY
+    elif kind == "one entry":
+        a, b = np.zeros_like(DECAY), np.zeros_like(DECAY)
+        a[3, 70], b[70, 149] = 2.0, -3.0
+    elif kind == "complex":
+        a = a + 1j * DECAY * rng.standard_normal(DECAY.shape)
+        return a.astype("c16"), a.conj().T.astype("c16")
+    return a.astype(dtype), b.astype(dtype)
+
+
+def error_of(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple[float, float, float]:
+    """Return the error of C, the norm of the product and that of the factors."""
+    wide = np.complex128 if a.dtype.kind == "c" else np.float64
+    exact = a.astype(wide) @ b.astype(wide)
+    norms = np.linalg.norm(a.astype(wide)) * np.linalg.norm(b.astype(wide))
+    return float(np.linalg.norm(c - exact)), float(np.linalg.norm(exact)), float(norms)
+
+
+@pytest.mark.parametrize("method", ["auto", "spamm"])
+@pytest.mark.parametrize("kind", ["alike", "signs", "cancelling", "one entry", "complex"])
+@pytest.mark.parametrize(("dtype", "wanted"), [("f8", 0.3), ("f8", 1e-3), ("f8", 1e-9), ("f4", 1e-2), ("f2", 0.1)])
+def test_each_error_is_kept_as_it_is_worded(dtype: str, wanted: float, kind: str, method: str) -> None:
+    a, b = pair(kind, dtype)
+    options = {"block": 8, "backend": "cpu", "method": method}
+    found = spamm(a, b, rtol=wanted, **options)
+    error, of_product, of_factors = error_of(found.c, a, b)
+    assert error <= found.error_bound <= wanted * of_product and found.error_bound_rel <= wanted
+    assert found.norm == pytest.approx(np.linalg.norm(found.c.astype("c16")), rel=1e-6)
+    for word, scale in (("rtol_factors", of_factors), ("atol", of_product)):
+        within = spamm(a, b, **{word: wanted if word == "rtol_factors" else wanted * of_product}, **options)
+        assert error_of(within.c, a, b)[0] <= within.error_bound <= wanted * scale * (1 + 1e-9)
+        if method == "spamm":
+            before = spamm_threshold(
+                a, b, **{word: wanted if word == "rtol_factors" else wanted * of_product}, block=8, backend="cpu"
+            )
+            assert (before.tau, before.valid_ratio) == (within.tau, within.valid_ratio)
+
+
+def test_an_absolute_error_is_the_relative_one_of_as_much() -> None:
+    scale = np.linalg.norm(DECAY) ** 2
+    for wanted in (1e-1, 1e-4, 1e-8):
+        one, two = (spamm_threshold(DECAY, DECAY, **{word: value}, block=8, backend="cpu").tau
+                    for word, value in (("atol", wanted * scale), ("rtol_factors", wanted)))  # fmt: skip
+        assert one == pytest.approx(two, rel=3e-6) and two > 0
+
+
+def test_a_wrong_estimate_costs_products_and_no_guarantee(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = pair("signs", "f8")
+    known = relative._estimate
+    for factor in (1e6, 30.0, 1e-6, 0.0, np.nan, np.inf):
+        with monkeypatch.context() as patched:
+            patched.setattr(relative, "_estimate", lambda operands, factor=factor: factor * known(operands))
+            found = spamm(a, b, rtol=1e-3, block=8, backend="cpu", method="spamm")
+        error, of_product, _ = error_of(found.c, a, b)
+        assert error <= found.error_bound <= 1e-3 * of_product
+        assert (found.valid_ratio < 1) == (0 < factor < np.inf)
+
+
+def test_operands_that_a_product_overwrites_are_read_before() -> None:
+    a, b = pair("signs", "f8")
+    exact = a @ b
+    c = np.random.default_rng(31).standard_normal(exact.shape)
+    scale = 1e-4 * np.linalg.norm(exact)
+    for out in (a.copy(), None):
+        x = a.copy() if out is None else out
+        found = spamm(x, b, rtol=1e-4, out=out, block=8, backend="cpu", method="spamm")
+        assert np.linalg.norm(found.c - exact) <= scale and (out is None or found.c is out)
+    added = c.copy()
+    found = spamm(a, b, rtol=1e-4, alpha=-2.0, beta=3.0, c=added, out=added, block=8, backend="cpu", method="spamm")
+    assert found.c is added and np.linalg.norm(added - (3 * c - 2 * exact)) <= 2 * scale
+    for alpha in (0.0, -5.0):
+        scaled = spamm(a, b, rtol=1e-4, alpha=alpha, block=8, backend="cpu", method="spamm").c
+        assert np.linalg.norm(scaled - alpha * exact) <= abs(alpha) * scale
+
+
+def test_each_product_of_a_batch_is_within_its_own_norm() -> None:
+    a, b = pair("signs", "f8")
+    stack = np.stack([a, 1e-8 * a, 0 * a])[:, None]
+    found = spamm(stack, np.stack([b, b.T]), rtol=1e-4, block=8, backend="cpu")
+    assert found.c.shape == (3, 2, *a.shape) and found.tau.shape == (3, 2)
+    exact = stack @ np.stack([b, b.T])
+    norms = np.linalg.norm(exact, axis=(2, 3))
+    assert (np.linalg.norm(found.c - exact, axis=(2, 3)) <= found.error_bound).all()
+    assert (found.error_bound <= 1e-4 * norms).all() and (found.error_bound[2] == 0).all()
+    out = np.empty_like(exact)
+    assert spamm(stack, np.stack([b, b.T]), rtol=1e-4, block=8, backend="cpu", out=out).c is out
+    np.testing.assert_allclose(out, found.c, atol=1e-4 * norms.max())
+
+
+def test_what_no_product_proves_is_refused_by_its_own_word() -> None:
+    a = np.zeros((64, 64))
+    a[0, :2] = 1.0, 1.0
+    b = np.zeros((64, 64))
+    b[:2, 0] = 1.0, -1.0  # the product is zero, the factors are not
+    with pytest.raises(ValueError, match=r"^rtol = 0\.001 is below what rounding"):
+        spamm(a, b, rtol=1e-3, backend="cpu")
+    assert spamm(a, b, rtol_factors=1e-3, backend="cpu").c.any() == spamm(0 * a, b, rtol=1e-3, backend="cpu").c.any()
+    for word, value in (("rtol", 1e-9), ("rtol_factors", 1e-9), ("atol", 1e-7)):
+        with pytest.raises(ValueError, match=f"^{word} = {value:g} is below what rounding"):
+            spamm(*pair("alike", "f4"), **{word: value}, backend="cpu")
+        for bad in (0, -1, np.inf, np.nan):
+            with pytest.raises(ValueError, match=f"{word} = "):
+                spamm(a, b, **{word: bad}, backend="cpu")
+    with pytest.raises(ValueError, match="rtol and atol were given"):
+        spamm(a, b, rtol=0.1, atol=0.1)
+    a[5, 5] = np.nan
+    for word in ("rtol", "atol"):
+        with pytest.raises(ValueError, match="NaN"):
+            spamm(a, a, **{word: 0.1}, backend="cpu")
