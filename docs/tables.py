@@ -294,9 +294,10 @@ def _compared(machine: str) -> list[tuple[str, str, str, pandas.DataFrame, panda
     spamm, tsparse, evd, kpm = (_frame(machine, paper) for paper in ("spamm", "tsparse", "evd", "kpm"))
     lines = []
     for rtol in sorted(set().union(*RTOLS.values())):
-        within = spamm[(spamm["p_molecules"] == WATERS) & spamm["p_precision"].eq("fp64" if rtol < 1e-3 else "fp32")]
+        precision = "fp64" if rtol < 1e-3 else "fp32"
+        within = spamm[(spamm["p_molecules"] == WATERS) & spamm["p_precision"].eq(precision)]
         calls = speedups(within, f"called_rtol_{rtol:.0e}", "called_dense")
-        what = f"SpAMM within rtol_factors {rtol:.0e}, matrices of {WATERS} waters"
+        what = f"SpAMM, {precision.replace('fp', 'float')}, within rtol_factors {rtol:.0e}, matrices of {WATERS} waters"
         lines.append((what, "cuBLAS, dense", "matrix", calls, None))
     tsparse = _squares(tsparse)
     for dtype in ("float64", "float32"):
