@@ -66,7 +66,7 @@ FAULTS = (
         ROWS,
     ),
     Fault(f"{_ROWS}/rows.cuh", "u32 bit = 1u << (offset & 31);", "u32 bit = 1u << (offset & 15);", ROWS),
-    Fault(f"{_ROWS}/rows.cuh", "if (last - first >= LONG_B)", "if (last - first > LONG_B)", ROWS),
+    Fault(f"{_ROWS}/rows.cuh", "q < stop; q += THREADS) set", "q + 1 < stop; q += THREADS) set", ROWS),
     Fault(f"{_ROWS}/window.cu", "if (slot[row] + used > capacity)", "if (slot[row] + used > capacity + 64)", ROWS),
     Fault("tsparse/cuda/check.cu", "begin > end || end > nnz", "begin > end", ROWS),
     # The eigensolver: the ends of an interval, the sign of a coupling, deflation, what is not read, the range.

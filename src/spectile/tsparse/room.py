@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,6 @@ class Room:
 
     def nested(self) -> Room:
         """Return what is left for one phase, of which not all stays."""
-        if self.limit is None:
-            return self
         part = Room(self.limit)
         part.held = self.held
         return part
@@ -40,11 +38,10 @@ class Room:
         """Bytes that are free; only where there is a limit."""
         return (self.limit or 0) - self.held
 
-    def hold(self, *arrays: np.ndarray | None, beside: Iterable[Any] = ()) -> None:
+    def hold(self, *arrays: np.ndarray | None, beside: Sequence[Any] = ()) -> None:
         """Count arrays that stay, but for those that share memory with the ones `beside`."""
         if self.limit is not None:
-            others = [other for other in beside if isinstance(other, np.ndarray)]
-            own = (x for x in arrays if x is not None and not any(overlap(x, other) for other in others))
+            own = (x for x in arrays if x is not None and not any(overlap(x, other) for other in beside))
             self.held += sum(x.nbytes for x in own)
 
     def require(self, needed: float, what: str = "copies of A and B and the sums of one row") -> None:

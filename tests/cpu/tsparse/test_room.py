@@ -14,25 +14,29 @@ from spectile.tsparse.room import Room
 def test_room_is_what_the_limit_leaves():
     room, other = Room(100_000), np.zeros(1000)
     first = room.left
-    room.hold(np.zeros(1000), None, other[3:], other, beside=[other, None])
+    assert 1000 <= 100_000 - first <= 2**13, "Python's own objects"
+    room.hold(np.zeros(1000), None, other[3:], other, beside=[other, None, [3.0]])
     assert room.left == first - 8000
     part = room.nested()
     part.hold(np.zeros(10))
     assert (part.left, room.left) == (first - 8080, first - 8000)
     room.require(room.left)
-    with pytest.raises(MemoryError, match=r"memory_limit is 100000 bytes, and sums take \d+; raise it to") as refused:
-        room.require(room.left + 1, "sums")
-    enough = int(re.search(r"at least (\d+)", str(refused.value))[1])
-    assert 100_001 <= enough <= 100_002
+    for more in (1, 0.5):
+        with pytest.raises(MemoryError, match=r"memory_limit is 100000 bytes, and sums take \d+; raise it") as refused:
+            room.require(room.left + more, "sums")
+        taken, enough = map(int, re.search(r"take (\d+); raise it to at least (\d+)", str(refused.value)).groups())
+        assert 100_001 <= enough == taken <= 100_002
     with pytest.raises(MemoryError, match="copies of A and B"):
         room.workers(room.left + 1)
 
 
-def test_no_limit_asks_for_nothing():
+def test_no_limit_asks_for_nothing(monkeypatch):
+    monkeypatch.setattr(room_module, "num_threads", lambda: 4)
     room = Room()
+    held = room.held
     room.hold(np.zeros(10**6))
     room.require(10**18)
-    assert room.nested().limit is None and room.workers(10**18) == room_module.num_threads()
+    assert room.nested().limit is None and room.workers(10**18) == 4 and room.held == held
 
 
 def test_threads_are_as_many_as_have_room(monkeypatch):
@@ -41,6 +45,7 @@ def test_threads_are_as_many_as_have_room(monkeypatch):
     each = room.left // 3
     assert [room.workers(n) for n in (1, each, each + 2, room.left)] == [4, 3, 2, 1]
     assert room.workers(0) == 4
+    assert Room(1000 + 10**6 - room.left).workers(500) == 2 and Room(3 + 10**6 - room.left).workers(1) == 3
 
 
 @pytest.mark.parametrize("columns", [1, 64, 1000, 12345])

@@ -70,6 +70,7 @@ def matrices(rng):
     yield "hash", random(2000, 200_000, 0.00005, rng), random(200_000, 90_000, 0.00009, rng)
     yield "hash_full", random(500, 20_000, 0.002, rng), random(20_000, 500_000, 0.00002, rng)
     yield "block", random(80, 3000, 0.05, rng), random(3000, 100_000, 0.001, rng)
+    yield "block_by_long_rows", random(60, 2000, 0.01, rng), random(2000, 100_000, 0.004, rng)
     hub = sp.vstack([random(3, 4000, 0.9, rng), random(3997, 4000, 0.001, rng)], format="csr")
     yield "hub", hub, hub
     i, zeros = np.arange(2000), np.zeros(2000, int)
