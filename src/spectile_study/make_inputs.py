@@ -323,7 +323,7 @@ def of_case(paper: str, row: Mapping[str, Any]) -> list[tuple[str, str]]:
     if paper == "kpm":
         return [("lattice", f"{row['nx']}x{row['ny']}x{row['nz']}")] if row.get("nx") else []
     if paper == "evd":
-        return [_of_eigensolver(row)]
+        return [] if study == "sequences" else [_of_eigensolver(row)]  # its grid is made where it is solved
     if paper == "spamm" and study == "water":
         if row["operator"] in hartree_fock.OPERATORS:
             return [("scf", str(row["molecules"]))]

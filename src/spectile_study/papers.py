@@ -49,7 +49,7 @@ PAPERS = {
         # All but spectile_device.
         (
             *(f"{study}/{method}" for study in ("evd", "tridiagonal") for method in _SOLVERS),
-            *("problems/*", "drivers/*"),
+            *("problems/*", "drivers/*", "devices/*", "gradients/*_total", "sequences/*"),
         ),
     ),
     "kpm": Paper("kpm", "KPM", "4 KPM: spectral densities", ("dos/*", "host_dos/*", "surface/*", "*/as_called*")),

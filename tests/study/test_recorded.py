@@ -24,8 +24,8 @@ FRAMES = sorted({*(ROOT / "results/recorded").rglob("*.parquet")} - {*EVERYDAY})
 NOT_RECORDED = {
     "spamm": r"truncation_.*_gpus[48]|water_\d+_\w+_(scf|orthogonal|ergo)_.*"
     r"|accuracy_8192_(exponential_1d_fp32|\w+_2d_fp64|gaussian_1d_fp32)|density_.*|partition_.*",
-    "tsparse": "",
-    "evd": "",
+    "tsparse": r"complex_.*|triangles_.*|streamed_.*",
+    "evd": r"devices_.*|gradients_.*|sequences_.*",
     "kpm": r"film_.*|conductivity_.*",
 }
 

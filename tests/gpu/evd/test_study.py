@@ -53,6 +53,8 @@ def test_a_device_makes_the_dense_operand_of_the_host():
         {"study": "problems", "n": 700, "problem": "tridiagonal"},
         {"study": "problems", "n": 700, "problem": "tridiagonal", "vectors": True},
         {"study": "drivers", "n": 70, "vectors": True},
+        {"study": "gradients", "n": 300},
+        {"study": "sequences", "n": 512},
     ],
     ids=lambda row: "-".join(map(str, row.values())),
 )

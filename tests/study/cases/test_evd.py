@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from spectile_study.bench import record
 from spectile_study.bench.case import Context, Method, Skipped
 from spectile_study.bench.sheets import read_sheet
 from spectile_study.cases.evd import build as cases
-from spectile_study.cases.evd import cpu
+from spectile_study.cases.evd import cpu, sequences
 from spectile_study.cases.evd.cpu import STUDIES
 
 ROOT = Path(__file__).parents[3]
@@ -28,6 +29,7 @@ SMALL = {
         {"problem": "tridiagonal"},
         {"problem": "tridiagonal", "vectors": True},
     ],
+    "sequences": [{"n": 64}],
 }
 
 
@@ -40,7 +42,7 @@ def test_every_study_passes_its_checks(study, given):
     defaults = {name: item.get("default") for name, item in _properties().items()}
     row = defaults | {"study": study, "n": 70} | given
     problem = cases.build(row, Context("cpu", Path("resources"), seed=1, threads=2))
-    assert any(isinstance(method, Method) for method in problem.methods) == (study != "int8")
+    assert any(isinstance(method, Method) for method in problem.methods) == (study not in ("int8", "devices"))
     for method in problem.methods:
         if isinstance(method, Skipped):
             assert method.reason
@@ -72,7 +74,7 @@ def _properties():
 def test_the_sheet_holds_the_papers_elements():
     rows = read_sheet(SHEET, SCHEMA, "paper")
     elements = {part for row in rows.values() for part in row["element"].split(",")}
-    # Stages, types, INT8 products, problems and drivers are no elements of the paper.
+    # Those after Figure 11 are no elements of the paper.
     assert elements == {
         "t1",
         "t2",
@@ -87,6 +89,9 @@ def test_the_sheet_holds_the_papers_elements():
         "int8",
         "problems",
         "drivers",
+        "devices",
+        "gradients",
+        "sequences",
     }
     quick = read_sheet(SHEET, SCHEMA, "quick")
     assert {part for row in quick.values() for part in row["element"].split(",")} == elements
@@ -133,3 +138,14 @@ def test_fewer_calls_of_drivers_that_fall_behind(tmp_path):
     row = {"study": "drivers", "n": 300, "vectors": True, "precision": "float64"}
     methods = cpu.drivers(row, Context("cpu", tmp_path, seed=1, threads=1)).methods
     assert [method.name for method in methods if method.once] == ["scipy_ev", "scipy_evx"]
+
+
+def test_the_kinetic_energy_on_a_grid_is_that_of_an_oscillator_and_of_its_axes():
+    at = (np.arange(16) - 7.5) * sequences.SPACING
+    energies = np.linalg.eigvalsh(sequences.kinetic((16,)) + np.diag(at**2 / 2))
+    np.testing.assert_allclose(energies[:3], [0.5, 1.5, 2.5], atol=1e-3)
+    x, y, both = (np.linalg.eigvalsh(sequences.kinetic(shape)) for shape in ((2,), (4,), (2, 4)))
+    np.testing.assert_allclose(both, np.sort(np.add.outer(x, y).ravel()), rtol=1e-12)
+    assert sequences.grid(8192) == (16, 16, 32)
+    with pytest.raises(ValueError, match="a grid of 70 points is not offered"):
+        sequences.grid(70)

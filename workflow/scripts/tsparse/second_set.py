@@ -12,6 +12,7 @@ MS = 1e3
 
 def table(frame: pandas.DataFrame) -> Table:
     result = Table("Products of a second set, as called: milliseconds and speed-ups")
+    frame = at(frame, p_part="second")
     precisions = ("float64", "float32")
     on_gpu = bool(frame["method"].astype(str).str.endswith("_as_called").any())
     lines = []

@@ -30,7 +30,9 @@ from spectile_study.cases.evd.common import (
     too_long,
     with_work,
 )
+from spectile_study.cases.evd.gradients import gradients
 from spectile_study.cases.evd.problems import problems
+from spectile_study.cases.evd.sequences import sequences
 from spectile_study.inputs import counted
 from spectile_study.inputs.spectra import residuals
 
@@ -351,6 +353,11 @@ def drivers(row: Mapping[str, Any], context: Context) -> Problem:
     return Problem(methods, inputs={"a": digest_array(a)})
 
 
+def _devices(row: Mapping[str, Any], context: Context) -> Problem:
+    """Say that several GPUs are not here."""
+    return Problem([Skipped(f"devices_{count}", NO_GPU) for count in (1, 2)])
+
+
 STUDIES = {
     "evd": _evd,
     "stages": _stages,
@@ -362,4 +369,7 @@ STUDIES = {
     "roofline": _roofline,
     "problems": problems,
     "drivers": drivers,
+    "devices": _devices,
+    "gradients": gradients,
+    "sequences": sequences,
 }

@@ -91,7 +91,7 @@ def _norm(x: Any) -> float:
     return float(np.sqrt((abs(x) ** 2).sum()))
 
 
-def _pairs(a: Any, b: Any, w: Any, v: Any) -> dict[str, float]:
+def check_pairs(a: Any, b: Any, w: Any, v: Any) -> dict[str, float]:
     """Return residual and orthogonality of eigenpairs of A v = w B v, B None for 1, in units of n ε."""
     n, units = a.shape[0], a.shape[0] * float(np.finfo(w.dtype).eps)
     bv = v if b is None else b @ v
@@ -121,7 +121,7 @@ def _generalized(row: Mapping[str, Any], place: Place) -> Problem:
     b[np.arange(n), np.arange(n)] += 1
 
     def check(result: Any, second: Any = b) -> dict[str, float]:
-        return _pairs(a, second, *map(xp.asarray, result))
+        return check_pairs(a, second, *map(xp.asarray, result))
 
     methods: list[Method | Skipped] = [
         Method("spectile", place.call(eigh, a, b), check, PAIRS),
@@ -143,7 +143,7 @@ def _partial(row: Mapping[str, Any], place: Place) -> Problem:
 
     def check(result: Any) -> dict[str, float]:
         w, v = map(xp.asarray, result)
-        return _pairs(a, None, w, v) | _values(w, reference[: len(w)], n)
+        return check_pairs(a, None, w, v) | _values(w, reference[: len(w)], n)
 
     part = {"subset_by_index": (0, k - 1)}
     methods: list[Method | Skipped] = [
@@ -232,7 +232,7 @@ def _narrow(row: Mapping[str, Any], place: Place, host: tuple[Any, ...], matrix:
     known = xp.asarray(matrix(*host) if vectors else rival(*host))
 
     def check(result: Any) -> dict[str, float]:
-        return _pairs(known, None, *map(xp.asarray, result)) if vectors else _values(xp.asarray(result), known, n)
+        return check_pairs(known, None, *map(xp.asarray, result)) if vectors else _values(xp.asarray(result), known, n)
 
     limits = [PAIRS, PAIRS | {"error_orthogonality": MRRR_LIMITS["error_orthogonality"]}] if vectors else [VALUES] * 2
     methods: list[Method | Skipped] = [

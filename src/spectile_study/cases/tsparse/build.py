@@ -26,7 +26,7 @@ import numpy as np
 from spectile.core.tiling import ceil_div
 from spectile_study.bench.case import Context, InputAbsent, Method, Problem
 from spectile_study.bench.provenance import digest_array
-from spectile_study.cases.tsparse import host, second_set
+from spectile_study.cases.tsparse import capabilities, host, second_set
 from spectile_study.cases.tsparse.checks import Check
 from spectile_study.cases.tsparse.tiles import half, reference
 from spectile_study.inputs import suitesparse
@@ -36,10 +36,12 @@ PAPER = "tsparse"
 
 def build(row: Mapping[str, Any], context: Context) -> Problem:
     """Return the problem of one row of ``config/tsparse.tsv``."""
-    if row.get("product"):
-        return second_set.problem(row["product"], context)
     pinned = context.study / "config/matrices.tsv"
     table = pinned if pinned.exists() else None
+    if row.get("part") in capabilities.CAPABILITIES:
+        return capabilities.problem(row, context, lambda: suitesparse.matrix(row["matrix"], context.resources, table))
+    if row.get("product"):
+        return second_set.problem(row["product"], context)
     try:
         A = suitesparse.matrix(row["matrix"], context.resources, table)
     except suitesparse.MissingMatrix as error:

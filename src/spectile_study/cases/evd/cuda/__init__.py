@@ -9,7 +9,7 @@ import cupy
 
 from spectile_study.bench.case import Context, Problem
 from spectile_study.cases.evd.cpu import drivers
-from spectile_study.cases.evd.cuda import place, solvers, stages, updates
+from spectile_study.cases.evd.cuda import place, several, solvers, stages, updates
 
 STUDIES = {
     "evd": solvers.evd,
@@ -22,6 +22,9 @@ STUDIES = {
     "roofline": updates.roofline,
     "problems": place.problems,
     "drivers": drivers,
+    "devices": several.devices,
+    "gradients": place.gradients,
+    "sequences": place.sequences,
 }
 
 

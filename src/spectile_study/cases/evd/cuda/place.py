@@ -20,7 +20,9 @@ from spectile.evd.cuda.reduction.band import band_reduction
 from spectile.evd.cuda.run import wanted_vectors
 from spectile.evd.types import SCALARS, Subset
 from spectile_study.bench.case import Context, Method, Problem, Skipped
+from spectile_study.cases.evd import gradients as of_gradients
 from spectile_study.cases.evd import rivals
+from spectile_study.cases.evd import sequences as of_sequences
 from spectile_study.cases.evd.cuda.inputs import matrix_of, reference_values, wait
 from spectile_study.cases.evd.problems import Check, Place, build
 
@@ -92,3 +94,13 @@ class Device(Place):
 def problems(row: Mapping[str, Any], context: Context) -> Problem:
     """Return the problem of one row of the study ``problems`` on the current device."""
     return build(row, Device(context.seed))
+
+
+def gradients(row: Mapping[str, Any], context: Context) -> Problem:
+    """Return the problem of one row of the study ``gradients`` on the current device."""
+    return of_gradients.build(row, Device(context.seed), context.threads)
+
+
+def sequences(row: Mapping[str, Any], context: Context) -> Problem:
+    """Return the problem of one row of the study ``sequences`` on the current device."""
+    return of_sequences.build(row, Device(context.seed))

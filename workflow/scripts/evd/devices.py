@@ -1,0 +1,36 @@
+"""The solver on several GPUs of a host beside one: seconds as called, and one over several."""
+
+import pandas
+
+from spectile_study.bench.rows import at
+from spectile_study.bench.stats import speedups
+from spectile_study.figures.evd import timed
+from spectile_study.figures.tables import Table, first_value
+
+
+def table(frame: pandas.DataFrame) -> Table:
+    result = Table("The solver on several GPUs: seconds as called, the matrix on the first")
+    rows = at(frame, p_study="devices").sort_values(["p_n", "p_precision", "p_vectors"], ascending=[True, False, True])
+    lines = []
+    for case in dict.fromkeys(rows["case"]):
+        here = at(rows, case=case)
+        first, one = here.iloc[0], timed(here, "devices_1")
+        line: dict[str, object] = {
+            "n": int(first["p_n"]),
+            "what": "with vectors" if first["p_vectors"] else "eigenvalues",
+            "type": first["p_precision"],
+            "1 GPU: s": first_value(one, "time_s"),
+        }
+        result.cite(one, "time_s")
+        for method in sorted({*here["method"].dropna()} - {"devices_1"}):
+            several, faster, count = timed(here, method), speedups(here, method, "devices_1"), method.split("_")[1]
+            line[f"{count} GPUs: s"] = first_value(several, "time_s")
+            line[f"1 over {count} GPUs"] = first_value(faster, "speedup")
+            result.cite(several, "time_s").cite(faster, "speedup")
+        lines.append(line)
+    result.data = pandas.DataFrame(lines)
+    result.formats = {head: "{:.2f}" for head in result.data if "over" in head}
+    result.notes += sorted(set(at(rows, status=["failed", "skipped"])["reason"].dropna()))
+    if not lines:
+        result.notes.append("This run holds no record of several GPUs.")
+    return result
