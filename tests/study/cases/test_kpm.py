@@ -13,6 +13,7 @@ from spectile_study.bench.sheets import read_sheet
 from spectile_study.cases.kpm import build as cases
 from spectile_study.cases.kpm import called, model, shared, spmm
 from spectile_study.cases.kpm.naive import Chain
+from spectile_study.cases.kpm.processes import kwant_calls
 from spectile_study.cases.kpm.rivals import etas_naive
 from spectile_study.cases.kpm.together import NaiveTogether
 
@@ -124,11 +125,11 @@ def test_kwant_is_asked_in_its_own_python_and_its_density_checked(factor, right,
     (tmp_path / "kwant/kpm.py").write_text(KWANT_LIKE.replace("FACTOR", factor))
     row = ROWS["host_dos_50x50x40"] | {"nx": 5, "ny": 4, "nz": 3, "num_moments": 64}
     context = Context("cpu", tmp_path, seed=1, threads=2)
-    monkeypatch.delenv(shared.KWANT, raising=False)
+    monkeypatch.delenv(kwant_calls.KWANT, raising=False)
     skipped = cases.build(row, context).methods[1]
-    assert isinstance(skipped, Skipped) and shared.KWANT in skipped.reason
+    assert isinstance(skipped, Skipped) and kwant_calls.KWANT in skipped.reason
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setenv(shared.KWANT, sys.executable)
+    monkeypatch.setenv(kwant_calls.KWANT, sys.executable)
     ours, kwant = cases.build(row, context).methods
     assert ours.check(ours.run())["error_fro_rel"] < 1e-12
     density, seconds = kwant.run()

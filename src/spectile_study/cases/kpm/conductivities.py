@@ -12,12 +12,7 @@
 from __future__ import annotations
 
 import functools
-import json
-import os
-import subprocess
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +21,7 @@ from spectile.kpm import bounds, conductivity, reference, velocity
 from spectile.kpm.reference import seed_of
 from spectile_study.bench.case import Context, Method, Problem, Skipped
 from spectile_study.bench.provenance import digest_array
-from spectile_study.cases.kpm.shared import KWANT
+from spectile_study.cases.kpm.processes import kwant_calls
 from spectile_study.inputs.hamiltonians import hamiltonian
 
 #: Width of the uniform on-site energies in units of the hopping, and bounds of the spectrum with them.
@@ -160,30 +155,19 @@ def _flops(rows: int, moments: int, vectors: int) -> float:
 
 
 def _kwant(rows: int, moments: int, vectors: int, context: Context) -> Method | Skipped:
-    python, name = os.environ.get(KWANT), "kwant_extrapolated"
-    if python is None:
-        return Skipped(
-            name, f"Kwant 1.5 needs NumPy 1: install it in an environment of its own, and name its Python in {KWANT}"
-        )
+    name = "kwant_extrapolated"
+    if not kwant_calls.is_named():
+        return Skipped(name, kwant_calls.ABSENT)
     sample = _Sample(min(rows, KWANT_ROWS), context.seed, np)
     measured = sample.matrix.shape[0]
 
     def run() -> Any:
-        H, v = sample.matrix, sample.hops
-        with tempfile.TemporaryDirectory() as folder:
-            problem = f"{folder}/problem.npz"
-            np.savez(
-                problem, data=H.data, indices=H.indices, indptr=H.indptr, velocity=1j * v.data,
-                velocity_indices=v.indices, velocity_indptr=v.indptr, vectors=sample.vectors(1).T, bounds=SPECTRUM,
-                eps=2 - 2 * bounds.FILL
-            )  # fmt: skip
-            script = Path(__file__).parent / "processes/kwant_correlator.py"
-            command = [python, str(script), problem, str(moments), str(FEW)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200)
-        if done.returncode:
-            raise RuntimeError(f"Kwant ended with {done.returncode}: {done.stderr.strip()[-300:]}")
-        answer = json.loads(done.stdout)
-        return np.array(answer["moments"]), answer["seconds"] * vectors * rows / measured
+        hops = sample.hops
+        velocity = type(hops)((1j * hops.data, hops.indices, hops.indptr), shape=hops.shape)
+        found, seconds = kwant_calls.call(
+            sample.matrix, sample.vectors(1).T, moments, SPECTRUM, velocity=velocity, few=FEW
+        )  # fmt: skip
+        return found, seconds * vectors * rows / measured
 
     def check(found: Any) -> dict[str, float]:
         return sample.error(found, 1, SPECTRUM)

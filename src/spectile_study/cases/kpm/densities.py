@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import functools
-import json
-import os
-import subprocess
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from spectile.kpm import api, bounds, reference
+from spectile.kpm import api, reference
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from spectile_study.bench.case import Context, Method, Problem, Skipped, Value
 from spectile_study.bench.provenance import digest_array
 from spectile_study.cases.kpm import model
-from spectile_study.cases.kpm.shared import KWANT, case_values, host_matrix, sample_of, scaling
+from spectile_study.cases.kpm.processes import kwant_calls
+from spectile_study.cases.kpm.shared import case_values, host_matrix, sample_of, scaling
 
 
 def dos_problem(row: Mapping[str, Any], context: Context, backend: Any) -> Problem:
@@ -99,27 +95,13 @@ def _kwant(
     sample: TopologicalInsulator, moments: int, vectors: int, energies: Any, context: Context,
     check: Callable[[Any], dict[str, float]], shared: Mapping[str, Any]
 ) -> Method | Skipped:  # fmt: skip
-    python = os.environ.get(KWANT)
-    if python is None:
-        return Skipped(
-            "kwant", f"Kwant 1.5 needs NumPy 1: install it in an environment of its own, and name its Python in {KWANT}"
-        )
+    if not kwant_calls.is_named():
+        return Skipped("kwant", kwant_calls.ABSENT)
 
     def run() -> Any:
         matrix = host_matrix(sample.nx, sample.ny, sample.nz)
-        with tempfile.TemporaryDirectory() as folder:
-            problem = f"{folder}/problem.npz"
-            np.savez(
-                problem, data=matrix.data, indices=matrix.indices, indptr=matrix.indptr, energies=energies,
-                vectors=_vectors_of(context.seed, matrix.shape[0], vectors).T, bounds=sample.bounds(),
-                eps=2 - 2 * bounds.FILL
-            )  # fmt: skip
-            command = [python, str(Path(__file__).parent / "processes/kwant_dos.py"), problem, str(moments), "1"]
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-        if done.returncode:
-            raise RuntimeError(f"Kwant ended with {done.returncode}: {done.stderr.strip()[-300:]}")
-        answer = json.loads(done.stdout)
-        return np.array(answer["densities"]), answer["seconds"][0]
+        start = _vectors_of(context.seed, matrix.shape[0], vectors).T
+        return kwant_calls.call(matrix, start, moments, sample.bounds(), energies=energies)
 
     return Method("kwant", run, check, clock="external", **shared)
 
