@@ -7,30 +7,21 @@ the norm map of N = 32768 (a matrix of 8 GB in float64) takes milliseconds.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Profile = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
-
 _DTYPES = (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64))
 
 
-def algebraic(
-    m: int, n: int | None = None, *, c: float = 0.1, lam: float = 0.1, dtype: npt.DTypeLike = np.float64
-) -> npt.NDArray[Any]:
-    """Matrix with algebraic decay, a_ij = c / (|i - j|^λ + 1).
+def algebraic(m: int, n: int | None = None, *, dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
+    """Matrix with algebraic decay, a_ij = 0.1 / (|i - j|^0.1 + 1): that of cuSpAMM's Tables 1 to 3 (section 4).
 
     Parameters
     ----------
     m, n : int
         Rows and columns, both at least 1; square if `n` is left out.
-    c : float
-        Scale; the diagonal is c.
-    lam : float
-        Exponent λ > 0.
     dtype : {float16, float32, float64}
         Entries are computed in float64 and rounded once.
 
@@ -41,45 +32,72 @@ def algebraic(
     Raises
     ------
     ValueError
-        A size below 1, `c` not finite, λ not positive, or another dtype.
-
-    Notes
-    -----
-    cuSpAMM, section 4: c = λ = 0.1 in Tables 1 to 3.
+        A size below 1, or another dtype.
     """
-    return _toeplitz(m, n, _algebraic_profile(c, lam), dtype)
+    rows, columns, kind = _sizes(m, n, dtype)
+    # line[rows - 1 + d] = a(|d|), d = j - i; row i is the window that starts at rows - 1 - i.
+    line = _profile(np.arange(-(rows - 1), columns)).astype(kind)
+    return np.lib.stride_tricks.sliding_window_view(line, columns)[::-1].copy()
 
 
-def exponential(
-    m: int, n: int | None = None, *, c: float = 1.0, lam: float = 0.5, dtype: npt.DTypeLike = np.float64
-) -> npt.NDArray[Any]:
-    """Matrix with exponential decay, a_ij = c λ^|i - j|.
+def _profile(offset: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Return the entries by how far they are from the diagonal."""
+    entries: npt.NDArray[np.float64] = 0.1 / (np.abs(offset).astype(np.float64) ** 0.1 + 1.0)
+    return entries
+
+
+def _sizes(m: int, n: int | None, dtype: npt.DTypeLike) -> tuple[int, int, np.dtype[Any]]:
+    columns = m if n is None else n
+    for name, size in (("m", m), ("n", columns)):
+        if size != int(size) or size < 1:
+            raise ValueError(f"{name} of a decay matrix is {size}; ask for a whole number of at least 1")
+    kind = np.dtype(dtype)
+    if kind not in _DTYPES:
+        raise ValueError(f"a decay matrix of dtype {kind} is not defined; use float16, float32 or float64")
+    return int(m), int(columns), kind
+
+
+def algebraic_norm_map(
+    m: int, n: int | None = None, *, block: int = 32, dtype: npt.DTypeLike = np.float64
+) -> npt.NDArray[np.float64]:
+    """Frobenius norms of the tiles of `algebraic`, without the matrix.
 
     Parameters
     ----------
-    m, n : int
-        Rows and columns, both at least 1; square if `n` is left out.
-    c : float
-        Scale; the diagonal is c.
-    lam : float
-        Base λ in (0, 1).
-    dtype : {float16, float32, float64}
-        Entries are computed in float64 and rounded once; far from the diagonal they round to 0.
+    m, n, dtype
+        As in `algebraic`: the norms are those of the entries as rounded to `dtype`.
+    block : int
+        Tile edge (the paper's LoNum).  Tiles at the lower and right edge may be smaller.
 
     Returns
     -------
-    ndarray, shape (m, n), C order
+    ndarray of float64, shape (ceil(m / block), ceil(n / block))
 
     Raises
     ------
     ValueError
-        A size below 1, `c` not finite, λ outside (0, 1), or another dtype.
-
-    Notes
-    -----
-    cuSpAMM, section 2.1 (|a_ij| < c λ^|i - j|).
+        As `algebraic`, or `block` below 1.
     """
-    return _toeplitz(m, n, _exponential_profile(c, lam), dtype)
+    rows, columns, kind = _sizes(m, n, dtype)
+    if block != int(block) or block < 1:
+        raise ValueError(f"block of a norm map is {block}; ask for a whole number of at least 1")
+    row_blocks, column_blocks = -(-rows // block), -(-columns // block)
+    last_height, last_width = rows - (row_blocks - 1) * block, columns - (column_blocks - 1) * block
+
+    def norms(height: int, width: int, offset: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Norms of height x width tiles by their offset: the diagonal d of the tile holds count[d] equal entries."""
+        delta = np.arange(-(height - 1), width)
+        count = np.convolve(np.ones(height), np.ones(width))
+        entries = _profile(offset[:, None] * block + delta[None, :]).astype(kind).astype(np.float64)
+        return np.sqrt(np.square(entries) @ count)
+
+    offsets = np.arange(-(row_blocks - 1), column_blocks)
+    full = norms(block, block, offsets)
+    norm_map = np.lib.stride_tricks.sliding_window_view(full, column_blocks)[::-1].copy()
+    norm_map[-1, :] = norms(last_height, block, offsets[:column_blocks])
+    norm_map[:, -1] = norms(block, last_width, offsets[column_blocks - 1 :][::-1])
+    norm_map[-1, -1] = norms(last_height, last_width, offsets[column_blocks - 1 : column_blocks])[0]
+    return norm_map
 
 
 #: Profiles of matrices that decay with the distance of points of a lattice, whose spacing is one.
@@ -130,123 +148,3 @@ def label(name: str) -> str:
     """Return in words what `by_distance` calls by name."""
     profile, _, axes = name.partition("_")
     return f"{DISTANCE_PROFILES[profile]} of the distance r on a lattice in {axes[0]}D"
-
-
-def algebraic_norm_map(
-    m: int,
-    n: int | None = None,
-    *,
-    block: int = 32,
-    c: float = 0.1,
-    lam: float = 0.1,
-    dtype: npt.DTypeLike = np.float64,
-) -> npt.NDArray[np.float64]:
-    """Frobenius norms of the tiles of `algebraic`, without the matrix.
-
-    Parameters
-    ----------
-    m, n, c, lam, dtype
-        As in `algebraic`: the norms are those of the entries as rounded to `dtype`.
-    block : int
-        Tile edge (the paper's LoNum).  Tiles at the lower and right edge may be smaller.
-
-    Returns
-    -------
-    ndarray of float64, shape (ceil(m / block), ceil(n / block))
-
-    Raises
-    ------
-    ValueError
-        As `algebraic`, or `block` below 1.
-    """
-    return _toeplitz_norm_map(m, n, _algebraic_profile(c, lam), dtype, block)
-
-
-def exponential_norm_map(
-    m: int,
-    n: int | None = None,
-    *,
-    block: int = 32,
-    c: float = 1.0,
-    lam: float = 0.5,
-    dtype: npt.DTypeLike = np.float64,
-) -> npt.NDArray[np.float64]:
-    """Frobenius norms of the tiles of `exponential`, without the matrix.
-
-    Parameters
-    ----------
-    m, n, c, lam, dtype
-        As in `exponential`: the norms are those of the entries as rounded to `dtype`.
-    block : int
-        Tile edge.  Tiles at the lower and right edge may be smaller.
-
-    Returns
-    -------
-    ndarray of float64, shape (ceil(m / block), ceil(n / block))
-
-    Raises
-    ------
-    ValueError
-        As `exponential`, or `block` below 1.
-    """
-    return _toeplitz_norm_map(m, n, _exponential_profile(c, lam), dtype, block)
-
-
-def _algebraic_profile(c: float, lam: float) -> Profile:
-    if not np.isfinite(c):
-        raise ValueError(f"c of a decay matrix is {c}; it must be finite")
-    if not (np.isfinite(lam) and lam > 0):
-        raise ValueError(f"lam of an algebraic decay matrix is {lam}; the exponent must be finite and above 0")
-    return lambda distance: c / (distance**lam + 1.0)
-
-
-def _exponential_profile(c: float, lam: float) -> Profile:
-    if not np.isfinite(c):
-        raise ValueError(f"c of a decay matrix is {c}; it must be finite")
-    if not 0 < lam < 1:
-        raise ValueError(f"lam of an exponential decay matrix is {lam}; the base must lie in (0, 1)")
-    return lambda distance: c * lam**distance
-
-
-def _sizes(m: int, n: int | None, dtype: npt.DTypeLike) -> tuple[int, int, np.dtype[Any]]:
-    columns = m if n is None else n
-    for name, size in (("m", m), ("n", columns)):
-        if size != int(size) or size < 1:
-            raise ValueError(f"{name} of a decay matrix is {size}; ask for a whole number of at least 1")
-    kind = np.dtype(dtype)
-    if kind not in _DTYPES:
-        raise ValueError(f"a decay matrix of dtype {kind} is not defined; use float16, float32 or float64")
-    return int(m), int(columns), kind
-
-
-def _toeplitz(m: int, n: int | None, profile: Profile, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    rows, columns, kind = _sizes(m, n, dtype)
-    # line[rows - 1 + d] = a(|d|), d = j - i; row i is the window that starts at rows - 1 - i.
-    line = profile(np.abs(np.arange(-(rows - 1), columns)).astype(np.float64)).astype(kind)
-    return np.lib.stride_tricks.sliding_window_view(line, columns)[::-1].copy()
-
-
-def _toeplitz_norm_map(
-    m: int, n: int | None, profile: Profile, dtype: npt.DTypeLike, block: int
-) -> npt.NDArray[np.float64]:
-    rows, columns, kind = _sizes(m, n, dtype)
-    if block != int(block) or block < 1:
-        raise ValueError(f"block of a norm map is {block}; ask for a whole number of at least 1")
-    row_blocks, column_blocks = -(-rows // block), -(-columns // block)
-    last_height, last_width = rows - (row_blocks - 1) * block, columns - (column_blocks - 1) * block
-
-    def norms(height: int, width: int, offset: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Norms of height x width tiles by their offset: the diagonal d of the tile holds count[d] equal entries."""
-        delta = np.arange(-(height - 1), width)
-        count = np.convolve(np.ones(height), np.ones(width))
-        distance = np.abs(offset[:, None] * block + delta[None, :]).astype(np.float64)
-        entries = profile(distance).astype(kind).astype(np.float64)
-        return np.sqrt(np.square(entries) @ count)
-
-    offsets = np.arange(-(row_blocks - 1), column_blocks)
-    full = norms(block, block, offsets)
-    norm_map = np.lib.stride_tricks.sliding_window_view(full, column_blocks)[::-1].copy()
-    norm_map[-1, :] = norms(last_height, block, offsets[:column_blocks])
-    norm_map[:, -1] = norms(block, last_width, offsets[column_blocks - 1 :][::-1])
-    norm_map[-1, -1] = norms(last_height, last_width, offsets[column_blocks - 1 : column_blocks])[0]
-    return norm_map
