@@ -460,44 +460,29 @@ def _csr(
     return matrix
 
 
-def _seed(text: str | None) -> int:
-    return int(text) if text else 0
-
-
-_NAMES: tuple[tuple[re.Pattern[str], str, Callable[[re.Match[str]], csr_array]], ...] = (
-    (
-        re.compile(r"cage(\d+)"),
-        "the cage model of DNA electrophoresis of which vanHeukelum/{0} is an instance",
-        lambda m: cage(int(m[1])),
-    ),
-    (re.compile(r"mc2depi"), "the epidemic model of which Williams/{0} is an instance", lambda m: epidemic()),
-    (re.compile(r"mc2depi_(\d+)x(\d+)"), "the epidemic model of mc2depi", lambda m: epidemic(int(m[1]), int(m[2]))),
-    (
-        re.compile(r"banded_(\d+)_(\d+)(?:_d(\d+))?(?:_s(\d+))?"),
-        "a random banded matrix",
-        lambda m: banded(int(m[1]), int(m[2]), density=int(m[3] or 100) / 100, seed=_seed(m[4])),
-    ),
-    (
-        re.compile(r"elasticity2d_(\d+)x(\d+)(?:_s(\d+))?"),
-        "linear elasticity on squares",
-        lambda m: elasticity((int(m[1]), int(m[2])), seed=_seed(m[3])),
-    ),
-    (
-        re.compile(r"elasticity3d_(\d+)x(\d+)x(\d+)(?:_s(\d+))?"),
-        "linear elasticity on cubes",
-        lambda m: elasticity((int(m[1]), int(m[2]), int(m[3])), seed=_seed(m[4])),
-    ),
-    (
-        re.compile(r"rmat_(\d+)(?:_(\d+))?(?:_s(\d+))?"),
-        "an R-MAT graph",
-        lambda m: rmat(int(m[1]), int(m[2] or 16), seed=_seed(m[3])),
-    ),
+_NAMES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], csr_array]], ...] = tuple(
+    (re.compile(pattern), build)
+    for pattern, build in (
+        (r"cage(\d+)", lambda m: cage(int(m[1]))),
+        (r"mc2depi", lambda m: epidemic()),
+        (r"mc2depi_(\d+)x(\d+)", lambda m: epidemic(int(m[1]), int(m[2]))),
+        (
+            r"banded_(\d+)_(\d+)(?:_d(\d+))?(?:_s(\d+))?",
+            lambda m: banded(int(m[1]), int(m[2]), density=int(m[3] or 100) / 100, seed=int(m[4] or 0)),
+        ),
+        (r"elasticity2d_(\d+)x(\d+)(?:_s(\d+))?", lambda m: elasticity((int(m[1]), int(m[2])), seed=int(m[3] or 0))),
+        (
+            r"elasticity3d_(\d+)x(\d+)x(\d+)(?:_s(\d+))?",
+            lambda m: elasticity((int(m[1]), int(m[2]), int(m[3])), seed=int(m[4] or 0)),
+        ),
+        (r"rmat_(\d+)(?:_(\d+))?(?:_s(\d+))?", lambda m: rmat(int(m[1]), int(m[2] or 16), seed=int(m[3] or 0))),
+    )
 )
 
 
 def is_family(name: str) -> bool:
     """Whether `name` addresses a generated matrix (the grammar is in this module's text)."""
-    return any(pattern.fullmatch(name) for pattern, _, _ in _NAMES)
+    return any(pattern.fullmatch(name) for pattern, _ in _NAMES)
 
 
 def generate(name: str) -> csr_array:
@@ -517,7 +502,7 @@ def generate(name: str) -> csr_array:
     ValueError
         The name is no family's, or its numbers are out of range.
     """
-    for pattern, _, build in _NAMES:
+    for pattern, build in _NAMES:
         match = pattern.fullmatch(name)
         if match:
             return build(match)
@@ -525,17 +510,3 @@ def generate(name: str) -> csr_array:
         f"{name!r} names no generated matrix; use cage<L>, mc2depi, mc2depi_<X>x<Y>, banded_<n>_<k>, "
         "elasticity2d_<X>x<Y>, elasticity3d_<X>x<Y>x<Z> or rmat_<scale>"
     )
-
-
-def describe(name: str) -> str:
-    """Say in a few words what a matrix name stands for: a label for tables and captions.
-
-    Returns
-    -------
-    str
-        ``"generated: ..."`` for a family, ``"SuiteSparse: <name>"`` for anything else.
-    """
-    for pattern, words, _ in _NAMES:
-        if pattern.fullmatch(name):
-            return f"generated: {words.format(name)}"
-    return f"SuiteSparse: {name}"

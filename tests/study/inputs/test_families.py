@@ -141,12 +141,7 @@ def test_same_seed_same_matrix(name):
     assert (first != other).nnz > 0
 
 
-def test_labels_say_what_a_matrix_is():
-    assert families.describe("cage11").startswith("generated: ")
-    assert "vanHeukelum/cage11" in families.describe("cage11")
-    assert "Williams/mc2depi" in families.describe("mc2depi")
-    assert families.describe("rmat_14").startswith("generated: ")
-    assert families.describe("SNAP/wiki-Vote") == "SuiteSparse: SNAP/wiki-Vote"
+def test_a_name_of_the_collection_is_no_familys():
     assert families.is_family("cage11") and not families.is_family("vanHeukelum/cage11")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -55,12 +55,6 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "_release": (None, (ctypes.POINTER(_Csr),)),
     "_most_bytes": (ctypes.c_int64, ()),
 }
-
-
-class _About(NamedTuple):
-    version: str
-    dtype: np.dtype[Any]
-    on_device: bool
 
 
 class Product:
