@@ -48,7 +48,7 @@ def sentence(claims: pandas.DataFrame) -> str:
     told = ""
     if len(vendors):
         held = int(vendors["verdict"].isin(HOLDS).sum())
-        told = f" Of {len(vendors)} claims on a vendor alone {held or 'none'} hold{'s' * (held < 2)} here."
+        told = f" Of the claims on a vendor alone {held or 'none'} of {len(vendors)} hold{'s' * (held < 2)}."
     found = word(own["verdict"])
     if not found:
         return (told or "**Nothing can be said of ours**: no claim of it has a verdict in this run.").strip() + more

@@ -45,7 +45,7 @@ def claims(rows: Rows) -> dict[str, Ours]:
     over_vendor, over_magma = (here.speedup("spectile", rival) for rival in (vendor, "magma"))
     large = here.at(p_n=of_papers_orders)
     found = {}
-    for name, device in (("h100", ""), ("a100", "A100"), ("4090", "4090")):
+    for name, device in (("h100", ""), ("a100", "A100"), ("4090", "RTX 4090")):
         found[f"evd_speedup_tridiagonal_{name}"] = large.on(device).speedup("spectile", vendor).max()
     # One stage is bound by memory, and MAGMA's chasing by the host: their shares of a peak are a device's own.
     for name, own, others in (("h100", "", "H100"), ("a100", "A100", "A100")):

@@ -38,5 +38,5 @@ def table(frame: pandas.DataFrame) -> Table:
 
 
 def claims(rows: Rows) -> dict[str, Ours]:
-    products = rows.at(p_study="int8", method=("int8_15", "int8_12")).on("4090")
+    products = rows.at(p_study="int8", method=("int8_15", "int8_12")).on("RTX 4090")
     return {"evd_int8_passes": products.share_of("fp64").max().at_least(100)}
