@@ -268,9 +268,7 @@ def test_agreement_is_of_verdicts(verdicts, word):
 def test_a_vendor_that_changed_is_no_disagreement_of_ours():
     rows = pandas.DataFrame({"verdict": ["reproduced", "vendor differs", "vendor differs"], "kind": "share"})
     rows = rows.assign(statement="s", about=["own", "vendor", "vendor"], turns="")
-    assert (
-        "**Ours agrees**" in (said := agreement.sentence(rows)) and "on a vendor alone none of 2 holds" in said
-    )
+    assert "**Ours agrees**" in (said := agreement.sentence(rows)) and "on a vendor alone none of 2 holds" in said
     assert "Ours" not in agreement.sentence(rows[1:])
 
 
