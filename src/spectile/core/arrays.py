@@ -100,7 +100,8 @@ def to_device(array: Any, name: str = "the array") -> tuple[Any, Callable[[Any],
             copy = cupy.asarray(host_array(name, array))
         except ValueError as error:  # a dtype that no GPU has, of words or of objects
             raise _refused(name, array, error) from error
-        return copy, lambda result: in_kind(cupy.asnumpy(result))
+        # In the order that they have: another one takes a copy on the device first.
+        return copy, lambda result: in_kind(cupy.asnumpy(result, order="A"))
     importer = _dlpack_importer(array) if hasattr(array, "__dlpack__") else None
     array = _resolved(name, array)
     try:

@@ -198,7 +198,7 @@ def fake_cupy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         exporter.__dlpack__(stream=1)
         return ndarray(exporter.__dlpack_device__())
 
-    cupy = SimpleNamespace(ndarray=ndarray, from_dlpack=from_dlpack, asnumpy=lambda result: result.array)
+    cupy = SimpleNamespace(ndarray=ndarray, from_dlpack=from_dlpack, asnumpy=lambda result, order: result.array)
     cupy.asarray = lambda array: ndarray(np.array(array))
     cupy.cuda = SimpleNamespace(runtime=SimpleNamespace(getDevice=lambda: 0))
     monkeypatch.setitem(sys.modules, "cupy", cupy)

@@ -283,6 +283,12 @@ def test_the_last_two_levels_are_products_of_what_their_merges_give(shift, parts
         z = divide._merge_whole(member, HostMerges(order, last), blocks, n, columns, SCALARS["float64"])
         expected = (scipy.linalg.block_diag(*wanted) @ last[0])[:n, columns]
         np.testing.assert_allclose(view(z.pointer, z.ld, n, 15, np.float64), expected, atol=1e-11)
+    # And home's within Q, where as many have room as a half has.
+    room, columns = divide._Room(q, starts[0]), slice(n - h, n)
+    z = divide._merge_whole(members[0], HostMerges(order, last), found[0], n, columns, SCALARS["float64"], room)
+    assert q.pointer <= z.pointer < q.at(0, order)
+    expected = (scipy.linalg.block_diag(*wanted) @ last[0])[:n, columns]
+    np.testing.assert_allclose(view(z.pointer, z.ld, n, h, np.float64), expected, atol=1e-11)
 
 
 @pytest.mark.parametrize("parts", [2, 3])

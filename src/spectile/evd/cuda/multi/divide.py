@@ -12,7 +12,7 @@ from spectile.evd.cuda.blas import Blas
 from spectile.evd.cuda.matrix import Matrix, as_array, empty_matrix
 from spectile.evd.cuda.multi.partition import pieces
 from spectile.evd.cuda.multi.team import Member, Team
-from spectile.evd.cuda.multi.workspace import CHUNK
+from spectile.evd.cuda.multi.workspace import CHUNK, in_place
 from spectile.evd.cuda.tridiagonal.divide import merge_below
 from spectile.evd.cuda.tridiagonal.merge import Merges
 from spectile.evd.cuda.workspace import padded_order
@@ -20,7 +20,7 @@ from spectile.evd.types import Scalar, Subset
 
 
 def eigenvectors(
-    d: Any, e: Any, scalar: Scalar, subset: Subset | None, team: Team
+    d: Any, e: Any, scalar: Scalar, subset: Subset | None, team: Team, *, within: bool = False
 ) -> tuple[Any, list[tuple[Matrix, slice]]]:
     """Return eigenvalues and eigenvectors of a tridiagonal matrix, as `divide_and_conquer`.
 
@@ -32,6 +32,8 @@ def eigenvectors(
     subset : Subset, optional
         By index.
     team : Team
+    within : bool
+        Whether home's piece lies in Q, half of which is free: it needs no memory of its own, and Q is kept for it.
 
     Returns
     -------
@@ -53,9 +55,18 @@ def eigenvectors(
         columns = slice(first + piece.start, first + piece.stop)
         member.wait(solved)
         with member.current():
-            parts.append((_merge_whole(member, merges, half, n, columns, scalar), piece))
+            own = within and not member.number and in_place(scalar, n, piece.stop - piece.start)
+            room = _Room(q, shift) if own else None
+            parts.append((_merge_whole(member, merges, half, n, columns, scalar, room), piece))
     team.join()  # they have read what home may now write over
     return w[first:stop] * bound, parts
+
+
+class _Room(NamedTuple):
+    """Q, in which the eigenvectors of the second half stand below column `shift`, and what is above them is free."""
+
+    q: Matrix
+    shift: int
 
 
 class _Blocks(NamedTuple):
@@ -138,7 +149,15 @@ def _merge_pairs(member: Member, merges: Merges, given: _Blocks, own: _Blocks, p
             )
 
 
-def _merge_whole(member: Member, merges: Merges, halves: _Blocks, n: int, columns: slice, scalar: Scalar) -> Matrix:
+def _merge_whole(
+    member: Member,
+    merges: Merges,
+    halves: _Blocks,
+    n: int,
+    columns: slice,
+    scalar: Scalar,
+    room: _Room | None = None,
+) -> Matrix:
     """Make some columns of the last merge on a member, whose device and stream are current.
 
     Parameters
@@ -151,6 +170,8 @@ def _merge_whole(member: Member, merges: Merges, halves: _Blocks, n: int, column
     columns : slice
     scalar : Scalar
         Whose double precision the result has.
+    room : _Room, optional
+        Where the result goes; by default to memory of its own.
     """
     import cupy
 
@@ -159,17 +180,26 @@ def _merge_whole(member: Member, merges: Merges, halves: _Blocks, n: int, column
         merges = _fetched(member, merges)
     count = columns.stop - columns.start
     wide = empty_matrix(n, count, np.complex128) if scalar.is_complex else None
-    z = empty_matrix(n, count, np.float64)
+    if room is None:
+        z = empty_matrix(n, count, np.float64)
+        starts = [z.at(0, 0), z.at(h, 0)]
+    else:
+        # The rows of each half are made where the other half's eigenvectors are not, and those below are moved last.
+        q, shift = room
+        z = Matrix(q.at(0, shift), q.ld, q.itemsize, q.owner)
+        starts = [z.at(0, 0), q.at(h, h - shift)]
     blas, chunk = Blas(np.float64), max(1, min(CHUNK, count))
     s = cupy.empty(order * chunk, np.float64)
     for start in range(0, count, chunk):
         width = min(chunk, count - start)
         merges.write_vectors(s, width, order, first=columns.start + start)
-        for half, (top, rows) in enumerate(((0, h), (h, n - h))):
+        for half, rows in enumerate((h, n - h)):
             blas.gemm(
                 *(rows, width, h, 1.0, halves.places[half], halves.ld, address(s) + 8 * half * h, order),
-                *(0.0, z.at(top, start), z.ld),
+                *(0.0, starts[half] + 8 * start * z.ld, z.ld),
             )
+    if room is not None:
+        member.copy(z.at(h, 0), 8 * z.ld, starts[1], 8 * z.ld, 8 * (n - h), count)
     if wide is None:
         return z
     as_array(wide, n, count).T[...] = as_array(z, n, count).T

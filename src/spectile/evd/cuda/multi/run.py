@@ -12,8 +12,11 @@ import itertools
 import math
 from typing import Any
 
+import numpy as np
+
 from spectile.core import arrays, device
 from spectile.core.places import device_ids, home_of
+from spectile.core.pointers import address
 from spectile.evd.arguments import refuse_ragged
 from spectile.evd.cuda import generalized, run
 from spectile.evd.cuda.chasing import chase
@@ -55,7 +58,8 @@ def eigh(a: Any, options: Options, definite: Definite | None, devices: Any) -> A
                 b, _, _ = run._to_device(definite.b, options)
                 array, b = run._as_pair(array, b)
                 definite = definite._replace(b=b)
-            w, v = _solve_all(array, options, definite, team)
+            to_host = definite is None and not arrays.on_device(a)
+            w, v = _solve_all(array, options, definite, team, to_host=to_host)
             return (to_caller_kind(w), to_caller_kind(v)) if options.vectors else to_caller_kind(w)
 
 
@@ -64,14 +68,16 @@ def _place(name: str, array: Any) -> int | None:
     return int(arrays.to_device(array, name)[0].device.id) if arrays.on_device(array) else None
 
 
-def _solve_all(array: Any, options: Options, definite: Definite | None, team: Team) -> tuple[Any, Any]:
+def _solve_all(
+    array: Any, options: Options, definite: Definite | None, team: Team, *, to_host: bool
+) -> tuple[Any, Any]:
     """Solve one problem together, and of a batch some on each member, or each together if they are few."""
     n, lead = array.shape[-1], array.shape[:-2]
     count = math.prod(lead)
     if n == 0 or count == 0:
         return run._solve_each(array, options, definite)
     if not lead:
-        return _solve_one(array, options, definite, team)
+        return solve(array, options, team, to_host=to_host) if to_host else _solve_one(array, options, definite, team)
     problems = [x.reshape(count, n, n) for x in ((array,) if definite is None else (array, definite.b))]
     if count < len(team.members):
         found = [
@@ -120,7 +126,7 @@ def _solve_apart(
     return values, [v for part in here for v in part[1]] if options.vectors else []
 
 
-def solve(array: Any, options: Options, team: Team) -> tuple[Any, Any]:
+def solve(array: Any, options: Options, team: Team, *, to_host: bool = False) -> tuple[Any, Any]:
     """Solve one problem of order at least 1 on a team whose home is current: on home alone what one device does best.
 
     Parameters
@@ -129,11 +135,13 @@ def solve(array: Any, options: Options, team: Team) -> tuple[Any, Any]:
         On home.
     options : Options
     team : Team
+    to_host : bool
+        Whether each member brings its eigenvectors to the host, and home needs no memory for all of them.
 
     Returns
     -------
     w : cupy.ndarray, shape (m,)
-    v : cupy.ndarray, shape (n, m), or None
+    v : cupy.ndarray, or with `to_host` perhaps numpy.ndarray, shape (n, m), or None
     """
     n = array.shape[0]
     bandwidth, block = run._parameters(array, options)
@@ -141,11 +149,20 @@ def solve(array: Any, options: Options, team: Team) -> tuple[Any, Any]:
         return run.solve(array, options)
     scalar = SCALARS[array.dtype.name]
     shared = team.connected and reduction.pays(n, scalar, bandwidth, len(team.members), device.describe(), team.link())
-    return solve_by_stages(array, options, team, bandwidth=bandwidth, block=block, share_reduction=shared)
+    return solve_by_stages(
+        array, options, team, bandwidth=bandwidth, block=block, share_reduction=shared, to_host=to_host
+    )
 
 
 def solve_by_stages(
-    array: Any, options: Options, team: Team, *, bandwidth: int, block: int, share_reduction: bool
+    array: Any,
+    options: Options,
+    team: Team,
+    *,
+    bandwidth: int,
+    block: int,
+    share_reduction: bool,
+    to_host: bool = False,
 ) -> tuple[Any, Any]:
     """Solve one problem by our two stages, whatever its order; parameters as for `run.solve_by_stages`.
 
@@ -157,6 +174,8 @@ def solve_by_stages(
     bandwidth, block : int
     share_reduction : bool
         Whether all devices take part in the band reduction, too.
+    to_host : bool
+        Whether `v` is a NumPy array.
     """
     n, scalar = array.shape[0], SCALARS[array.dtype.name]
     run.prepare_stages(n, array.dtype.name, bandwidth, vectors=options.vectors, subset=options.subset)
@@ -168,6 +187,7 @@ def solve_by_stages(
             block=block,
             share_reduction=share_reduction,
             overwrite=overwrite,
+            to_host=to_host,
         )
         try:
             a, scale = load_matrix(array, lower=options.lower, check_finite=options.check_finite, overwrite=overwrite)
@@ -176,11 +196,16 @@ def solve_by_stages(
             if not options.vectors:
                 return run.own_values(run.wanted_values(d, e, scale, options.subset, scalar), scale, scalar), None
             copies = _spread(panels, team)
-            w, parts = _vectors(d, e, scalar, scale, options.subset, team)
+            w, parts = _vectors(d, e, scalar, scale, options.subset, team, within=to_host)
             columns = parts[-1][1].stop
-            v = empty_matrix(n, columns, array.dtype)
-            _transform_back(copies, parts, v, team)
-            return run.own_values(w, scale, scalar), as_array(v, n, columns)
+            if to_host:
+                v = np.empty((n, columns), array.dtype, order="F")
+                place = Matrix(address(v), n, v.itemsize, v)
+            else:
+                place = empty_matrix(n, columns, array.dtype)
+                v = as_array(place, n, columns)
+            _transform_back(copies, parts, place, team)
+            return run.own_values(w, scale, scalar), v
         finally:
             team.finish()
 
@@ -210,13 +235,13 @@ def _spread(panels: Panels, team: Team) -> list[Panels]:
 
 
 def _vectors(
-    d: Any, e: Any, scalar: Scalar, scale: int, subset: Subset | None, team: Team
+    d: Any, e: Any, scalar: Scalar, scale: int, subset: Subset | None, team: Team, *, within: bool
 ) -> tuple[Any, list[tuple[Matrix, slice]]]:
     """Return the wanted eigenvalues of T, and of each member its piece of the eigenvectors, and which they are."""
     n = len(d)
     all_by_merging = subset is None or (subset.by_index and not inverse.pays(n, subset.count()))
     if all_by_merging and n > 4 * LEAF:
-        return divide.eigenvectors(d, e, scalar, subset, team)
+        return divide.eigenvectors(d, e, scalar, subset, team, within=within)
     w, z, columns = run.wanted_vectors(d, e, scalar, scale, subset)
     made, parts = team.home.mark(), []
     for member, piece in zip(team.members, pieces(columns, len(team.members)), strict=True):
@@ -233,7 +258,7 @@ def _vectors(
 
 
 def _transform_back(copies: list[Panels], parts: list[tuple[Matrix, slice]], v: Matrix, team: Team) -> None:
-    """Transform every piece on its member, and bring it to its place in `v`, on home."""
+    """Transform every piece on its member, and bring it to its place in `v`, on home or on the host."""
     ready = team.home.mark()
 
     def transform(member: Member, panels: Panels, z: Matrix, piece: slice) -> None:

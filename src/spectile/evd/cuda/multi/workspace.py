@@ -19,6 +19,11 @@ def share_bytes(n: int, scalar: Scalar, bandwidth: int, block: int, parts: int) 
     return scalar.itemsize * n * (columns + 4 * block + bandwidth)
 
 
+def in_place(scalar: Scalar, n: int, columns: int) -> bool:
+    """Return whether so many eigenvectors have room in Q beside those of both halves."""
+    return not scalar.is_complex and columns <= padded_order(n)[1] // 2
+
+
 def piece_bytes(n: int, scalar: Scalar, columns: int) -> int:
     """Return the bytes that a device other than home needs for a piece of so many eigenvectors."""
     order, piece = padded_order(n)[1], n * columns
@@ -40,6 +45,7 @@ def require_free(
     block: int,
     share_reduction: bool,
     overwrite: bool,
+    to_host: bool = False,
 ) -> None:
     """Raise MemoryError, with the bytes, if a device of a team has too few for a problem; home is the current one.
 
@@ -55,6 +61,8 @@ def require_free(
         Whether all devices take part in the band reduction, too.
     overwrite : bool
         Whether home works in the memory of the matrix.
+    to_host : bool
+        Whether eigenvectors go to the host, and home's piece of them lies in Q.
     """
     parts = len(team.members)
     most = max(piece.stop - piece.start for piece in pieces(columns, parts))
@@ -62,10 +70,11 @@ def require_free(
     piece = piece_bytes(n, scalar, most) if columns else 0
     what = f"the eigenproblem of order {n:,} on {parts} devices"
     home = workspace_bytes(n, scalar, describe(), vectors=columns > 0, overwrite=overwrite)
-    order, result = padded_order(n)[1], scalar.itemsize * n * columns
+    order, result = padded_order(n)[1], 0 if to_host else scalar.itemsize * n * columns
     # The result may have the place of Q, where it is no larger.
     merging = 16 * order * min(CHUNK, most) + (result if result > 8 * order**2 else 0)
-    memory.require_free(home + max(share, scalar.wide_bytes * n * most + merging), what)
+    own = 0 if to_host and in_place(scalar, n, most) else scalar.wide_bytes * n * most
+    memory.require_free(home + max(share, own + merging), what)
     for member in team.others:
         with member.current():
             memory.require_free(max(share, piece), what)
