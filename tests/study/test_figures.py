@@ -11,6 +11,8 @@ from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.palette import look
 from spectile_study.figures.tables import Table
 
+from .recorded import frame, of
+
 
 def words(figure):
     from matplotlib.text import Text
@@ -163,3 +165,19 @@ def test_words_stand_at_the_left_and_second_lines_are_small():
     assert [words for row, _, words in cells if row == "1"][1:] == ['<span class="none">fails</span>', "8e+00", "4"]
     left = re.findall(r"#T_ \.(col\d) {\s*text-align: left", text)
     assert left == ["col0"] and "a &lt; b" in text
+
+
+def test_two_series_of_the_papers_in_a_panel_can_be_told_apart(monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[2])
+    drawing = Drawing("Figure 1: test")
+    for n in (1024, 2048):
+        drawing.paper_marks(drawing.ax, [1], [f"spamm_t1_{n}_30"], f"paper, N = {n}")
+    assert len({(line.get_marker(), line.get_linestyle()) for line in drawing.ax.lines}) == 2
+
+
+def test_one_number_of_gpus_is_no_scaling(tmp_path):
+    of_kpm = frame("kpm")
+    drawing = of("kpm")["fig12"].draw(of_kpm[~(of_kpm["p_gpus"].astype(float) > 1)])
+    drawing.save(tmp_path / "a.svg")
+    told = [text for text in words(drawing.figure) if "one number of GPUs only" in text]
+    assert len(told) == 2 and not any("100%" in text for text in words(drawing.figure))

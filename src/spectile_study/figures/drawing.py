@@ -224,8 +224,15 @@ class Drawing:
         draw(printed(claim), color=PAPER, linestyle="--", linewidth=1, label=label)
 
     def paper_marks(self, ax: Axes, x: Sequence[float], names: Sequence[str], label: str = "paper") -> None:
-        """Draw numbers that the paper prints in a table (claims `names`) at `x`, as open grey marks."""
-        ax.plot(list(x), [printed(name) for name in names], "--", marker="x", color=PAPER, linewidth=0.8, label=label)
+        """Draw numbers that the paper prints in a table (claims `names`) at `x`, as open grey marks.
+
+        Several of them in a panel have marks and dashes of their own.
+        """
+        known = sum(line.get_color() == PAPER for line in ax.lines)
+        marker, line = (("x", "--"), ("+", ":"))[known % 2]
+        ax.plot(
+            list(x), [printed(name) for name in names], line, marker=marker, color=PAPER, linewidth=0.8, label=label
+        )
 
     def model_line(self, ax: Axes, x: Sequence[float], y: Sequence[float], label: str) -> None:
         """Draw a bound or a model (a roofline, 1/valid ratio): computed, not measured, and labelled as such.

@@ -7,6 +7,7 @@ from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.kpm import drawn_by, in_series, missing
 from spectile_study.figures.palette import SCALING, look, name
 
+_ONE = "this run measured one number of {} only, which is no scaling"
 LINES = {"aug_spmmv": "--", "stencil": "-.", "blocked": "-"}
 
 
@@ -17,8 +18,9 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     for ax, title, names in ((weak, "weak, GPUs", ("square", "bar")), (strong, "strong, GPUs", ("strong",))):
         ax.set_title(title)
         here = rows[rows["p_study"] == "devices"]
-        if not len(here):
-            drawing.empty(ax, missing(_of(frame, "devices"), "fig12", "several GPUs"))
+        if here["p_gpus"].nunique() < 2:
+            why = _ONE.format("GPUs") if len(here) else missing(_of(frame, "devices"), "fig12", "several GPUs")
+            drawing.empty(ax, why)
             continue
         for kind in names:
             for method, line in LINES.items():
@@ -41,7 +43,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             drawing.marks(ranks, in_series(here, kind), "p_ranks", "gflops", label=kind, color=style.color)
         _dress(ranks, "ranks")
     else:
-        why = "this run measured one number of ranks only, which is no scaling"
+        why = _ONE.format("ranks")
         drawing.empty(ranks, why if len(here) else missing(_of(frame, "ranks"), "fig12", "several ranks"))
     return drawing
 
