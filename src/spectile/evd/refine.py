@@ -204,8 +204,9 @@ def _pencil(a: Any, x: Any, b: Any) -> tuple[Any, Any, Any] | None:
     if not bool(((lengths > 0) & (lengths < math.inf)).all()):
         return None
     scale = 1 / lengths**0.5
-    both = scale * scale[:, None]
-    return x * scale, s * both, g * both
+    both = scale * scale[:, None] / 2
+    # Rounding would make them a little unsymmetric, and the quotients by small gaps the vectors much less orthogonal.
+    return x * scale, (s + s.conj().T) * both, (g + g.conj().T) * both
 
 
 def _terms(s: Any, g: Any) -> tuple[Any, Any, Any]:
@@ -247,4 +248,6 @@ def _solve_clusters(xp: Any, clusters: list[np.ndarray], x: Any, s: Any, g: Any)
         x[:, at] = x[:, at] @ turn
         for part in (s, g):
             part[:, at] = part[:, at] @ turn
-            part[at] = turn.conj().T @ part[at]
+            within = turn.conj().T @ part[at[:, None], at]
+            part[at] = part[:, at].conj().T
+            part[at[:, None], at] = (within + within.conj().T) / 2

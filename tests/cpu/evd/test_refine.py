@@ -63,6 +63,20 @@ def test_a_cpu_refines_where_that_is_faster():
     assert worth[0] == worth[7] == 0 and worth[63] >= 1 and worth == sorted(worth)
 
 
+@pytest.mark.parametrize("dtype", DTYPES[1::2])
+def test_vectors_of_nearly_equal_values_come_out_orthogonal(dtype, monkeypatch):
+    """A box, most of whose levels are split a little: rounding over so small gaps must not spoil orthogonality."""
+    rng, levels = np.random.default_rng(3), np.arange(1, 6) ** 2.0
+    values = (levels[:, None, None] + levels[:, None] + levels).ravel()
+    a = np.diag(values) + 1e-2 * hermitian(rng, len(values), dtype)
+    x0 = np.linalg.eigh(a)[1]
+    a += 1e-7 * np.diag(rng.standard_normal(len(values)))
+    ends = counted(monkeypatch)
+    w, v = spectile.eigh(a, x0=x0, backend="cpu")
+    assert ends == [True]
+    require_solved(a, w, v)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("generalized", [False, True])
 @pytest.mark.parametrize("change", [0.0, 1e-9, 1e-4, 1e-3])
