@@ -10,6 +10,7 @@ alone; ``selected``, CuPy's or SciPy's ``_selected`` make all and select; ``grap
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -50,10 +51,6 @@ def problem(row: Mapping[str, Any], context: Context, matrix: Callable[[], sp.cs
     return CAPABILITIES[row["part"]](*factors, context)
 
 
-def _xp(on_gpu: bool) -> Any:
-    return importlib.import_module("cupy") if on_gpu else np
-
-
 def _placed(A: sp.csr_array, dtype: str, on_gpu: bool) -> Any:
     if not on_gpu:
         return A.astype(dtype)
@@ -68,17 +65,10 @@ def _waited(run: Callable[[], Any], on_gpu: bool) -> Callable[[], Any]:
     def call() -> Any:
         result = run()
         if on_gpu:
-            _xp(True).cuda.get_current_stream().synchronize()
+            importlib.import_module("cupy").cuda.get_current_stream().synchronize()
         return result
 
     return call
-
-
-def _sorted_on_host(C: Any) -> sp.csr_array:
-    C = sp.csr_array(C.get() if hasattr(C, "get") else C)
-    C = C.copy() if not C.has_sorted_indices else C
-    C.sort_indices()
-    return C
 
 
 def _scipys(A: Any, B: Any) -> Any:
@@ -98,7 +88,8 @@ def _complex(A: sp.csr_array, B: sp.csr_array, context: Context) -> Problem:
     terms = int(np.diff(A.indptr).max(initial=0)) + 4  # of an entry, its factors' rounding included
 
     def check(unit: float, C: Any) -> dict[str, float]:
-        C = _sorted_on_host(C)
+        C = C.get() if hasattr(C, "get") else C
+        C.sort_indices()
         if C.nnz != exact.nnz or (C.indptr != exact.indptr).any() or (C.indices != exact.indices).any():
             return {"error_pattern": 1.0, "error_bound_ratio": float("nan")}
         ratio = abs(C.data - exact.data) / (4 * terms * unit * sizes.data)
@@ -155,12 +146,9 @@ def _masked(A: sp.csr_array, _: sp.csr_array, context: Context) -> Problem:
             return {"error_max": float("nan")}
         return {"error_max": float(abs(sp.csr_array(C).astype(np.float64) - exact).max())}
 
-    def ours(**options: Any) -> Any:
-        return spgemm(given, given, semiring="plus_pair", backend=context.device, **options)
-
     runs: dict[str, Callable[[], Any]] = {
-        "masked": lambda: ours(mask=given),
-        "selected": lambda: ours().multiply(given),
+        "masked": lambda: spgemm(given, given, semiring="plus_pair", mask=given, backend=context.device),
+        "selected": lambda: spgemm(given, given, backend=context.device).multiply(given),
         "cupyx_selected" if on_gpu else "scipy_selected": lambda: (given @ given).multiply(given),
     }
     methods: list[Method | Skipped] = [
@@ -231,9 +219,9 @@ def _streamed(A: sp.csr_array, B: sp.csr_array, context: Context) -> Problem:
 
 def _link() -> Method:
     """Return the copy of a gibibyte to pinned memory of the host."""
+    import cupy
     import cupyx
 
-    cupy = _xp(True)
     source = cupy.arange(2**27, dtype=cupy.float64)
     target = cupyx.empty_pinned(source.shape, source.dtype)
 
