@@ -12,51 +12,47 @@ from spectile.evd.types import Options, not_converged, out_of_range, require_fin
 
 _Status = ctypes.c_int32 * 4
 
-#: What calls that are captured in a graph read from the host: as long as there may be graphs.
-_OF_GRAPHS: list[Any] = []
-
 
 class Report:
     """Four int32 in the host's memory, which kernels write to where something failed; read once at the end.
-
-    While the stream is captured in a graph there are none, because nothing can be waited for.
 
     Attributes
     ----------
     address : numpy.uintp
         Of the first, not 0 where an entry is not finite; the second is what the solver reports, and the third is not 0
-        where an eigenvalue is beyond the range of its dtype; of the fourth `disordered` tells.  0 for none.
+        where an eigenvalue is beyond the range of its dtype; of the fourth `disordered` tells.
+
+    Raises
+    ------
+    RuntimeError
+        If the stream is captured in a graph, where nothing can be waited for.
     """
 
     def __init__(self) -> None:
         import cupy
 
         self._stream = cupy.cuda.get_current_stream()
-        self._memory: Any = (
-            None if self._stream.is_capturing() else cupy.cuda.alloc_pinned_memory(ctypes.sizeof(_Status))
-        )
-        self.address = np.uintp(0 if self._memory is None else self._memory.ptr)
-        if self._memory is not None:
-            self._status = _Status.from_address(self._memory.ptr)
-            self._status[:] = [0] * 4
+        if self._stream.is_capturing():
+            raise RuntimeError("matrices that cuSOLVER solves cannot be captured in a CUDA graph: solve them before it")
+        self._memory = cupy.cuda.alloc_pinned_memory(ctypes.sizeof(_Status))
+        self.address = np.uintp(self._memory.ptr)
+        self._status = _Status.from_address(self._memory.ptr)
+        self._status[:] = [0] * 4
         self._kept: list[Any] = []
 
     def keep(self, memory: Any) -> None:
         """Keep memory of the host that the device's work reads until that work is done."""
-        (_OF_GRAPHS if self._memory is None else self._kept).append(memory)
+        self._kept.append(memory)
 
     def __enter__(self) -> Report:
         return self
 
     def __exit__(self, *raised: object) -> None:
         """Wait for what reads and writes the host's memory, also where the call has failed."""
-        if self._memory is not None:
-            self._stream.synchronize()
+        self._stream.synchronize()
 
     def check(self, options: Options, dtype: Any) -> None:
         """Wait for the stream and raise what was reported of eigenvalues of `dtype`."""
-        if self._memory is None:
-            return
         self._stream.synchronize()
         not_finite, failed, too_large, _ = self._status
         if not_finite:
@@ -68,8 +64,8 @@ class Report:
 
     @property
     def disordered(self) -> bool:
-        """Whether, after `check`, eigenvalues of a matrix are known not to be ascending numbers."""
-        return self._memory is not None and bool(self._status[3])
+        """Whether, after `check`, results of a matrix are known to be none."""
+        return bool(self._status[3])
 
 
 #: How often the host looks at a word, which takes about 0.2 ms in all, before it waits for the stream instead.

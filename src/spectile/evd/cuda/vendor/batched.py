@@ -27,7 +27,8 @@ GROUP_BYTES = 2**29
 def solve(batch: Any, options: Options, alone: Callable[[Any, Options], tuple[Any, Any]]) -> tuple[Any, Any]:
     """Return the eigenvalues, and the eigenvectors or None, of every matrix; the host hears of failures once.
 
-    cuSOLVER may call numbers eigenvalues that are not ascending, or NaN, without a word; such a matrix is solved again.
+    cuSOLVER may return eigenvalues that are not ascending, or NaN, or vectors that are not orthonormal, without a word;
+    such a matrix is solved again.
 
     Parameters
     ----------
@@ -43,6 +44,8 @@ def solve(batch: Any, options: Options, alone: Callable[[Any, Options], tuple[An
         If a triangle holds NaN or infinity, with and without `check_finite`; LinAlgError for no convergence, too.
     OverflowError
         If an eigenvalue is beyond the range of its dtype.
+    RuntimeError
+        While the stream is captured in a graph, whose failures nobody would hear of.
     """
     import cupy
 
@@ -92,7 +95,10 @@ def _solve_group(batch: Any, options: Options, report: Report) -> tuple[Any, Any
     # Rows in memory are columns for cuSOLVER; a triangle that lies along rows comes to it as the upper one.
     lower = abs(along_j) >= abs(along_i)
     w, info = _syev(matrices, lower, options.vectors, report)
-    kernel(BATCH[scalar.name], "finish_batch")(finish_shape(count), w, exponents, info, np.int32(n), report.address)
+    kernel(BATCH[scalar.name], "finish_batch")(
+        finish_shape(n, count),
+        *(w, matrices if options.vectors else np.uintp(0), exponents, info, np.int32(n), report.address),
+    )
     wanted = slice(None) if options.subset is None else slice(options.subset.low, options.subset.high + 1)
     return w[:, wanted], matrices.swapaxes(1, 2)[:, :, wanted] if options.vectors else None, info
 
@@ -102,15 +108,15 @@ def load_shape(n: int, count: int) -> Shape:
     return Shape((count,), 128 if n <= 64 else 512, 4)
 
 
-def finish_shape(count: int) -> Shape:
+def finish_shape(n: int, count: int) -> Shape:
     """Launch of `finish_batch`: a block a matrix."""
-    return Shape((count,), 128)
+    return Shape((count,), 128, 8 * (2 * n + 128))
 
 
 def shapes(n: int, count: int) -> Iterator[tuple[str, Shape]]:
     """Yield every launch of this module, with the kernel's name."""
     yield "load_batch", load_shape(n, count)
-    yield "finish_batch", finish_shape(count)
+    yield "finish_batch", finish_shape(n, count)
 
 
 _CUDA_TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5}
