@@ -11,11 +11,12 @@ pytestmark = pytest.mark.gpu
 DTYPES = ("float64", "float32", "complex128", "complex64")
 
 
-@pytest.mark.parametrize("vendor", [False, True])
+@pytest.mark.parametrize("solver", ["parts", "whole", "vendor"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("copies", [1, 2, 4, 20])
-def test_all_copies_of_an_eigenvalue_or_none(copies, dtype, vendor, monkeypatch):
-    monkeypatch.setattr(choose, "calls_vendor", lambda *_, **__: vendor)
+def test_all_copies_of_an_eigenvalue_or_none(copies, dtype, solver, monkeypatch):
+    monkeypatch.setattr(choose, "calls_vendor", lambda *_, **__: solver == "vendor")
+    monkeypatch.setattr(choose, "WHOLE_ORDER", 0 if solver == "parts" else 1000)
     check_ends(copies, dtype, backend="cuda", given=cupy.asarray)
 
 

@@ -276,6 +276,21 @@ def test_small_batches_in_a_graph(n, rng):
     assert all(error < 10 for error in residuals(second[0], w[0].get(), v[0].get()).values())
 
 
+def test_batches_that_cusolver_solves_are_refused_in_a_graph(rng):
+    """Nobody would read what it reports."""
+    if batched.library() is None:
+        pytest.skip("this cuSOLVER has no XsyevBatched")
+    batch = np.stack([random_hermitian(90, rng) for _ in range(3)])
+    given, stream = cupy.asarray(batch), cupy.cuda.Stream(non_blocking=True)
+    evd.eigvalsh(given)
+    with stream:
+        stream.begin_capture()
+        with pytest.raises(RuntimeError, match="captured in a CUDA graph"):
+            evd.eigvalsh(given)
+        stream.end_capture()
+    np.testing.assert_allclose(evd.eigvalsh(given).get(), np.linalg.eigvalsh(batch), atol=1e-11)
+
+
 @pytest.mark.parametrize("count", [None, 1, 2, 300, 5000])
 def test_small_matrices_tell_of_what_is_not_finite(count, rng):
     """The last block that has read its matrix tells for all, and the next call begins anew."""
@@ -410,10 +425,13 @@ def test_banded(n, u, lower, dtype, rng):
     assert all(error < 10 for error in residuals(a, values, None).values())
 
 
+@pytest.mark.parametrize("whole_order", [0, 600])
 @pytest.mark.parametrize("family", ["random", "glued"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_parts_of_a_spectrum(family, dtype, rng, monkeypatch):
+def test_parts_of_a_spectrum(family, dtype, whole_order, rng, monkeypatch):
+    """Made by themselves, and cut from the whole."""
     monkeypatch.setattr(choose, "calls_vendor", lambda *_, **__: False)
+    monkeypatch.setattr(choose, "WHOLE_ORDER", whole_order)
     n, eps = 600, np.finfo(dtype).eps
     a = random_hermitian(n, rng, dtype) if family == "random" else glued_wilkinson(n).astype(dtype)
     reference = np.linalg.eigvalsh(wide(a))
@@ -435,10 +453,11 @@ def test_parts_of_a_spectrum(family, dtype, rng, monkeypatch):
     assert evd.eigvalsh(cupy.asarray(a), subset_by_value=(2 * norm, 3 * norm)).shape == (0,)
 
 
-@pytest.mark.parametrize("n", [97, 1100])
-def test_values_of_a_part(n, rng, monkeypatch):
+@pytest.mark.parametrize(("n", "whole_order"), [(97, 0), (97, 97), (1100, 0)])
+def test_values_of_a_part(n, whole_order, rng, monkeypatch):
     """Those of an interval are counted before they are computed, each by as many lanes as its part is worth."""
     monkeypatch.setattr(choose, "calls_vendor", lambda *_, **__: False)
+    monkeypatch.setattr(choose, "WHOLE_ORDER", whole_order)
     a = cupy.asarray(random_hermitian(n, rng, "float64"))
     w = cupy.asnumpy(evd.eigvalsh(a))
     band = cupy.zeros((2, n))

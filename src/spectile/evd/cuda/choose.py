@@ -172,6 +172,9 @@ def widened_order(device: Device) -> int:
     return 2048 if device.fast_fp64 else 512
 
 
+#: Orders up to which a part of a spectrum is cut from the whole, which takes the host fewer launches.
+WHOLE_ORDER = 1024
+
 #: Orders up to which a generalized problem is reduced by cuBLAS's triangular solver, and beyond by products, in halves.
 SOLVED_ORDER = 4096
 
@@ -255,6 +258,7 @@ def sturm_lanes(count: int, device: Device) -> int:
 
 PANEL_THREADS = 512  # most threads, and rows, of a block in the panel kernel
 PANEL_FEW = (64, 128)
+MOST_LEAF = (16, 32, 64)  # orders of leaves up to which tridiagonal/leaves.cu is compiled
 DIRECT_COLUMNS = 4  # least columns of a block of reduction/direct.cu, but for the last
 DIRECT_SIZES = ((128, 2), (128, 4), (256, 4), (256, 8))  # threads there, and rows of each
 SWEEP_GROUP = 64  # sweeps applied together: GROUP of back/sweeps.cu

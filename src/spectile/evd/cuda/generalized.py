@@ -25,6 +25,7 @@ from spectile.evd.cuda.matrix import (
     zero_matrix,
 )
 from spectile.evd.cuda.triangular import SIZE, Factor
+from spectile.evd.cuda.workspace import SMALL_ORDER
 from spectile.evd.types import Definite, Options, Subset, not_definite, require_finite, scalar_of
 
 
@@ -54,7 +55,7 @@ def solve(
     n = len(array)
     with memory.allocating(f"the generalized eigenproblem of order {n:,}", 8 * array.nbytes):
         problem = _Problem(array, definite, options)
-        own, shift = options._replace(lower=True, overwrite=True), problem.shift_of_values
+        own, shift = options._replace(lower=True, overwrite=n >= SMALL_ORDER), problem.shift_of_values
         if options.subset is not None and not options.subset.by_index and shift:
             with np.errstate(over="ignore", under="ignore"):
                 ends = (float(np.ldexp(end, shift)) for end in (options.subset.low, options.subset.high))
@@ -80,7 +81,7 @@ class _Problem:
         self._n, self._kind, self._blas = len(array), definite.kind, Blas(array.dtype)
         # The words of A and of B, the order of the first minor of B that is not positive definite, and a spare word.
         status = self._status = cupy.zeros(4, np.int32)
-        self._a, self._lower = (zero_matrix(self._n, self._n, array.dtype) for _ in range(2))
+        self._a, self._lower = (empty_matrix(self._n, self._n, array.dtype) for _ in range(2))
         start = address(status)
         for given, matrix, word in ((array, self._a, start), (definite.b, self._lower, start + 4)):
             load_triangle(given, options.lower, matrix.pointer, matrix.ld, word)

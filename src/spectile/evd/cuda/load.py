@@ -51,7 +51,7 @@ def load_matrix(
         return matrix, scale
     matrix, word = into or empty_matrix(n, n, array.dtype), cupy.zeros(1, np.int32)
     load_triangle(array, lower, matrix.pointer, matrix.ld, address(word))
-    found = int(word[0])
+    found = int(word.item())
     if not is_finite(found):
         require_finite(math.nan, lower, check_finite)
     scale = shift_of(found)

@@ -154,7 +154,7 @@ def near_one(array: Any) -> int | None:
     word, count = cupy.zeros(1, np.int32), array.size * scalar.parts
     numbers = parts_shape(count), np.uintp(address(array)), np.int64(count)
     kernel(MATRIX[scalar.name], "find_word")(*numbers, word)
-    found = int(word[0])
+    found = int(word.item())
     if not is_finite(found):
         return None
     shift = shift_of(found)

@@ -20,7 +20,7 @@ from spectile.core.compile import Unit, prepare
 from spectile.core.devices import Device
 from spectile.core.launch import Shape
 from spectile.evd.arguments import refuse_ragged
-from spectile.evd.cuda import generalized, units
+from spectile.evd.cuda import choose, generalized, units
 from spectile.evd.cuda import matrix as matrix_kernels
 from spectile.evd.cuda.back import panels as back_panels
 from spectile.evd.cuda.back import sweeps as back_sweeps
@@ -50,7 +50,7 @@ from spectile.evd.cuda.small import rotations
 from spectile.evd.cuda.tridiagonal import divide, inverse, sturm
 from spectile.evd.cuda.vendor import batched
 from spectile.evd.cuda.vendor import dense as vendor
-from spectile.evd.cuda.workspace import most_leaf, padded_order, workspace_bytes
+from spectile.evd.cuda.workspace import SMALL_ORDER, most_leaf, padded_order, workspace_bytes
 from spectile.evd.types import SCALARS, Definite, Options, Scalar, Subset, working_dtype
 
 
@@ -84,6 +84,8 @@ def _as_pair(a: Any, b: Any) -> tuple[Any, Any]:
     """Return both operands in one dtype and one shape."""
     import cupy
 
+    if a.dtype == b.dtype and a.shape == b.shape:
+        return a, b
     dtype = np.promote_types(a.dtype, b.dtype)
     shape = np.broadcast_shapes(a.shape, b.shape)
     wide = dtype.char in "dD"
@@ -120,7 +122,7 @@ def _to_device(a: Any, options: Options) -> tuple[Any, Callable[[Any], Any], Opt
     if isinstance(a, cupy.ndarray):
         arrays.require_here("a matrix", a)
         converted = a.astype(working_dtype(a.dtype), copy=False)
-        return converted, lambda x: x, options if converted is a else options._replace(overwrite=True)
+        return converted, lambda x: x, _with_own(options, converted, converted is not a)
     a = host_as_array(a)
     if isinstance(a, np.ndarray):
         a = a.astype(working_dtype(a.dtype), copy=False)
@@ -128,7 +130,12 @@ def _to_device(a: Any, options: Options) -> tuple[Any, Callable[[Any], Any], Opt
     arrays.require_here("a matrix", array)
     converted = array.astype(working_dtype(array.dtype), copy=False)
     owned = not arrays.on_device(a) or converted is not array
-    return converted, to_caller_kind, options._replace(overwrite=options.overwrite or owned)
+    return converted, to_caller_kind, _with_own(options, converted, owned)
+
+
+def _with_own(options: Options, array: Any, owned: bool) -> Options:
+    """Return the options for a matrix that may be ours; in a small one's memory, launches would come one by one."""
+    return options._replace(overwrite=options.overwrite or (owned and array.shape[-1] >= SMALL_ORDER))
 
 
 def _empty(array: Any, shape: tuple[int, ...], *, real: bool = True) -> Any:
@@ -233,26 +240,24 @@ def solve(array: Any, options: Options) -> tuple[Any, Any]:
     w : cupy.ndarray, shape (m,)
     v : cupy.ndarray, shape (n, m), or None
     """
-    solver = _solver(array.shape[0], 1, SCALARS[array.dtype.name], options)
+    import cupy
+
+    n, scalar = array.shape[0], SCALARS[array.dtype.name]
+    solver, subset = _solver(n, 1, scalar, options), options.subset
+    if subset is not None and (solver != "stages" or n <= choose.WHOLE_ORDER):
+        w, v = solve(array, options._replace(subset=None))
+        wanted = subset.of(w if subset.by_index else cupy.asnumpy(w))
+        return w[wanted], None if v is None else v[:, wanted]
     if solver == "rotations":
-        return _solve_small(array, options)
+        w, v = rotations.solve(array[None], options)
+        return w[0], None if v is None else v[0]
     if solver == "vendor":
         return _solve_by_vendor(array, options)
     bandwidth, block = _parameters(array, options)
     return solve_by_stages(array, options, bandwidth=bandwidth, block=block)
 
 
-def _solve_small(array: Any, options: Options) -> tuple[Any, Any]:
-    import cupy
-
-    w, v = rotations.solve(array[None], options._replace(subset=None))
-    wanted = slice(None) if options.subset is None else options.subset.of(cupy.asnumpy(w[0]))
-    return w[0, wanted], None if v is None else v[0, :, wanted]
-
-
 def _solve_by_vendor(array: Any, options: Options) -> tuple[Any, Any]:
-    import cupy
-
     n, dtype, scalar = array.shape[0], array.dtype, SCALARS[array.dtype.name]
     # cuSOLVER's solver of single precision does not converge for graded matrices, or loses digits in silence.
     wide = dtype != scalar.wide and n <= widened_order(device.describe())
@@ -261,11 +266,7 @@ def _solve_by_vendor(array: Any, options: Options) -> tuple[Any, Any]:
         w, v = vendor.eigh(
             array, lower=options.lower, eigvals_only=not options.vectors, check_finite=options.check_finite, wide=wide
         )
-    v = None if v is None else v.astype(dtype, copy=False)
-    if options.subset is None:
-        return w, v
-    wanted = options.subset.of(cupy.asnumpy(w))
-    return w[wanted], None if v is None else v[:, wanted]
+    return w, None if v is None else v.astype(dtype, copy=False)
 
 
 def _parameters(array: Any, options: Options) -> tuple[int, int]:
@@ -300,6 +301,8 @@ def solve_by_stages(array: Any, options: Options, *, bandwidth: int, block: int)
         _parts(array, options, overwrite, bandwidth, block) as part,
     ):
         panels, d, e, scale = _tridiagonal(array, options, overwrite, bandwidth, block, part)
+        if options.subset is not None:
+            part = replay.DIRECT  # its launches depend on which are wanted
         if not options.vectors:
             return own_values(wanted_values(d, e, scale, options.subset, scalar, part), scale, scalar), None
         w, z, columns = wanted_vectors(d, e, scalar, scale, options.subset, part)
@@ -311,14 +314,14 @@ def solve_by_stages(array: Any, options: Options, *, bandwidth: int, block: int)
 def _parts(
     array: Any, options: Options, overwrite: bool, bandwidth: int, block: int
 ) -> AbstractContextManager[replay.Direct]:
-    """Give what runs the stages: captured in graphs where the whole spectrum is wanted, whose launches never differ.
+    """Give what runs the stages, of a part of the spectrum the reduction: captured in graphs.
 
     Not where the caller lends his matrix's memory, which saves that of a copy.
     """
     n, scalar = array.shape[0], SCALARS[array.dtype.name]
-    if overwrite or options.subset is not None:
+    if overwrite:
         return nullcontext(replay.DIRECT)
-    key = ("eigh", n, scalar.name, bandwidth, block, options.vectors)
+    key = ("eigh", n, scalar.name, bandwidth, block, options.vectors, options.subset is None)
     return replay.parts(key, workspace_bytes(n, scalar, device.describe(), vectors=options.vectors))
 
 
@@ -353,7 +356,7 @@ def prepare_stages(
 ) -> None:
     """Begin to compile side by side what the first such call launches, for a band without what reduces to one."""
     on = device.describe()
-    few = vectors and subset is not None and (not subset.by_index or inverse.pays(n, subset.count()))
+    few = vectors and inverse.may_pay(n, subset)
     # How many an interval holds is not known yet: few, as a rule.
     count = n if subset is None else subset.count() if subset.by_index else 1
     lanes = sturm_lanes(count, on) if few or not vectors else None
@@ -438,7 +441,7 @@ def wanted_values(
     import cupy
 
     if subset is None:
-        return cupy.sort(part(sturm.by_sections, d, e))
+        return part(sturm.eigenvalues, d, e)
     if subset.by_index:
         return sturm.eigenvalues(d, e, slice(subset.low, subset.high + 1))
     beside = e[: len(d) - 1]
@@ -461,7 +464,7 @@ def wanted_vectors(
     import cupy
 
     n = len(d)
-    if subset is not None and (not subset.by_index or inverse.pays(n, subset.count())):
+    if inverse.may_pay(n, subset):
         w = wanted_values(d, e, scale, subset, scalar)
         if len(w) == 0:
             return w, empty_matrix(n, 0, scalar.wide), 0
@@ -484,15 +487,20 @@ def _all_vectors(d: Any, e: Any, scalar: Scalar, part: replay.Direct) -> tuple[A
     _, order = padded_order(n)
     q = Matrix(z.pointer, -(-order // 16) * 16, 8, z.owner.view(np.float64))
     w, q = divide.divide_and_conquer(d, e, q, part)
+    part(_widen, q, z, n)
+    return w, z
+
+
+def _widen(q: Matrix, z: Matrix, n: int) -> None:
+    """Write the columns of a real Q to those of a complex Z, in whose memory Q may begin."""
     source, target = as_array(q, n, n).T, as_array(z, n, n).T
-    # From the last column on, so many at a time that what is written lies behind what is still to be read.
     stop = n
     while stop:
-        start = min(-(-stop * q.ld // (2 * z.ld)), stop - 1)
+        # From the last column on, so many at a time that what is written lies behind what is still to be read.
+        start = min(-(-stop * q.ld // (2 * z.ld)), stop - 1) if q.pointer == z.pointer else 0
         columns = source[start:stop]
         target[start:stop] = columns.copy() if stop <= 2 else columns
         stop = start
-    return w, z
 
 
 def _transform_back(panels: panel.Panels, z: Matrix, columns: int) -> Matrix:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from spectile.core.compile import PORTABLE, Unit
 from spectile.evd.cuda.choose import (
     DIRECT_SIZES,
+    MOST_LEAF,
     PANEL_THREADS,
     ROTATED_ORDER,
     STAGE_KEYS,
@@ -95,7 +96,7 @@ STURM = {
 #: Divide and conquer: order, deflation and ranks of a merge, its roots, its eigenvectors.
 DIVIDE, ROOTS, VECTORS = (_unit(f"tridiagonal/{name}.cu", {}) for name in ("divide", "roots", "vectors"))
 #: By the order that a leaf has at most.
-LEAVES = {most: _unit("tridiagonal/leaves.cu", {"MOST_LEAF": most}) for most in (32, 64)}
+LEAVES = {most: _unit("tridiagonal/leaves.cu", {"MOST_LEAF": most}) for most in MOST_LEAF}
 INVERSE = _unit("tridiagonal/inverse.cu", {})
 
 UNITS = (

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 from spectile.core.devices import Device
-from spectile.evd.cuda.choose import reduction_parameters
+from spectile.evd.cuda.choose import MOST_LEAF, reduction_parameters
 from spectile.evd.types import Scalar
 
-LEAF = 32
+#: Order of the leaves at most: their rotations take longer than a level of merges more.
+LEAF = 16
 #: Below this order work space is a few MB, and pieces are as large as is fastest.
 SMALL_ORDER = 4096
 
@@ -16,19 +17,19 @@ SMALL_ORDER = 4096
 def padded_order(n: int) -> tuple[int, int]:
     """Return the levels, and the order, a multiple of 2^levels, that `divide_and_conquer` pads n to.
 
-    Leaves are larger where they would need more than 3.5 % of padding otherwise.
+    Leaves of a large matrix are larger where they would need more than 3.5 % of padding otherwise.
     """
     levels = max(0, math.ceil(math.log2(n / LEAF)))
-    order = -(-n // 2**levels) * 2**levels
-    if levels and order > 1.035 * n:
-        levels -= 1
+    while True:
         order = -(-n // 2**levels) * 2**levels
-    return levels, order
+        if levels == 0 or n < SMALL_ORDER or order <= 1.035 * n:
+            return levels, order
+        levels -= 1
 
 
 def most_leaf(leaf: int) -> int:
     """Return for leaves of which order at most the kernel is that solves leaves of order `leaf`."""
-    return 32 if leaf <= 32 else 64
+    return next(most for most in MOST_LEAF if leaf <= most)
 
 
 def _spare_elements(n: int) -> int:

@@ -54,8 +54,7 @@ def divide_and_conquer(d: Any, e: Any, space: Matrix | None = None, part: Direct
     q = space or part.space(lambda: empty_matrix(order, order, np.float64))
     if levels and n < SMALL_ORDER:
         z = part.space(lambda: empty_matrix(order, order, np.float64))
-        w, bound, *_ = part(_merge_all, d, e, q, n, levels, z)
-        return w[:n] * bound, z
+        return part(_merge_all, d, e, q, n, levels, z), z
     w, bound, merges, starts, s = part(merge_below, d, e, q, n, levels)
     if levels:
         merge.LastMerge(Blas(np.float64), q, merges, starts, merge_sizes(n), s).run()
@@ -108,10 +107,9 @@ def merge_below(d: Any, e: Any, q: Matrix, n: int, last: int) -> tuple[Any, Any,
     return w, bound, merges, starts, s
 
 
-def _merge_all(d: Any, e: Any, q: Matrix, n: int, last: int, z: Matrix) -> tuple[Any, ...]:
-    """`merge_below` and the last merge, of which all is multiplied, to Z."""
-    found = merge_below(d, e, q, n, last)
-    _, _, merges, starts, s = found
+def _merge_all(d: Any, e: Any, q: Matrix, n: int, last: int, z: Matrix) -> Any:
+    """`merge_below` and the last merge, of which all is multiplied, to Z; return the eigenvalues."""
+    w, bound, merges, starts, s = merge_below(d, e, q, n, last)
     m, half, chunk, blas = merges.m, merges.m // 2, merge_sizes(n)[0], Blas(np.float64)
     for first in range(0, m, chunk):
         columns = min(chunk, m - first)
@@ -121,7 +119,7 @@ def _merge_all(d: Any, e: Any, q: Matrix, n: int, last: int, z: Matrix) -> tuple
                 *(half, columns, half, 1.0, q.at(top, start), q.ld, address(s) + 8 * top, m),
                 *(0.0, z.at(top, first), z.ld),
             )
-    return found
+    return w[:n] * bound
 
 
 def _merge_level(

@@ -15,9 +15,11 @@ import numpy as np
 
 from spectile.core.launch import Shape, kernel
 from spectile.core.pointers import address
+from spectile.evd.cuda import choose
 from spectile.evd.cuda.blas import Blas, factorize
 from spectile.evd.cuda.tridiagonal.sturm import norm_bound
 from spectile.evd.cuda.units import INVERSE
+from spectile.evd.types import Subset
 
 STEPS = 2
 #: Orthonormalizations at most; a Gram matrix this near to the identity leaves nothing for another one.
@@ -28,7 +30,12 @@ RESIDUAL = 4.0
 
 def pays(n: int, columns: int) -> bool:
     """Return whether so few eigenvectors are better made one by one than as part of all."""
-    return 0 < columns <= n // 8
+    return n > choose.WHOLE_ORDER and 0 < columns <= n // 8
+
+
+def may_pay(n: int, subset: Subset | None) -> bool:
+    """Return whether the eigenvectors of a part are, or of an interval may be, better made one by one."""
+    return subset is not None and n > choose.WHOLE_ORDER and (not subset.by_index or pays(n, subset.count()))
 
 
 def iteration_shape(columns: int) -> Shape:

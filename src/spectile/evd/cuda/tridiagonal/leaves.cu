@@ -6,7 +6,7 @@
 
 constexpr int N = MOST_LEAF;
 
-#define AHEAD 16  // pairs that are loaded before the first of them is stored
+constexpr int AHEAD = N < 32 ? N / 2 : 16;  // pairs that are loaded before the first of them is stored
 
 // Turn pairs of elements, `step` apart, of a row or a column.  No element is in two pairs.
 __device__ __forceinline__ void turn(double* line, int step, int half, const int* pairs, const double* cs) {

@@ -90,6 +90,23 @@ extern "C" __global__ void __launch_bounds__(STURM_THREADS) multisect(const doub
     if (own < count && point == 0) w[own] = 0.5 * (a + b);
 }
 
+// w times the norm, ascending: what roundoff has put below an eigenvalue before it becomes as large.
+extern "C" __global__ void __launch_bounds__(256) ascend(double* w, int count, const double* bound) {
+    extern __shared__ unsigned char shared[];
+    double* tops = (double*)shared;  // 256
+    const int share = (count + 255) / 256, first = min(count, (int)threadIdx.x * share), stop = min(count, first + share);
+    double top = -2;  // below all
+    for (int i = first; i < stop; ++i) top = fmax(top, w[i]);
+    tops[threadIdx.x] = top;
+    __syncthreads();
+    top = -2;
+    for (int t = 0; t < threadIdx.x; ++t) top = fmax(top, tops[t]);
+    for (int i = first; i < stop; ++i) {
+        top = fmax(top, w[i]);
+        w[i] = *bound * top;
+    }
+}
+
 // counts: the eigenvalues below `low`, and below `high`.
 extern "C" __global__ void __launch_bounds__(32) count_below(const double* __restrict__ d, const double* __restrict__ e2, int n, double low,
                                                              double high, int* counts) {

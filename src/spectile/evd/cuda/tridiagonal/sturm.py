@@ -53,26 +53,15 @@ def norm_bound(d: Any, e: Any, what: str) -> float:
 
 
 def eigenvalues(d: Any, e: Any, wanted: slice = slice(None)) -> Any:
-    """Return eigenvalues, ascending, of the tridiagonal matrix by multi-section on Sturm counts.
+    """Return eigenvalues, ascending, of the tridiagonal matrix by multi-section on Sturm counts, without a word to the
+    host.
 
     Parameters
     ----------
     d, e : cupy.ndarray of float64, shape (n,)
     wanted : slice
         Which of them, at least one; by default all.
-
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        If the matrix holds NaN or infinity.
     """
-    w = by_sections(d, e, wanted)
-    w.sort()
-    return w
-
-
-def by_sections(d: Any, e: Any, wanted: slice = slice(None)) -> Any:
-    """Return the same in an order that roundoff may have changed, without a word to the host."""
     import cupy
 
     n = len(d)
@@ -88,7 +77,7 @@ def by_sections(d: Any, e: Any, wanted: slice = slice(None)) -> Any:
         *(*matrix, np.int32(n), np.int32(first), np.int32(count)),
         *(np.float64(-EDGE), np.float64(EDGE), np.int32(passes), w),
     )
-    w *= bound
+    kernel(STURM[lanes], "ascend")(SCALE_SHAPE, w, np.int32(count), bound)
     return w
 
 
@@ -130,3 +119,4 @@ def shapes(count: int, on: Device) -> Iterator[tuple[str, Shape]]:
     yield "scale_tridiagonal", SCALE_SHAPE
     yield "count_below", COUNT_SHAPE
     yield "multisect", multisect_shape(count, sturm_lanes(count, on))
+    yield "ascend", SCALE_SHAPE
