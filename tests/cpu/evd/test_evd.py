@@ -1,4 +1,4 @@
-"""The two-stage eigensolver on the CPU, against LAPACK and its own reference."""
+"""The two-stage eigensolver on the CPU, against LAPACK."""
 
 import itertools
 import sys
@@ -9,7 +9,6 @@ import pytest
 import scipy.linalg
 
 from spectile import evd
-from spectile.evd import reference
 from spectile.evd.cpu import drivers, lapack
 from spectile.evd.cpu import run as cpu_run
 from spectile.evd.cpu import solver as cpu
@@ -37,24 +36,17 @@ def passes(errors):
 @pytest.mark.parametrize("bandwidth, block", [(1, 1), (1, 4), (3, 12), (4, 4), (4, 8), (8, 32)])
 @pytest.mark.parametrize("n", [1, 2, 3, 9, 20, 31])
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
-def test_reference_agrees_with_the_cpu_stages(n, bandwidth, block, dtype):
+def test_each_stage_keeps_the_eigenvalues(n, bandwidth, block, dtype):
     a = random_hermitian(n, rng(n), dtype)
-    assert passes(residuals(a, *reference.eigh(a, bandwidth=bandwidth, block=block)))
-    b = max(1, min(bandwidth, n - 1))
-    block = max(b, block // b * b)
-    band, _ = reference.band_reduction(a, bandwidth=b, block=block)
-    assert np.all(np.tril(band, -b - 1) == 0)
-    fortran = np.asfortranarray(np.tril(a))
-    cpu.band_reduction(fortran, bandwidth=b, block=block)
-    # The same reflectors in the same order give the same band up to rounding.
-    stored = cpu.extract_band(fortran, b)
-    ours = np.array([[stored[j, i - j] if 0 <= i - j <= b else 0 for j in range(n)] for i in range(n)])
-    np.testing.assert_allclose(ours, np.tril(band) * (np.abs(ours) > 0), atol=1e-12)
-    d, e, reflectors = reference.bulge_chasing(band, bandwidth=b)
-    d2, e2, _ = cpu.chase_band(stored, b, keep=False, threads=2)
-    np.testing.assert_allclose(d2, d, atol=1e-12)
-    np.testing.assert_allclose(np.abs(e2), np.abs(e), atol=1e-12)
-    assert sum(len(h.v) for h in reflectors) == n * (n - 1) // 2
+    expected, b = np.linalg.eigvalsh(a), max(1, min(bandwidth, n - 1))
+    given = np.asfortranarray(np.tril(a))
+    cpu.band_reduction(given, bandwidth=b, block=max(b, block // b * b))
+    stored = cpu.extract_band(given, b)
+    band = np.array([[stored[j, i - j] if 0 <= i - j <= b else 0 for j in range(n)] for i in range(n)])
+    np.testing.assert_allclose(np.linalg.eigvalsh(band), expected, atol=1e-12)
+    d, e, _ = cpu.chase_band(stored, b, keep=False, threads=2)
+    tridiagonal = np.diag(d) + np.diag(e[: n - 1], -1)
+    np.testing.assert_allclose(np.linalg.eigvalsh(tridiagonal), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -73,14 +65,13 @@ def test_products_of_columns_of_any_shape(m, k, n, dtype):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("module", [reference, cpu], ids=["reference", "cpu"])
 @pytest.mark.parametrize("block", [1, 4, 5, 16, 64])
 @pytest.mark.parametrize("n", [1, 7, 16, 37])
-def test_recursive_syr2k_adds_the_triangle_in_place(n, block, module):
+def test_recursive_syr2k_adds_the_triangle_in_place(n, block):
     a, b, c = (np.asfortranarray(rng(n, block, i).standard_normal((n, k))) for i, k in enumerate((3, 3, n)))
     expected = np.tril(c - 2 * (a @ b.T + b @ a.T))
     above = c.copy()
-    module.syr2k_recursive(c, a, b, block=block, alpha=-2)
+    cpu.syr2k_recursive(c, a, b, block=block, alpha=-2)
     np.testing.assert_allclose(np.tril(c), expected, atol=1e-12)
     i, j = np.indices((n, n))
     outside = (j > i) & (i // block != j // block)

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spectile.evd.cuda.matrix import values_shape
-from spectile.evd.cuda.units import BATCH, MATRIX
+from spectile.evd.cuda.units import BATCH
 from spectile.evd.cuda.vendor import batched, dense
 from spectile.evd.types import SCALARS, Options, Subset, exponent_for_squares
 
@@ -30,13 +29,7 @@ extern "C" int run(int blocks, int threads, int shared, real_t* w, const scalar_
     return launch({blocks, 1, 1}, threads, shared, 5, [=] { finish_batch(w, v, exponents, info, n, status); });
 }
 """
-RUN_ONE = """
-extern "C" int run(int blocks, int threads, const real_t* w, int n, int* disordered) {
-    return launch({blocks, 1, 1}, threads, 0, 5, [=] { find_disorder(w, n, disordered); });
-}
-"""
 NOT_FINITE = 100_000
-ORDERS = (1, 5, 128, 257)
 
 
 def last_kernel(stem, unit, run):
@@ -129,24 +122,6 @@ def test_results_of_a_batch_are_scaled_and_judged(dtype, tmp_path):
         assert (info, status) == ([0, 0, 0], [0, 4, 0, 0])
         large = np.array([np.finfo(dtype).maxexp, 0, 0], np.int32)
         assert finished(np.ones_like(given), large)[1:] == ([0, 0, 0], [0, 0, 1, 0])
-
-
-@pytest.mark.parametrize("dtype", ["float64", "complex64"])
-def test_eigenvalues_of_one_matrix_are_judged(dtype, tmp_path):
-    library, rng = last_kernel(tmp_path / "disorder", MATRIX[dtype], RUN_ONE), np.random.default_rng(2)
-
-    def disordered(w):
-        told, shape = np.zeros(1, np.int32), values_shape(len(w))
-        assert library.run(shape.grid[0], shape.threads, w.ctypes, len(w), told.ctypes)
-        return bool(told[0])
-
-    for n in ORDERS:
-        given = np.sort(rng.standard_normal(n)).astype(SCALARS[dtype].real)
-        assert not disordered(given) and not disordered(np.ones_like(given))
-        for put in faults(n):
-            broken = given.copy()
-            put(broken)
-            assert disordered(broken)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

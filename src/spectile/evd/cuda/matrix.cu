@@ -152,9 +152,3 @@ extern "C" __global__ void __launch_bounds__(256) scale_values(const double* w, 
     const int i = blockIdx.x * 256 + threadIdx.x;
     if (i < n) out[i] = (real_t)scalbn(factor * w[i], exponent);
 }
-
-// Whether eigenvalues are not ascending, finite numbers.
-extern "C" __global__ void __launch_bounds__(256) find_disorder(const real_t* w, int n, int* disordered) {
-    const int i = blockIdx.x * 256 + threadIdx.x;
-    if (i < n && (!(w[max(i - 1, 0)] <= w[i]) || isinf(w[i]))) *disordered = 1;
-}

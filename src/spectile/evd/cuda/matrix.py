@@ -198,7 +198,7 @@ def largest_entry(matrix: Matrix, n: int, *, lower: bool) -> float:
 
 
 def values_shape(n: int) -> Shape:
-    """Launch of the kernels that take an eigenvalue a thread."""
+    """Launch of `scale_values`."""
     return Shape((-(-n // 256),), 256)
 
 
@@ -212,11 +212,6 @@ def scaled_values(w: Any, exponent: int, scalar: Scalar, factor: float = 1.0) ->
             values_shape(w.size), w, np.int32(w.size), np.float64(factor), np.int32(exponent), out
         )
     return out
-
-
-def find_disorder(name: str, w: Any, word: int) -> None:
-    """Write 1 to the int32 at `word` if eigenvalues of matrices of dtype `name` are not ascending, finite numbers."""
-    kernel(MATRIX[name], "find_disorder")(values_shape(w.size), w, np.int32(w.size), np.uintp(word))
 
 
 #: A power of two that no number of any dtype reaches.
@@ -243,5 +238,4 @@ def shapes(n: int, scalar: Scalar) -> Iterator[tuple[str, Shape]]:
     for name in ("find_word", "scale_parts", "widen"):
         yield name, parts_shape(n)
     yield "triangle_max", largest_shape(n)
-    for name in ("scale_values", "find_disorder"):
-        yield name, values_shape(n)
+    yield "scale_values", values_shape(n)
