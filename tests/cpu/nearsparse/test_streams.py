@@ -16,6 +16,7 @@ import pytest
 
 from spectile.core import device as core_device
 from spectile.core.devices import TABLE
+from spectile.core.progress import PARTS, Progress
 from spectile.nearsparse import reference
 from spectile.nearsparse.cuda import choose as cuda_choose
 from spectile.nearsparse.cuda import norms as cuda_norms
@@ -122,6 +123,10 @@ class Event:
 
     def synchronize(self):
         MACHINE.run_until_idle(self)
+
+    @property
+    def done(self):
+        return MACHINE.done.get(self, 0) >= MACHINE.recorded.get(self, 0)
 
 
 class Stream:
@@ -419,6 +424,20 @@ def test_blocks_of_rows_from_the_host(machine, devices, asked):
         plan()
         machine.run_until_idle()
         np.testing.assert_array_equal(out, wanted(a, b, TAU, plus))
+
+
+def test_a_product_from_the_host_tells_how_far_it_is_and_is_there_when_all_is_told(machine, impatient):
+    a, b, out = (np.asarray(x) for x in (integers(M, K), integers(K, N), empty((M, N))))
+    room = 8 * K * N + (9 << 20) + 2 * 8 * (K + N) * 200
+    plan = gpu_multi.FromHost(a, b, out, [0, 1], Request("fp64", TAU), memory_bytes=2 * room)
+    pieces = sum(len(part.pieces) for part in plan.parts)
+    with Progress("spamm", unit=PARTS) as call:
+        for calls in (1, 2):
+            plan()
+            plan.wait()
+            assert call.done == call.total == calls * pieces > 2
+            np.testing.assert_array_equal(out, wanted(a, b, TAU, 0))
+    assert impatient.records[-1].getMessage().startswith(f"spamm: 100 % of {2 * pieces} parts")
 
 
 @pytest.mark.parametrize("on_host", [False, True], ids=["device", "host"])

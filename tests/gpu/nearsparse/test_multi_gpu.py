@@ -399,9 +399,18 @@ def test_searches_on_several_gpus(devices: list[int]) -> None:
     assert host.error_bound <= 1e-3 * float(np.linalg.norm(a.get()) * np.linalg.norm(b.get())) * (1 + 1e-9)
 
 
-def test_blocks_of_rows_where_memory_is_short() -> None:
-    import cupy
+def test_products_from_the_host_tell_how_far_they_are(devices: list[int], impatient: pytest.LogCaptureFixture) -> None:
+    a, b = _random(900, 800, "f8"), _random(800, 1000, "f8")
+    told = spamm(a.get(), b.get(), tau=_tau(a, b), devices=devices)
+    lines = [record.getMessage() for record in impatient.records]
+    assert lines and lines[-1].startswith("spamm: 100 % of")
+    impatient.set_level("WARNING", "spectile.progress")
+    impatient.clear()
+    _same([told.c], spamm(a, b, tau=_tau(a, b)).c)
+    assert not impatient.records
 
+
+def test_blocks_of_rows_where_memory_is_short() -> None:
     a, b = _random(3000, 500, "f4"), _random(500, 700, "f4")
     tau = _tau(a, b)
     one = spamm(a, b, tau=tau)
@@ -410,7 +419,7 @@ def test_blocks_of_rows_where_memory_is_short() -> None:
     asked = Request("fp32", tau)
     plan = gpu_multi.FromHost(a.get(), b.get(), out, [0], asked, memory_bytes=needed + 4 * 2 * 1200 * 300)
     plan()
-    cupy.cuda.Device().synchronize()
+    plan.wait()
     assert len(plan.parts[0].rows) > 5
     _same([out], one.c)
     with pytest.raises(MemoryError, match=r"needs [\d,]+ bytes of device memory"):

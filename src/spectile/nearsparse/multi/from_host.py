@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from spectile.core import memory
+from spectile.core.progress import PARTS, count, counted_in
 from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cuda import norms as cuda_norms
 from spectile.nearsparse.cuda import product as cuda_product
@@ -75,6 +77,8 @@ class FromHost(Plan):
             for number, mine in enumerate(blocks)
             if block < len(mine)
         ]
+        #: Ends of the pieces of C on their way to the host.
+        self._under_way: deque[Any] = deque()
         first = sum(step.block == 0 for step in rows)
         self.steps = [Step("b", 0), *rows[:first], *others, *rows[first:]]
 
@@ -105,6 +109,12 @@ class FromHost(Plan):
                 )
         return height
 
+    def _enqueue(self) -> None:
+        self._under_way.clear()
+        if (call := counted_in(PARTS)) is not None:
+            call.total = call.done + sum(len(part.pieces) for part in self.parts)
+        super()._enqueue()
+
     def fetch_a(self, number: int, block: int) -> None:
         """Read a block of rows of A, and of C where it is added."""
         self._streamed[number].read(block, self.a, self.c)
@@ -127,8 +137,18 @@ class FromHost(Plan):
             part.measure(panel)
 
     def store_c(self, number: int, piece: Piece, stream: Stream) -> None:
-        """Write the piece to the host."""
-        self._streamed[number].write(piece, self.panels, self.out)
+        """Write the piece to the host, and tell of those that are there."""
+        self._under_way.append(self._streamed[number].write(piece, self.panels, self.out))
+        # Copies of memory that is not pinned hold the host up, and so this is told meanwhile.
+        while self._under_way and self._under_way[0].done:
+            self._under_way.popleft()
+            count(PARTS)
+
+    def wait(self) -> None:
+        """Wait until C is there, and tell how far it is."""
+        while self._under_way:
+            self._under_way.popleft().synchronize()
+            count(PARTS)
 
     def maps(self) -> Any:
         """Return both whole norm maps on the first device."""
@@ -230,13 +250,14 @@ class _StreamedPart(Part):
             self._norms_of_panels[panel]()
         self.panels[panel] = None
 
-    def write(self, piece: Piece, panels: list[slice], out: Any) -> None:
-        """Write a piece of C to the host when it is multiplied."""
+    def write(self, piece: Piece, panels: list[slice], out: Any) -> Any:
+        """Write a piece of C to the host when it is multiplied; return the event of its end."""
         columns, slot = slice(None) if piece.panel is None else panels[piece.panel], piece.block % 2
         self._multiplied[slot] = self.stream.mark()
         self.back.wait(self._multiplied[slot])
         self.back.copy(out[self.rows[piece.block], columns], self._rows(self.c, piece.block)[:, columns])
         self._taken[slot] = self.back.mark()
+        return self._taken[slot]
 
     def release(self) -> None:
         """Give everything but the norms back."""

@@ -20,6 +20,7 @@ import numpy as np
 
 from spectile.core import arrays, device, pointers
 from spectile.core.places import home_of
+from spectile.core.progress import PARTS, Progress
 from spectile.nearsparse.cuda.after import After
 from spectile.nearsparse.cuda.geometry import check_sizes, log2, row_major
 from spectile.nearsparse.cuda.parts import real_forms
@@ -52,6 +53,7 @@ def current_device() -> list[int]:
     return [cupy.cuda.Device().id]
 
 
+@Progress("spamm", unit=PARTS)
 def spamm_devices(
     a: Any, b: Any, c: Any, out: Any, request: Request, devices: Sequence[int], split: Split
 ) -> SpammResult:
@@ -199,6 +201,7 @@ def _multiply(
         if isinstance(x, np.ndarray):
             streamed = FromHost(x, y, z, devices, request, added)
             streamed()
+            streamed.wait()
             streamed.check_host()
             plans.append(streamed)
         else:
