@@ -107,6 +107,7 @@ def check_launch(part, matrix, device):
             return
         launched = staged.staged_launch(shape, room, matrix.vectors, 0)
     else:
+        assert part.kernel == "boxed", f"check_launch does not say how {part.kernel} is launched"
         shape = boxed.boxed_shape(matrix.vectors, matrix.dtype)
         room = boxed.boxed_room(shape, matrix.dtype, matrix.longest, device)
         assert matrix.vectors % shape.columns == 0 and shape.depth % shape.sets == 0
