@@ -115,29 +115,15 @@ def test_reference_counts_of_a_tridiagonal_matrix():
     assert counts["tile_products"] == 8 + 14 * 2 + 14
 
 
-def test_compaction_drops_what_cancelled():
-    A = sp.csr_array(np.array([[1.0, 1.0], [0.0, 1.0]]))
-    B = sp.csr_array(np.array([[1.0, 2.0], [-1.0, 2.0]]))
-    tiles = (reference.to_bitmap(A), reference.to_bitmap(B))
-    assert len(reference.spgemm(*tiles).elements) == 4
-    assert len(reference.spgemm(*tiles, drop_cancelled=True).elements) == 3
-    np.testing.assert_array_equal(
-        reference.to_csr(reference.spgemm(*tiles, drop_cancelled=True)).toarray(), A.toarray() @ B.toarray()
-    )
-
-
 @QUICK
 @given(shapes, st.floats(0, 0.5), st.integers(0, 10**6))
-def test_the_reference_multiplies_and_leaves_out_what_cancelled(shape, density, seed):
+def test_the_reference_multiplies(shape, density, seed):
     m, k, n = shape
     A, B = random(m, k, density, seed, "integers"), random(k, n, density, seed + 1, "integers")
     expected = spgemm(A, B, backend="cpu")
-    for drop_cancelled in (False, True):
-        C = reference.to_csr(reference.spgemm(*map(reference.to_bitmap, (A, B)), np.float64, drop_cancelled))
-        if drop_cancelled:
-            expected.eliminate_zeros()
-        for name in ("indptr", "indices", "data"):
-            np.testing.assert_array_equal(getattr(C, name), getattr(expected, name))
+    C = reference.to_csr(reference.spgemm(*map(reference.to_bitmap, (A, B)), np.float64))
+    for name in ("indptr", "indices", "data"):
+        np.testing.assert_array_equal(getattr(C, name), getattr(expected, name))
 
 
 @QUICK

@@ -1,8 +1,9 @@
-"""tSparse as the paper states it (Algorithm 1), in plain NumPy: bitmap tiles, a task list, and its four kernels.
+"""tSparse as the paper states it (Algorithm 1), in plain NumPy: bitmap tiles, a task list, and their product.
 
 Zachariadis, Satpute, Gómez-Luna, Olivares, "Accelerating sparse matrix-matrix multiplication with GPU Tensor Cores",
 Computers & Electrical Engineering 88 (2020).  A sparse matrix is a list of the 8x8 tiles that hold an entry; a *task*
 is one pair (tile of A, tile of B) whose product belongs to a tile of C.  The names follow Algorithm 1 and Section 4.
+The last kernel, which drops what cancelled, is on the device alone (``product.py``).
 """
 
 from __future__ import annotations
@@ -159,20 +160,8 @@ def multiply(
     return C
 
 
-def compact(C: BitmapMatrix) -> BitmapMatrix:
-    """Drop the elements that cancelled to zero, and the tiles left empty (lines 19 and 20, Section 4.4)."""
-    keep = C.elements != 0
-    owner = np.repeat(np.arange(C.tiles), C.density)[keep]
-    bit = bit_positions(C.bitmaps)[keep].astype(np.uint64)
-    count = np.bincount(owner, minlength=C.tiles)
-    full = count > 0
-    index = np.append(0, np.cumsum(count[full]))
-    bitmaps = np.bitwise_or.reduceat(np.uint64(1) << bit, index[:-1]) if full.any() else np.zeros(0, np.uint64)
-    return BitmapMatrix(C.shape, C.tile_rows[full], C.tile_columns[full], bitmaps, index, C.elements[keep])
-
-
-def spgemm(A: BitmapMatrix, B: BitmapMatrix, dtype: Any = np.float32, drop_cancelled: bool = False) -> BitmapMatrix:
-    """Multiply two matrices in bitmap format (Algorithm 1).
+def spgemm(A: BitmapMatrix, B: BitmapMatrix, dtype: Any = np.float32) -> BitmapMatrix:
+    """Multiply two matrices in bitmap format (Algorithm 1); the pattern of C is structural, as Table 1 counts it.
 
     Parameters
     ----------
@@ -180,8 +169,6 @@ def spgemm(A: BitmapMatrix, B: BitmapMatrix, dtype: Any = np.float32, drop_cance
         Factors; their elements are already rounded to the input precision.
     dtype : dtype
         Precision of products and sums; float32 is the mixed precision of the tensor cores.
-    drop_cancelled : bool
-        Compact as the paper does.  Without it the pattern of C is structural, like the counts of Table 1.
     """
     a, b = sort_tasks(A, B, *filter_tasks(A, B, *expand(A, B)))
     first = segments(A, B, a, b)
@@ -191,8 +178,9 @@ def spgemm(A: BitmapMatrix, B: BitmapMatrix, dtype: Any = np.float32, drop_cance
     owner = np.repeat(np.arange(len(bitmaps)), np.diff(index))
     elements = dense[owner, bit_positions(bitmaps)]
     head = first[:-1]
-    C = BitmapMatrix((A.shape[0], B.shape[1]), A.tile_rows[a[head]], B.tile_columns[b[head]], bitmaps, index, elements)
-    return compact(C) if drop_cancelled else C
+    return BitmapMatrix(
+        (A.shape[0], B.shape[1]), A.tile_rows[a[head]], B.tile_columns[b[head]], bitmaps, index, elements
+    )
 
 
 def table1(A: Any, B: Any | None = None) -> dict[str, float]:
