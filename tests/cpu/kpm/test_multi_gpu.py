@@ -14,7 +14,7 @@ from spectile_study.bench.case import Context, Method, Skipped
 from spectile_study.bench.sheets import read_sheet
 from spectile_study.cases.kpm import build as cases
 from spectile_study.cases.kpm import hybrid, multi, shared
-from spectile_study.cases.kpm.hybrid import HybridInsulator, planes_of_cpu
+from spectile_study.cases.kpm.hybrid import HybridEngine, planes_of_cpu
 
 ROWS = read_sheet("config/kpm.tsv", "workflow/schemas/kpm.schema.yaml")
 
@@ -120,4 +120,4 @@ def test_bad_input_is_worded():
     with pytest.raises(ValueError, match="transport"):
         MultiGpuMatrix(sample, [0], transport="pigeon")
     with pytest.raises(ValueError, match="without a plane"):
-        HybridInsulator(sample, cpu_planes=5)
+        HybridEngine(sample, 5, threads=1)

@@ -253,21 +253,19 @@ def test_rows_of_each_rank_are_taken_to_its_gpu(run_ranks, tmp_path):
                     np.testing.assert_allclose(found[key], value, rtol=0, atol=1e-11 * H.shape[0], err_msg=file.stem)
 
 
-@pytest.mark.parametrize(("dims", "cpu_planes"), [((9, 4, 3), 2), ((12, 6, 16), 11), ((20, 12, 40), None)])
-def test_gpu_and_cpu_together(dims, cpu_planes, tmp_path):
-    from spectile_study.cases.kpm.hybrid import HybridInsulator
+@pytest.mark.parametrize(("dims", "cpu_planes"), [((9, 4, 3), 2), ((12, 6, 16), 11), ((20, 12, 40), 10)])
+def test_gpu_and_cpu_together(dims, cpu_planes):
+    from spectile.kpm.cpu.operator import CpuOperator, CpuRecursion
+    from spectile_study.cases.kpm.hybrid import HybridEngine
+    from spectile_study.cases.kpm.shared import scaling
 
     sample = TopologicalInsulator(*dims)
-    hybrid = HybridInsulator(sample, threads=2, cpu_planes=cpu_planes)
-    one = SpectralDensity(sample, 64, 5, rng=3, backend="cpu", bounds=(-12, 12))
-    both = SpectralDensity(hybrid, 64, 5, rng=3, bounds=(-12, 12))
-    np.testing.assert_allclose(both.moments, one.moments, atol=1e-11 * sample.shape[0])
-    if cpu_planes is not None:
-        both.save(tmp_path / "state.npz")
-        resumed = SpectralDensity.load(tmp_path / "state.npz", hybrid)
-        both.add_moments(21)
-        resumed.add_moments(21)
-        np.testing.assert_array_equal(resumed.moments, both.moments)
+    a, b = scaling(sample)
+    both = HybridEngine(sample, cpu_planes, threads=2).random(SEED, 0, 5, a, b)
+    operator = CpuOperator.from_topological_insulator(sample, np.dtype(np.complex128))
+    one = CpuRecursion(operator, a, b, operator.random_block(SEED, 0, 5), 2)
+    for steps in (1, 2, 29):
+        np.testing.assert_allclose(both.advance(steps), one.advance(steps), atol=1e-11 * sample.shape[0])
 
 
 def test_a_dead_rank_is_worded_and_nothing_hangs(dead_rank):

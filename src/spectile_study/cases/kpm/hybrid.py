@@ -1,11 +1,8 @@
-"""KPM on a GPU and the CPU beside it: planes of the topological insulator shared by weights that it finds itself.
+"""KPM on a GPU and the CPU beside it: planes of the topological insulator shared by weights that trials find.
 
 The paper's heterogeneous run (Figure 11), with the weights that its outlook asks for: each side is timed on a few
-planes, and gets so many that both end soonest; a CPU that could only delay the GPU gets none::
-
-    density = kpm_dos(HybridInsulator(TopologicalInsulator(400, 100, 40)))
-
-Both sides compute their boundary first; halos travel in the CPU's layout, which the GPU packs and unpacks.
+planes, and gets so many that both end soonest; a CPU that could only delay the GPU gets none.  Both sides compute their
+boundary first; halos travel in the CPU's layout, which the GPU packs and unpacks.
 """
 
 from __future__ import annotations
@@ -18,9 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core.memory import free_bytes
 from spectile.core.pointers import address
-from spectile.core.threads import num_threads
 from spectile.kpm.cpu.kernels import fill_phases
 from spectile.kpm.cpu.operator import CpuOperator, CpuRecursion
 from spectile.kpm.distributed.device import PartitionDevice
@@ -28,11 +23,8 @@ from spectile.kpm.distributed.multi_gpu import MultiGpuMatrix
 from spectile.kpm.distributed.partition import local_planes, split_rows
 from spectile.kpm.distributed.rows import local_plane_rows
 from spectile.kpm.operators.adopt import framed
-from spectile.kpm.operators.engine import ProductEngine
-from spectile.kpm.operators.protocol import PartitionedOperator
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
-from spectile.kpm.reference import random_phases
-from spectile.kpm.types import Array, Engine
+from spectile.kpm.types import Array
 
 #: Planes on which each side is timed, steps of a round, so many that its one wait weighs little, and rounds.
 TRIAL_PLANES = {"cuda": 128, "cpu": 4}
@@ -72,19 +64,32 @@ def planes_of_cpu(planes: int, seconds: Mapping[str, float]) -> int:
     return min(sorted(near), key=lambda mine: max(mine * seconds["cpu"], (planes - mine) * seconds["cuda"]))
 
 
-class HybridInsulator(PartitionedOperator):
-    """A topological insulator, stored as a matrix whose planes one GPU and the CPU share.
+def trial(sample: TopologicalInsulator, threads: int, num_vectors: int) -> dict[str, float]:
+    """Return the seconds that the first GPU and the CPU take, each alone, for a step on one plane of a sample."""
+    seconds, dtype = {}, np.dtype(np.complex128)
+    for side, planes in TRIAL_PLANES.items():
+        few = TopologicalInsulator(planes, sample.ny, sample.nz, hopping=sample.hopping)
+        recursion: Any
+        if side == "cuda":
+            recursion = MultiGpuMatrix(few, [0], stored=True).engine(dtype).random(0, 0, num_vectors, 0.1, 0.0)
+        else:
+            operator = CpuOperator.from_csr(few.matrix())
+            recursion = CpuRecursion(operator, 0.1, 0.0, operator.random_block(0, 0, num_vectors), threads)
+        seconds[side] = seconds_a_step(recursion) / planes
+    return seconds
+
+
+class HybridEngine:
+    """The two partitions of a topological insulator, stored as a matrix: the first GPU's and the CPU's.
 
     Parameters
     ----------
     sample : TopologicalInsulator
         The Hamiltonian.
-    device : int
-        CUDA device.
-    threads : int or None
-        Threads of the CPU; None takes :func:`spectile.kpm.cpu.threads.num_threads`.
-    cpu_planes : int or None
-        Planes x of the CPU; None finds them by timing both sides, and leaves the CPU out where it gets none.
+    cpu_planes : int
+        Planes x of the CPU, the last ones; the GPU takes the others.
+    threads : int
+        Threads of the CPU.
 
     Raises
     ------
@@ -92,122 +97,30 @@ class HybridInsulator(PartitionedOperator):
         If one side would have no plane.
     """
 
-    def __init__(
-        self,
-        sample: TopologicalInsulator,
-        device: int = 0,
-        *,
-        threads: int | None = None,
-        cpu_planes: int | None = None,
-    ) -> None:
-        if cpu_planes is not None and not 0 < cpu_planes < sample.nx:
+    def __init__(self, sample: TopologicalInsulator, cpu_planes: int, threads: int) -> None:
+        if not 0 < cpu_planes < sample.nx:
             raise ValueError(f"cpu_planes={cpu_planes} of {sample.nx} leaves one side without a plane")
-        self.sample, self.device, self.threads, self.cpu_planes = sample, device, threads or num_threads(), cpu_planes
-        self.shape, self.dtype = sample.shape, np.dtype(np.complex128)
-
-    def bounds(self) -> tuple[float, float]:
-        """Return bounds of the spectrum by Gershgorin's circles."""
-        return self.sample.bounds()
-
-    def engine(self, dtype: np.dtype[Any]) -> Engine:
-        """Return the engine, the GPU's alone where the CPU gets no plane; vectors are complex128."""
-        planes = self.cpu_planes
-        if planes is None:
-            planes = planes_of_cpu(self.sample.nx, self.trial())
-        if not planes:
-            return MultiGpuMatrix(self.sample, [self.device], stored=True).engine(self.dtype)
-        return HybridEngine(self.sample, PartitionDevice(0, self.device), planes, self.threads)
-
-    def trial(self, num_vectors: int = 32) -> dict[str, float]:
-        """Return the seconds that each side takes alone for a step on one plane."""
-        sample, seconds = self.sample, {}
-        for side, planes in TRIAL_PLANES.items():
-            few = TopologicalInsulator(planes, sample.ny, sample.nz, hopping=sample.hopping)
-            recursion: Any
-            if side == "cuda":
-                engine = MultiGpuMatrix(few, [self.device], stored=True).engine(self.dtype)
-                recursion = engine.random(0, 0, num_vectors, 0.1, 0.0)
-            else:
-                operator = CpuOperator.from_csr(few.matrix())
-                recursion = CpuRecursion(operator, 0.1, 0.0, operator.random_block(0, 0, num_vectors), self.threads)
-            seconds[side] = seconds_a_step(recursion) / planes
-        return seconds
-
-
-class HybridEngine(ProductEngine):
-    """The two partitions of a topological insulator, an :class:`~spectile.kpm.types.Engine`.
-
-    Parameters
-    ----------
-    sample : TopologicalInsulator
-        The Hamiltonian.
-    device : PartitionDevice
-        The GPU, which takes the first planes.
-    cpu_planes : int
-        Planes of the CPU, the last ones.
-    threads : int
-        Threads of the CPU.
-    """
-
-    name = "cuda and cpu"
-    xp = np
-
-    def __init__(self, sample: TopologicalInsulator, device: PartitionDevice, cpu_planes: int, threads: int) -> None:
-        self.sample, self.device, self.cpu_planes, self.threads = sample, device, cpu_planes, threads
-        self.num_rows, self.dtype, self.plane = sample.shape[0], np.dtype(np.complex128), 4 * sample.ny * sample.nz
-        self.frame, sample = framed(sample, self.dtype)
+        self.device, self.threads, dtype = PartitionDevice(0, 0), threads, np.dtype(np.complex128)
+        self.plane = 4 * sample.ny * sample.nz
+        self.frame, sample = framed(sample, dtype)
         first = sample.nx - cpu_planes
-        with device.working():
-            self.local = local_plane_rows(sample, self.dtype, device, 0, first, 2)
-        matrix, self.order = local_planes(sample, self.dtype, first, cpu_planes, np)
+        with self.device.working():
+            self.local = local_plane_rows(sample, dtype, self.device, 0, first, 2)
+        matrix, self.order = local_planes(sample, dtype, first, cpu_planes, np)
         self.operator = CpuOperator.from_csr(matrix)
         own = matrix.indices < self.operator.num_rows
         edges = [*range(0, self.operator.num_rows, BLOCK_ROWS), self.operator.num_rows]
         self.interior, self.boundary = split_rows(matrix.indptr, own, list(itertools.pairwise(edges)))
 
-    def capacity(self) -> int:
-        """Return how many vectors' states fit into the GPU's memory at once, with a reserve."""
-        with self.device.working():
-            return max(1, int(0.95 * free_bytes()) // (2 * (self.local.rows + 2 * self.plane) * self.dtype.itemsize))
-
-    def bounds(self) -> tuple[float, float]:
-        """Return Gershgorin's bounds."""
-        return self.sample.bounds()
-
-    def vector(self, seed: int) -> Array:
-        """Return one random vector, shape (N,)."""
-        return random_phases(seed, self.num_rows, 1)[:, 0]
-
-    def apply(self, x: Array) -> Array:
-        """Return H x of one vector."""
-        recursion = self.start(np.asarray(x, self.dtype).reshape(-1, 1), 1.0, 0.0)
-        recursion.advance(1)
-        image = np.empty(self.num_rows, self.dtype)
-        with self.device.working():
-            numbers, rows = self.local.from_block(recursion.local.w)
-        image[numbers] = rows[:, 0]
-        own = self.operator.num_rows
-        image[self.order[:own]] = recursion.w[:own, 0, 0] + 1j * recursion.w[:own, 1, 0]
-        return image
-
     def random(self, seed: int, first_vector: int, num_vectors: int, a: float, b: float) -> HybridRecursion:
         """Return the recursion of a block of random vectors."""
         with self.device.working():
             state = self.local.new_state(self.local.random_block(seed, first_vector, num_vectors))
-        block = self._pinned(num_vectors)
+        block = self.pinned(num_vectors)
         fill_phases(block, np.uint64(seed), self.order, 0, first_vector, 0, len(self.order))
         return HybridRecursion(self, *self.frame.scaling(a, b), state, block)
 
-    def start(self, vectors: Array, a: float, b: float) -> HybridRecursion:
-        """Return the recursion of given vectors, shape (N, R)."""
-        with self.device.working():
-            state = self.local.new_state(self.local.to_block(vectors))
-        block = self._pinned(vectors.shape[1])
-        mine = vectors[self.order]
-        block[:, 0], block[:, 1] = mine.real, mine.imag
-        return HybridRecursion(self, *self.frame.scaling(a, b), state, block)
-
-    def _pinned(self, num_vectors: int) -> Array:
+    def pinned(self, num_vectors: int) -> Array:
         """Return zeroed page-locked memory for the CPU's rows and halo, in the CPU kernels' layout."""
         import cupyx
 
@@ -223,7 +136,7 @@ class HybridRecursion:
         import cupy
 
         self.engine, self.a, self.b, self.local = engine, a, b, local
-        self.v, self.w = block, engine._pinned(block.shape[2])
+        self.v, self.w = block, engine.pinned(block.shape[2])
         self.steps = 0
         with engine.device.working():
             # Two planes each way, in the CPU's layout.
@@ -294,23 +207,3 @@ class HybridRecursion:
         with device.working():
             on_gpu = etas.get().sum(axis=0)
         return np.asarray((on_gpu + on_cpu).reshape(2 * steps, -1))
-
-    def state(self) -> dict[str, Array]:
-        """Return what a checkpoint must hold."""
-        with self.engine.device.working():
-            on_gpu = {"v": self.local.v.get(), "w": self.local.w.get(), "coming": self._coming.get()}
-        return {**on_gpu, "cpu_v": self.v, "cpu_w": self.w, "steps": np.array(self.steps)}
-
-    def restore(self, state: dict[str, Array]) -> None:
-        """Go on from :meth:`state`."""
-        import cupy
-
-        with self.engine.device.working():
-            local = self.engine.local.new_state(cupy.asarray(state["v"]))
-            local.w = cupy.asarray(state["w"])
-        fresh = HybridRecursion(self.engine, self.a, self.b, local, self.engine._pinned(state["v"].shape[1]))
-        fresh.v[:], fresh.w[:] = state["cpu_v"], state["cpu_w"]
-        with self.engine.device.working():  # on the stream that reads it
-            fresh._coming.set(state["coming"])
-        self.__dict__.update(fresh.__dict__)
-        self.steps = int(state["steps"])

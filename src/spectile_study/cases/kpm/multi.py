@@ -177,20 +177,19 @@ def _hybrid(
     name: str, row: Mapping[str, Any], context: Context, live: dict[str, Any], alone: Sequence[Method | Skipped]
 ) -> Method | Skipped:  # fmt: skip
     """Time one GPU and the CPU beside it, planes divided by what each does alone in the same stage."""
-    from spectile_study.cases.kpm.hybrid import HybridInsulator, planes_of_cpu
+    from spectile_study.cases.kpm.hybrid import HybridEngine, planes_of_cpu, trial
 
     sample, r = shared.sample_of(row), int(row["num_vectors"])
     a, b = shared.scaling(sample)
     # Figure 4 takes vector by vector: a few, whose rate is that of many.
     width, count = (1, ONE_BY_ONE) if name.startswith("aug_spmv_") else (r, 1)
     # One thread launches what the GPU does.
-    hybrid = HybridInsulator(sample, threads=max(1, context.threads - 1))
-    seconds = hybrid.trial(width)
+    threads = max(1, context.threads - 1)
+    seconds = trial(sample, threads, width)
     planes = planes_of_cpu(sample.nx, seconds)
     if not planes:
         return _no_plane(name, sample.nx)
-    hybrid.cpu_planes = planes
-    engine: Any = hybrid.engine(np.dtype(np.complex128))
+    engine = HybridEngine(sample, planes, threads)
 
     def prepare() -> None:
         live.clear()
@@ -202,7 +201,7 @@ def _hybrid(
         return np.concatenate([recursion.advance(STEPS) for recursion in live["recursions"]], axis=1)
 
     method = _method(name, name.removesuffix("_cpu_gpu"), row, context, run, prepare, vectors=width * count)
-    values = {"cpu_planes": planes, "cpu_threads": engine.threads, "cpu_weight_percent": _weight(seconds)}
+    values = {"cpu_planes": planes, "cpu_threads": threads, "cpu_weight_percent": _weight(seconds)}
     return _with_gain(method, alone, STEPS * count * sample.nx * seconds["cpu"], values)
 
 
@@ -258,14 +257,14 @@ def _mixed_ranks(
 
     from spectile.kpm.cuda.csr.launch import CsrOperator
     from spectile.kpm.cuda.stored import StoredRecursion
-    from spectile_study.cases.kpm.hybrid import TRIAL_PLANES, HybridInsulator, seconds_a_step
+    from spectile_study.cases.kpm.hybrid import TRIAL_PLANES, seconds_a_step, trial
 
     command, reason = mpi_runs.mpiexec()
     if reason is not None:
         return Skipped(name, reason)
     sample, r = shared.sample_of(row), int(row["num_vectors"])
     # `num_threads` shares the cores among the ranks.
-    seconds = HybridInsulator(sample, threads=max(1, context.threads // 2)).trial(r)
+    seconds = trial(sample, max(1, context.threads // 2), r)
     # A rank's rows are any matrix's to its GPU, which takes them without staging V.
     few = TopologicalInsulator(TRIAL_PLANES["cuda"], sample.ny, sample.nz, hopping=sample.hopping)
     operator = CsrOperator(few.matrix(xp=cupy))
