@@ -11,7 +11,7 @@ import numpy as np
 from spectile.core.cupy_parts import part
 from spectile.core.pointers import address
 from spectile.evd.cuda.matrix import Matrix
-from spectile.evd.types import SCALARS, scalar_of
+from spectile.evd.types import scalar_of
 
 
 class Blas:
@@ -26,7 +26,7 @@ class Blas:
 
         library, stream = _library(), cupy.cuda.get_current_stream()
         self.dtype = np.dtype(dtype)
-        letter = SCALARS[self.dtype.name].letter.upper()
+        letter = scalar_of(self.dtype).letter.upper()
         self._gemm, self._batched, self._trsm, self._geam = (
             library[f"cublas{letter}{name}"] for name in ("gemm_v2", "gemmStridedBatched", "trsm_v2", "geam")
         )

@@ -14,7 +14,7 @@ import numpy as np
 from spectile.core.launch import Shape, kernel
 from spectile.core.pointers import address
 from spectile.evd.cuda.units import MATRIX
-from spectile.evd.types import SCALARS, Scalar, out_of_range
+from spectile.evd.types import Scalar, out_of_range, scalar_of
 
 TILE = 32  # rows and columns that a block of matrix.cu transposes
 
@@ -35,7 +35,7 @@ class Matrix:
     @property
     def scalar(self) -> Scalar:
         """The dtype."""
-        return SCALARS[self.owner.dtype.name]
+        return scalar_of(self.owner.dtype)
 
 
 def empty_matrix(rows: int, columns: int, dtype: Any) -> Matrix:
@@ -95,7 +95,7 @@ def load_triangle(array: Any, lower: bool, out: int, ldo: int, word: int, *, wid
     wide : bool
         Whether `out` is in double precision.
     """
-    n, size, scalar = array.shape[0], array.itemsize, SCALARS[array.dtype.name]
+    n, size, scalar = array.shape[0], array.itemsize, scalar_of(array.dtype)
     along_i, along_j = array.strides if lower else array.strides[::-1]
     kernel(MATRIX[scalar.name], "load_wide" if wide else "load_triangle")(
         triangle_shape(n, scalar),
@@ -150,7 +150,7 @@ def near_one(array: Any) -> int | None:
     """
     import cupy
 
-    scalar = SCALARS[array.dtype.name]
+    scalar = scalar_of(array.dtype)
     word, count = cupy.zeros(1, np.int32), array.size * scalar.parts
     numbers = parts_shape(count), np.uintp(address(array)), np.int64(count)
     kernel(MATRIX[scalar.name], "find_word")(*numbers, word)
@@ -169,7 +169,7 @@ def widened(array: Any) -> Any:
 
     if array.dtype.char not in "fF" or not array.size:
         return array.astype(np.promote_types(array.dtype, np.float64), copy=False)
-    scalar, given = SCALARS[array.dtype.name], cupy.ascontiguousarray(array)
+    scalar, given = scalar_of(array.dtype), cupy.ascontiguousarray(array)
     out, count = cupy.empty(given.shape, scalar.wide), given.size * scalar.parts
     kernel(MATRIX[scalar.real], "widen")(parts_shape(count), np.uintp(address(given)), np.int64(count), out)
     return out

@@ -51,7 +51,7 @@ from spectile.evd.cuda.tridiagonal import divide, inverse, sturm
 from spectile.evd.cuda.vendor import batched
 from spectile.evd.cuda.vendor import dense as vendor
 from spectile.evd.cuda.workspace import SMALL_ORDER, most_leaf, padded_order, workspace_bytes
-from spectile.evd.types import SCALARS, Definite, Options, Scalar, Subset, working_dtype
+from spectile.evd.types import SCALARS, Definite, Options, Scalar, Subset, scalar_of, working_dtype
 
 
 def eigh(a: Any, options: Options, definite: Definite | None = None) -> Any:
@@ -141,7 +141,7 @@ def _with_own(options: Options, array: Any, owned: bool) -> Options:
 def _empty(array: Any, shape: tuple[int, ...], *, real: bool = True) -> Any:
     import cupy
 
-    return cupy.empty(shape, SCALARS[array.dtype.name].real if real else array.dtype)
+    return cupy.empty(shape, scalar_of(array.dtype).real if real else array.dtype)
 
 
 def _solve_all(array: Any, options: Options) -> tuple[Any, Any]:
@@ -150,7 +150,7 @@ def _solve_all(array: Any, options: Options) -> tuple[Any, Any]:
     if not lead or not array.size:
         return _solve_each(array, options, None)
     batch = array.reshape(-1, n, n)
-    solver = _solver(n, len(batch), SCALARS[array.dtype.name], options)
+    solver = _solver(n, len(batch), scalar_of(array.dtype), options)
     if solver in ("vendor", "stages"):
         return _solve_each(array, options, None)
     together = rotations.solve if solver == "rotations" else functools.partial(batched.solve, alone=solve)
@@ -171,7 +171,7 @@ def explain(shape: tuple[int, ...], a: Any, options: Options, definite: Definite
     own = arrays.to_device(a)[0] if arrays.on_device(a) else arrays.host_array("a", a)
     # A batch of generalized problems is solved one by one.
     count = math.prod(shape[:-2]) if definite is None else 1
-    scalar = SCALARS[working_dtype(own.dtype).name]
+    scalar = scalar_of(working_dtype(own.dtype))
     return candidates(shape[-1], count, scalar, vectors=options.vectors, device=device.describe(), batched=_has_batched)
 
 
@@ -242,7 +242,7 @@ def solve(array: Any, options: Options) -> tuple[Any, Any]:
     """
     import cupy
 
-    n, scalar = array.shape[0], SCALARS[array.dtype.name]
+    n, scalar = array.shape[0], scalar_of(array.dtype)
     solver, subset = _solver(n, 1, scalar, options), options.subset
     if subset is not None and (solver != "stages" or n <= choose.WHOLE_ORDER):
         w, v = solve(array, options._replace(subset=None))
@@ -258,7 +258,7 @@ def solve(array: Any, options: Options) -> tuple[Any, Any]:
 
 
 def _solve_by_vendor(array: Any, options: Options) -> tuple[Any, Any]:
-    n, dtype, scalar = array.shape[0], array.dtype, SCALARS[array.dtype.name]
+    n, dtype, scalar = array.shape[0], array.dtype, scalar_of(array.dtype)
     # cuSOLVER's solver of single precision does not converge for graded matrices, or loses digits in silence.
     wide = dtype != scalar.wide and n <= widened_order(device.describe())
     # cuSOLVER works in a copy of the matrix and in about four times its size.
@@ -270,7 +270,7 @@ def _solve_by_vendor(array: Any, options: Options) -> tuple[Any, Any]:
 
 
 def _parameters(array: Any, options: Options) -> tuple[int, int]:
-    scalar = SCALARS[array.dtype.name]
+    scalar = scalar_of(array.dtype)
     return reduction_parameters(array.shape[0], scalar, vectors=options.vectors, device=device.describe())
 
 
@@ -294,8 +294,8 @@ def solve_by_stages(array: Any, options: Options, *, bandwidth: int, block: int)
     MemoryError
         If the work space does not fit; the message has the bytes.
     """
-    n, scalar = array.shape[0], SCALARS[array.dtype.name]
-    prepare_stages(n, array.dtype.name, bandwidth, vectors=options.vectors, subset=options.subset)
+    n, scalar = array.shape[0], scalar_of(array.dtype)
+    prepare_stages(n, scalar.name, bandwidth, vectors=options.vectors, subset=options.subset)
     with (
         _work_space("the eigenproblem", array, options) as overwrite,
         _parts(array, options, overwrite, bandwidth, block) as part,
@@ -318,7 +318,7 @@ def _parts(
 
     Not where the caller lends his matrix's memory, which saves that of a copy.
     """
-    n, scalar = array.shape[0], SCALARS[array.dtype.name]
+    n, scalar = array.shape[0], scalar_of(array.dtype)
     if overwrite:
         return nullcontext(replay.DIRECT)
     key = ("eigh", n, scalar.name, bandwidth, block, options.vectors, options.subset is None)
@@ -327,7 +327,7 @@ def _parts(
 
 def tridiagonalize_by_stages(array: Any, options: Options, *, bandwidth: int, block: int) -> tuple[Any, Any, Any]:
     """Bring one matrix to tridiagonal form; parameters as for `solve_by_stages`.  Q comes with ``options.vectors``."""
-    n, scalar = array.shape[0], SCALARS[array.dtype.name]
+    n, scalar = array.shape[0], scalar_of(array.dtype)
     with _work_space("the tridiagonalization", array, options) as overwrite:
         panels, d, e, scale = _tridiagonal(array, options, overwrite, bandwidth, block)
         q = None
@@ -404,7 +404,7 @@ def _prepare(
 @contextmanager
 def _work_space(what: str, array: Any, options: Options) -> Iterator[bool]:
     """Check that the stages' work space fits; the block is told whether they work in the memory of `array`."""
-    n, scalar = array.shape[0], SCALARS[array.dtype.name]
+    n, scalar = array.shape[0], scalar_of(array.dtype)
     overwrite = options.overwrite and fits_in_place(array)
     what = f"{what} of order {n:,}"
     needed = workspace_bytes(n, scalar, device.describe(), vectors=options.vectors, overwrite=overwrite)

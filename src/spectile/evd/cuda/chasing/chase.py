@@ -15,7 +15,7 @@ from spectile.evd.cuda.choose import chase_blocks, chase_threads
 from spectile.evd.cuda.matrix import Matrix
 from spectile.evd.cuda.reduction.panel import Panels
 from spectile.evd.cuda.units import CHASING
-from spectile.evd.types import SCALARS, Scalar
+from spectile.evd.types import Scalar, scalar_of
 
 
 def band_shape(n: int) -> Shape:
@@ -73,7 +73,7 @@ def chase_band(
     """
     import cupy
 
-    b, scalar = bandwidth, SCALARS[band.dtype.name]
+    b, scalar = bandwidth, scalar_of(band.dtype)
     unit = CHASING[scalar.name, b]
     shape = chase_shape(n, scalar, b, device.describe(), grid)
     progress = cupy.zeros(2 * n + 2, np.int32)  # of each sweep the released tasks of O and of D; then the ticket

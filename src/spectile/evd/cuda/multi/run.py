@@ -30,7 +30,7 @@ from spectile.evd.cuda.reduction.band import band_reduction
 from spectile.evd.cuda.reduction.panel import Panels
 from spectile.evd.cuda.tridiagonal import inverse
 from spectile.evd.cuda.workspace import LEAF
-from spectile.evd.types import SCALARS, Definite, Options, Scalar, Subset
+from spectile.evd.types import Definite, Options, Scalar, Subset, scalar_of
 
 
 def eigh(a: Any, options: Options, definite: Definite | None, devices: Any) -> Any:
@@ -145,9 +145,9 @@ def solve(array: Any, options: Options, team: Team, *, to_host: bool = False) ->
     """
     n = array.shape[0]
     bandwidth, block = run._parameters(array, options)
-    if bandwidth == 1 or run._solver(n, 1, SCALARS[array.dtype.name], options) != "stages":
+    if bandwidth == 1 or run._solver(n, 1, scalar_of(array.dtype), options) != "stages":
         return run.solve(array, options)
-    scalar = SCALARS[array.dtype.name]
+    scalar = scalar_of(array.dtype)
     shared = team.connected and reduction.pays(n, scalar, bandwidth, len(team.members), device.describe(), team.link())
     return solve_by_stages(
         array, options, team, bandwidth=bandwidth, block=block, share_reduction=shared, to_host=to_host
@@ -177,8 +177,8 @@ def solve_by_stages(
     to_host : bool
         Whether `v` is a NumPy array.
     """
-    n, scalar = array.shape[0], SCALARS[array.dtype.name]
-    run.prepare_stages(n, array.dtype.name, bandwidth, vectors=options.vectors, subset=options.subset)
+    n, scalar = array.shape[0], scalar_of(array.dtype)
+    run.prepare_stages(n, scalar.name, bandwidth, vectors=options.vectors, subset=options.subset)
     with run._work_space("the eigenproblem", array, options) as overwrite:
         columns = 0 if not options.vectors else _most_columns(options.subset, n)
         require_free(
