@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import cmath
+import functools
 import importlib
 import reprlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from numbers import Complex, Integral, Real
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -169,85 +170,101 @@ def spgemm(
     >>> spgemm(a, a, backend="cpu").toarray().tolist()
     [[1.0, 8.0], [0.0, 9.0]]
     """
-    on_gpu = check_pair(A, B)
-    chosen_backend = _backend(A, B, backend, on_gpu, precision, devices is None)
-    memory_limit = _limit(memory_limit)
-    check_finite = flag("check_finite", check_finite)
-    wanted = _wanted(semiring, mask, complement, alpha, beta, C, prune, top_n)
-    form = word("format", format, *FORMATS)
-    cuda = chosen_backend == "cuda"
+    asked = _Asked(
+        A, B, semiring=semiring, mask=mask, complement=complement, alpha=alpha, beta=beta, C=C, prune=prune,
+        top_n=top_n, format=format, precision=precision, memory_limit=memory_limit, check_finite=check_finite,
+        devices=devices, backend=backend,
+    )  # fmt: skip
+    cuda, on_gpu, wanted, form = asked.cuda, asked.on_gpu, asked.wanted, asked.form
+    chosen, memory_limit, check_finite = asked.chosen, asked.memory_limit, asked.check_finite
     if cuda and on_gpu and form == "bsr":
         raise ValueError('format = "bsr" is of SciPy, and CuPy has no such matrix: choose csr, csc, coo or dense')
-    chosen = _choose(A, B, wanted, precision)
     needed = A.shape[0] * B.shape[1] * chosen.dtype.itemsize
     if form == "dense" and not on_gpu and needed > _UNASKED:
         require_host_free(needed, f"C, an array of shape {(A.shape[0], B.shape[1])},")
     if devices is not None:
-        C = _on_devices(A, B, chosen, wanted, memory_limit, check_finite, form, devices, cuda, on_gpu)
-        return as_boolean(C) if _gives_booleans(A, B, wanted, precision) else C
-    if not wanted.all_of_it:
-        part = _spgemm_wanted(A, B, wanted, chosen, precision, memory_limit, check_finite, cuda, on_gpu)
-        return _in_format(part, form, wanted.semiring.identity(part.dtype))
-    if cuda:
+        made = _on_devices(A, B, asked)
+    elif cuda and wanted.all_of_it:
         from spectile.tsparse.cuda import run as gpu
 
-        C = gpu.spgemm(A, B, chosen, memory_limit, host=not on_gpu, check_finite=check_finite, form=form)
-    else:
+        made = gpu.spgemm(A, B, chosen, memory_limit, not on_gpu, form=form, check_finite=check_finite)
+    elif cuda:
+        from spectile.tsparse.cuda import wanted as gpu_wanted
+
+        made = gpu_wanted.spgemm(A, B, chosen, memory_limit, wanted, not on_gpu, check_finite=check_finite)
+    elif wanted.all_of_it:
         from spectile.tsparse.cpu import run as cpu
 
-        C = cpu.spgemm(A, B, chosen, memory_limit, check_finite=check_finite, form=form)
-    C = as_boolean(C) if precision is None and both_boolean(A, B) else C
-    return _in_format(C, form) if cuda else C
+        made = cpu.spgemm(A, B, chosen, memory_limit, form=form, check_finite=check_finite)
+    else:
+        from spectile.tsparse.cpu import wanted as cpu_wanted
+
+        options = {"booleans": asked.booleans, "check_finite": check_finite}
+        made = cpu_wanted.spgemm(A, B, chosen, memory_limit, wanted, **options)
+    made = as_boolean(made) if asked.booleans else made
+    return _in_format(made, form, wanted.semiring.identity(made.dtype))
 
 
-def _backend(
-    A: Any, B: Any, backend: Backend, on_gpu: bool, precision: str | None, choice: bool = True
-) -> Literal["cpu", "cuda"]:
-    """Return where a product is made; without a `choice` "auto" takes any GPU."""
-    return choose_backend(backend, on_gpu, "tsparse", _work(A, B, precision) if choice else None)
+class _Asked:
+    """What the options of a product ask for, each of them read once; see `spgemm`."""
+
+    def __init__(
+        self,
+        A: Any,
+        B: Any,
+        *,
+        semiring: str = "plus_times",
+        mask: Any = None,
+        complement: bool = False,
+        alpha: complex = 1,
+        beta: complex = 0,
+        C: Any = None,
+        prune: float | None = None,
+        top_n: int | None = None,
+        format: str = "csr",
+        precision: PrecisionName | None = None,
+        memory_limit: int | None = None,
+        check_finite: bool = True,
+        devices: Any = None,
+        backend: Backend = "auto",
+    ) -> None:
+        self.on_gpu, self.devices = check_pair(A, B), devices
+        #: Says what a product of host matrices costs, where there is a choice.
+        self.work = functools.partial(_work, A, B, precision)
+        chosen = choose_backend(backend, self.on_gpu, "tsparse", self.work if devices is None else None)
+        self.cuda, self.memory_limit = chosen == "cuda", _limit(memory_limit)
+        self.check_finite = flag("check_finite", check_finite)
+        ring, complement = lookup_semiring(semiring), flag("complement", complement)
+        alpha, beta = (_number(name, number) for name, number in (("alpha", alpha), ("beta", beta)))
+        self.wanted = Wanted(ring, mask, complement, alpha, beta, C, prune, top_n)
+        self.form = word("format", format, *FORMATS)
+        self.chosen = _choose(A, B, self.wanted, precision)
+        #: Whether sums of products become Boolean.
+        self.booleans = ring.name == "plus_times" and precision is None and both_boolean(A, B)
 
 
-def _work(A: Any, B: Any, precision: str | None) -> Callable[[], Any]:
-    """Return what says what a product of host matrices costs."""
+def _work(A: Any, B: Any, precision: str | None) -> Any:
+    """Return what a product of host matrices costs."""
+    from spectile.tsparse.candidates import placed
 
-    def work() -> Any:
-        from spectile.tsparse.candidates import placed
-
-        return placed(A, B, choose_precision(A, B, precision))
-
-    return work
+    return placed(A, B, choose_precision(A, B, precision))
 
 
-def _gives_booleans(A: Any, B: Any, wanted: Wanted, precision: str | None) -> bool:
-    """Return whether sums of products become Boolean."""
-    return wanted.semiring.name == "plus_times" and precision is None and both_boolean(A, B)
-
-
-def _on_devices(
-    A: Any,
-    B: Any,
-    chosen: Precision,
-    wanted: Wanted,
-    memory_limit: int | None,
-    check_finite: bool,
-    form: str,
-    devices: Any,
-    cuda: bool,
-    on_gpu: bool,
-) -> Any:
+def _on_devices(A: Any, B: Any, asked: _Asked) -> Any:
     """Return what is wanted of a product, made on several devices."""
-    if not cuda:
+    if not asked.cuda:
         raise ValueError("devices spread a product over GPUs: leave them out on a CPU")
     import cupy
 
-    ids = _device_ids(devices)
+    ids, wanted = _device_ids(asked.devices), asked.wanted
     named = {"A": A, "B": B, "mask": wanted.mask, "C": wanted.C}
-    places = {name: one.data.device.id if on_gpu else None for name, one in named.items() if one is not None}
+    places = {name: one.data.device.id if asked.on_gpu else None for name, one in named.items() if one is not None}
     with cupy.cuda.Device(home_of(places, ids)):
         from spectile.tsparse.cuda.spread import RowProduct
 
-        C = RowProduct(A, B, chosen, wanted, not on_gpu, check_finite, form).on_devices(ids, memory_limit)
-        return _in_format(C, form, wanted.semiring.identity(C.dtype))
+        product = RowProduct(A, B, asked.chosen, wanted, not asked.on_gpu, asked.check_finite, asked.form)
+        C = product.on_devices(ids, asked.memory_limit)
+        return _in_format(C, asked.form, wanted.semiring.identity(C.dtype))
 
 
 def _device_ids(devices: Any) -> list[int]:
@@ -258,27 +275,11 @@ def _device_ids(devices: Any) -> list[int]:
 
 def _in_format(C: Any, form: str, missing: complex = 0) -> Any:
     """Return C, on a GPU in CSR, in another format; see `in_format`."""
-    if form == "csc" and is_on_gpu(C):
+    if form == "csc" != getattr(C, "format", "dense") and is_on_gpu(C):
         from spectile.tsparse.cuda.turn import in_columns
 
         return in_columns(C)
     return in_format(C, form, missing)
-
-
-def _wanted(
-    semiring: str = "plus_times",
-    mask: Any = None,
-    complement: bool = False,
-    alpha: complex = 1,
-    beta: complex = 0,
-    C: Any = None,
-    prune: float | None = None,
-    top_n: int | None = None,
-) -> Wanted:
-    """Return what options of a product ask for."""
-    ring = lookup_semiring(semiring)
-    alpha, beta = (_number(name, number) for name, number in (("alpha", alpha), ("beta", beta)))
-    return Wanted(ring, mask, flag("complement", complement), alpha, beta, C, prune, top_n)
 
 
 def _choose(A: Any, B: Any, wanted: Wanted, precision: PrecisionName | None) -> Precision:
@@ -290,29 +291,6 @@ def _choose(A: Any, B: Any, wanted: Wanted, precision: PrecisionName | None) -> 
     chosen = precision_of(wanted.semiring, chosen, precision is not None, (A.dtype, B.dtype))
     _check_wanted(A, B, wanted, chosen)
     return chosen
-
-
-def _spgemm_wanted(
-    A: Any,
-    B: Any,
-    wanted: Wanted,
-    chosen: Precision,
-    precision: str | None,
-    memory_limit: int | None,
-    check_finite: bool,
-    cuda: bool,
-    on_gpu: bool,
-) -> Any:
-    """Return what is wanted of a product."""
-    booleans = _gives_booleans(A, B, wanted, precision)
-    if cuda:
-        from spectile.tsparse.cuda import wanted as gpu
-
-        result = gpu.spgemm(A, B, chosen, memory_limit, wanted, not on_gpu, check_finite=check_finite)
-        return as_boolean(result) if booleans else result
-    from spectile.tsparse.cpu import wanted as cpu
-
-    return cpu.spgemm(A, B, chosen, memory_limit, wanted, check_finite=check_finite, booleans=booleans)
 
 
 def row_blocks(
@@ -365,25 +343,24 @@ def row_blocks(
     >>> [(rows.start, rows.stop, part.toarray().tolist()) for rows, part in row_blocks(a, a)]
     [(0, 2, [[1.0, 8.0], [0.0, 9.0]])]
     """
-    on_gpu = check_pair(A, B)
-    cuda = _backend(A, B, backend, on_gpu, precision) == "cuda"
-    memory_limit = _limit(memory_limit)
-    wanted = _wanted(semiring, mask, complement, alpha, beta, C, prune, top_n)
-    chosen = _choose(A, B, wanted, precision)
-    booleans = _gives_booleans(A, B, wanted, precision)
-    check_finite = flag("check_finite", check_finite)
+    asked = _Asked(
+        A, B, semiring=semiring, mask=mask, complement=complement, alpha=alpha, beta=beta, C=C, prune=prune,
+        top_n=top_n, precision=precision, memory_limit=memory_limit, check_finite=check_finite, backend=backend,
+    )  # fmt: skip
+    chosen, wanted, booleans = asked.chosen, asked.wanted, asked.booleans
 
     def blocks() -> Iterator[tuple[slice, Any]]:
-        if cuda:
+        if asked.cuda:
             from spectile.tsparse.cuda.spread import RowProduct
 
-            product = RowProduct(A, B, chosen, wanted, not on_gpu, check_finite)
-            for first, stop, part in product.blocks(memory_limit):
+            product = RowProduct(A, B, chosen, wanted, not asked.on_gpu, asked.check_finite)
+            for first, stop, part in product.blocks(asked.memory_limit):
                 yield slice(first, stop), as_boolean(part) if booleans else part
             return
         from spectile.tsparse.cpu.wanted import parts_of
 
-        for first, stop, rows in parts_of(A, B, chosen, memory_limit, wanted, check_finite, True, booleans):
+        options = asked.memory_limit, wanted, asked.check_finite, True, booleans
+        for first, stop, rows in parts_of(A, B, chosen, *options):
             yield slice(first, stop), host_csr((stop - first, B.shape[1]), *rows, is_array(A, B))
 
     return blocks()
@@ -543,16 +520,14 @@ def symbolic(
     >>> pattern.indices.tolist(), pattern.numeric(2 * a.data, a.data).tolist()
     ([0, 1, 1], [2.0, 16.0, 18.0])
     """
-    on_gpu = check_pair(A, B)
-    chosen_backend = _backend(A, B, backend, on_gpu, None)
-    memory_limit = _limit(memory_limit)
-    if chosen_backend == "cuda":
+    asked = _Asked(A, B, memory_limit=memory_limit, backend=backend)
+    if asked.cuda:
         from spectile.tsparse.cuda import symbolic as gpu
 
-        return gpu.SymbolicProduct(A, B, memory_limit, host=not on_gpu)
+        return gpu.SymbolicProduct(A, B, asked.memory_limit, host=not asked.on_gpu)
     from spectile.tsparse.cpu import symbolic as cpu
 
-    return cpu.analyse(A, B, memory_limit)
+    return cpu.analyse(A, B, asked.memory_limit)
 
 
 def galerkin(R: Any, A: Any, P: Any, *, memory_limit: int | None = None) -> GalerkinProduct:
@@ -664,33 +639,14 @@ def error_bound(
     return sp.csr_array((bound, pattern.indices, pattern.indptr), shape=pattern.shape)
 
 
-def explain(
-    A: Any,
-    B: Any,
-    *,
-    semiring: SemiringName = "plus_times",
-    mask: Any = None,
-    complement: bool = False,
-    alpha: complex = 1,
-    beta: complex = 0,
-    C: Any = None,
-    prune: float | None = None,
-    top_n: int | None = None,
-    format: FormatName = "csr",
-    precision: PrecisionName | None = None,
-    memory_limit: int | None = None,
-    check_finite: bool = True,
-    backend: Backend = "auto",
-    devices: int | Sequence[int] | None = None,
-) -> list[Candidate]:
+def explain(A: Any, B: Any, **options: Any) -> list[Candidate]:
     """Return the ways in which :func:`spgemm` may make a product, and what each is predicted to take.
 
     Parameters
     ----------
     A, B : sparse matrix or array
         As for :func:`spgemm`; patterns on a GPU are copied to the host.
-    semiring, mask, complement, alpha, beta, C, prune, top_n, format, precision, memory_limit, check_finite, backend, \
-devices
+    **options
         As for :func:`spgemm`.
 
     Returns
@@ -717,12 +673,9 @@ devices
     from spectile.tsparse.cpu.operands import factors
     from spectile.tsparse.cpu.wanted import as_mask
 
-    on_gpu = check_pair(A, B)
-    chosen_backend = _backend(A, B, backend, on_gpu, precision, devices is None)
-    memory_limit = _limit(memory_limit)
-    form = word("format", format, *FORMATS)
-    wanted = _wanted(semiring, mask, complement, alpha, beta, C, prune, top_n)
-    chosen = _choose(A, B, wanted, precision)
+    asked = _Asked(A, B, **options)
+    on_gpu, wanted, chosen, form, devices = asked.on_gpu, asked.wanted, asked.chosen, asked.form, asked.devices
+    limited = asked.memory_limit is not None
     left, right = (A.get(), B.get()) if on_gpu else (A, B)
     right = left if B is A else right
     operands, threads = factors(left, right, values=False), num_threads()
@@ -733,14 +686,14 @@ devices
     elif not wanted.all_of_it:
         cpu = [candidates.selected(work, chosen, threads)]
     else:
-        cpu = candidates.on_cpu(work, chosen, threads, memory_limit is not None, form == "dense")
+        cpu = candidates.on_cpu(work, chosen, threads, limited, form == "dense")
         if form != "dense":
             related = any(symmetric.related(left, right))
             cpu.append(candidates.triangle(work, cpu[0], related, int(left.nnz), threads))
             rows, columns = ways.conversions(left, right, form)
-            turned = ways.by_columns(left, right, form, chosen, memory_limit is not None)
+            turned = ways.by_columns(left, right, form, chosen, limited)
             cpu = candidates.converted(cpu, columns, ", by columns") if turned else candidates.converted(cpu, rows)
-    if chosen_backend == "cuda":
+    if asked.cuda:
         from spectile.core.device import describe
 
         why, count = "the product is made on a GPU", 1 if devices is None else len(_device_ids(devices))
@@ -749,7 +702,7 @@ devices
         return [one, *(one._replace(seconds=None, why=why) for one in cpu)]
     if devices is not None:
         raise ValueError("devices spread a product over GPUs: leave them out on a CPU")
-    other = not_taken("cpu", backends(backend, on_gpu, _work(A, B, precision)))
+    other = not_taken("cpu", backends(options.get("backend", "auto"), on_gpu, asked.work))
     why = other[0].why if other else "the product is made on a CPU"
     return [*cpu, Candidate("cuda: rows by bins", None, why)]
 

@@ -121,7 +121,7 @@ def test_every_row_has_a_bin_that_holds_it(device_code, device, itemsize):
         symbolic = bins.SYMBOLIC[device_code.symbolic(ctypes.c_ulonglong(products), span, length, least)]
         most = min(products, span)
         if symbolic.family == "sort":
-            lanes = symbolic.lanes
+            (lanes,) = symbolic.lanes
             assert products <= 4 * lanes and span << (4 * lanes).bit_length() - 1 < 2**32
             assert lanes <= 4 or products > 2 * lanes, "the smallest group that holds the row"
             assert (lanes == 1) == (products <= 4 and number % 2 == 0)
@@ -142,15 +142,17 @@ def test_every_row_has_a_bin_that_holds_it(device_code, device, itemsize):
         chosen = bins.NUMERIC[device_code.numeric(*given, symbolic.family != "hub", limit, ctypes.byref(need))]
         words = -(-span // 32)
         if chosen.family == "sort":
-            assert symbolic.name == chosen.name and products <= chosen.products
+            assert symbolic.name == chosen.name and products <= chosen.holds["products"]
         elif chosen.family == "window":
-            assert symbolic.family == "window" and words <= chosen.words and entries <= chosen.entries
+            assert symbolic.family == "window" and span <= chosen.holds["columns"]
+            assert entries <= chosen.holds["entries"]
         elif chosen.family == "table":
             assert entries <= chosen.slots // 2
         else:
-            used = 8 * words * chosen.shared_words + itemsize * entries * chosen.shared_sums
-            assert used <= (need.value if chosen.shared_words else 0) <= limit or chosen.name == "BLOCK_GLOBAL"
-            assert chosen.shared_words or need.value == words, "bitmaps in global memory are as wide as the widest row"
+            shared_words, shared_sums = (what in chosen.in_shared for what in ("WORDS", "SUMS"))
+            used = 8 * words * shared_words + itemsize * entries * shared_sums
+            assert used <= (need.value if shared_words else 0) <= limit or chosen.name == "BLOCK_GLOBAL"
+            assert shared_words or need.value == words, "bitmaps in global memory are as wide as the widest row"
 
 
 SORTS = [one.name for one in bins.SYMBOLIC if one.family == "sort"]
@@ -159,7 +161,7 @@ SORTS = [one.name for one in bins.SYMBOLIC if one.family == "sort"]
 def test_a_bin_that_is_declared_is_known_to_the_kernels(tmp_path):
     """Rows of 513 to 1,024 entries with a wide window go to a larger table, once there is one; all others as before."""
     place = bins.NUMERIC_PLACES["TABLE_1024"] + 1
-    more = (*bins.NUMERIC[:place], bins.Table("TABLE_2048", 2048, lanes=32), *bins.NUMERIC[place:])
+    more = (*bins.NUMERIC[:place], bins.Bin("TABLE_2048", "table", {"entries": 1024}, (32,)), *bins.NUMERIC[place:])
     before, after = (
         chosen_by(shared.header(numeric=numeric), tmp_path / str(len(numeric))) for numeric in (bins.NUMERIC, more)
     )
@@ -187,7 +189,7 @@ def test_foreseen_kernels_are_those_that_fill_rows_without_columns_met_twice(dev
 
 def test_columns_are_sorted_with_their_slots_where_a_word_holds_both():
     """A word of the sort holds a column's place in the window and a slot of the largest table."""
-    log = max(one.log for one in bins.TABLES)
+    log = max(one.slots for one in bins.TABLES).bit_length() - 1
     head = head_of(**{f"NUMERIC+{bins.NUMERIC_PLACES[one.name]}": 1 for one in bins.TABLES})
     for columns in (1, 2**20, 2 ** (32 - log) - 1, 2 ** (32 - log), 2**30, LONGEST):
         families = {one.family for one in choose.numeric(head, columns, 3.0, 8, 2**28)}
@@ -311,7 +313,7 @@ def test_the_kernel_for_blocks_is_launched_where_a_product_of_these_sizes_had_ro
 def test_kernels_hold_their_static_shared_memory():
     """What the sources declare beside the dynamic shared memory is what `choose` leaves free."""
     text = resources.files("spectile.tsparse.cuda").joinpath("rows/block.cu").read_text()
-    threads = max(one.threads for one in bins.BLOCKS)
+    threads = max(one.lanes[0] for one in bins.BLOCKS)
     assert "s_first[THREADS], s_last[THREADS]" in text and "VALUE s_factor[THREADS]" in text
     for itemsize, most in STATIC.items():
         assert threads * (4 + 4 + itemsize + 4) + 4 * threads // 32 + 64 <= most
@@ -346,17 +348,17 @@ class Recorded:
 @pytest.mark.parametrize("value", ["float32", "float64", "complex64", "complex128"])
 def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch):
     pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
-    from spectile.tsparse.cuda import factors
+    from spectile.tsparse.cuda import factors, plans
     from spectile.tsparse.cuda.rows import count, fill, lists
 
-    for module in (factors, count, fill, lists):
+    for module in (plans, count, fill, lists):
         monkeypatch.setattr(module, "kernel", Recorded)
     monkeypatch.setattr(count, "describe", lambda: TABLE["H200"])
     monkeypatch.setattr(Recorded, "seen", set())
     monkeypatch.setattr(fill.units, "prepare_numeric", lambda *_: None)
-    factors._Check(factors.units.CHECK[value, "f"], (10, 20), 30, 0, 1, True)
-    factors._Check(factors.units.CHECK[value, "d"], (10, 20), 30, 0, 1, False)
-    factors._Compare(10, 20, 1)
+    factors._bound_check(factors.units.CHECK[value, "f"], (10, 20), 30, 0, 1, True)
+    factors._bound_check(factors.units.CHECK[value, "d"], (10, 20), 30, 0, 1, False)
+    factors._bound_compare(10, 20, 1)
     A = types.Factor((1000, 500), None, np.empty(7000, np.int32), None)
     B = types.Factor((500, 900), None, np.empty(2000, np.int32), None)
     symbolic = count._Launches(value, 1000, A, types.Factor((500, 900), None, B.indices, None))

@@ -81,16 +81,14 @@ def test_each_kernel_of_the_numeric_phase_is_compiled_once(compiled: list[tuple[
     names = (("window", "numeric_window_2048_32"), ("sort", "numeric_sort_32_8"))
     for reuse in (False, True, False):
         units.prepare_numeric("float32", names, reuse)
-    sort = units.SORT["float32"]["numeric_sort_32_8"]
+    sort = units.NUMERIC["sort"]["float32"]["numeric_sort_32_8"]
     assert compiled == [
-        (family["float32"]["numeric_window_2048_32"], sort) for family in (units.WINDOW, units.REUSE_WINDOW)
+        (families["window"]["float32"]["numeric_window_2048_32"], sort) for families in (units.NUMERIC, units.REUSE)
     ]
 
 
 def test_each_numeric_kernel_is_alone_in_its_unit() -> None:
-    families = (units.SORT, units.WINDOW, units.HASH, units.WIDE_HASH, units.BLOCK)
-    reuse = (units.REUSE_WINDOW, units.REUSE_HASH, units.REUSE_BLOCK)
-    for family in (*families, *reuse):
+    for family in (*units.NUMERIC.values(), *units.REUSE.values()):
         for kernels in family.values():
             for name, unit in kernels.items():
                 assert unit.defines["NAME"] == name and unit in units.UNITS
@@ -105,7 +103,7 @@ def test_only_a_plan_of_new_sizes_asks_what_is_compiled(
     pytest.importorskip("cupy", reason="CuPy is not installed: install the extra cuda12 or cuda13")
     asked: list[tuple[object, ...]] = []
     monkeypatch.setattr(units, "prepare_rows", lambda *sizes: asked.append(sizes))
-    monkeypatch.setattr(factors, "_Check", lambda *sizes: lambda *addresses: None)
+    monkeypatch.setattr(factors, "_bound_check", lambda *sizes: lambda *addresses: None)
     monkeypatch.setattr(plans, "_kept", plans._Kept())
 
     def matrix(rows: int, columns: int, nnz: int) -> SimpleNamespace:

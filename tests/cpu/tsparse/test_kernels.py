@@ -14,7 +14,8 @@ import scipy.sparse as sp
 from spectile.core.devices import TABLE
 from spectile.tsparse import api
 from spectile.tsparse.cpu.operands import one_operand
-from spectile.tsparse.semirings import SEMIRINGS
+from spectile.tsparse.selection import Wanted
+from spectile.tsparse.semirings import SEMIRINGS, lookup_semiring
 from spectile.tsparse.types import PRECISIONS, Places
 
 DTYPES = "?bBhHiIlLqQefdgFDG"
@@ -41,7 +42,7 @@ def cuda(monkeypatch):
         def __call__(self, *addresses):
             pass
 
-    monkeypatch.setattr(factors, "_Check", Check)
+    monkeypatch.setattr(factors, "_bound_check", Check)
     units._prepare_rows.cache_clear()
     yield SimpleNamespace(factors=factors, given=given, symbolic=symbolic, units=units, used=used)
     units._prepare_rows.cache_clear()
@@ -76,7 +77,7 @@ def test_every_product_has_its_kernels(cuda, semiring):
     from spectile.tsparse.cuda.run import of_device
 
     admitted, values = 0, set()
-    wanted = api._wanted(semiring, prune=0.5)
+    wanted = Wanted(lookup_semiring(semiring), prune=0.5)
     factors = {char: held(cuda, char) for char in DTYPES}
     for a, b, precision in itertools.product(DTYPES, DTYPES, (None, *PRECISIONS)):
         try:

@@ -13,6 +13,8 @@ import scipy.sparse as sp
 
 from spectile.core.devices import TABLE
 from spectile.tsparse import api, row_blocks, spgemm
+from spectile.tsparse.selection import Wanted
+from spectile.tsparse.semirings import lookup_semiring
 
 OPTIONS = [
     {},
@@ -119,7 +121,9 @@ def test_types_and_formats_of_the_host(used, kind):
 
 def test_parts_have_like_work(used):
     A = sp.vstack([random(5, 400, 0.9), random(995, 400, 0.01, 2)], format="csr")
-    product = used.module.RowProduct(A, A.T.tocsr(), *(api.choose_precision(A, A, None), api._wanted()), True, True)
+    product = used.module.RowProduct(
+        A, A.T.tocsr(), *(api.choose_precision(A, A, None), Wanted(lookup_semiring("plus_times"))), True, True
+    )
     work = np.array(
         [product.before[stop] - product.before[first] for first, stop in used.module._even(product.before, 4)]
     )

@@ -10,62 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 GROUP_THREADS = 128  # of a block whose groups of lanes take a row each
-#: Names of a table's measures in a bin's `holds`, in the order of the arguments of its function in the header.
-Holds = Mapping[str, int]
-
-
-def padded(length: int, lanes: int) -> int:
-    """Return the length of a group's table in shared memory, with the padding that keeps groups in different banks."""
-    return length + lanes if lanes < 32 else length
-
-
-@dataclass(frozen=True)
-class Symbolic:
-    """A bin of the symbolic phase.
-
-    Attributes
-    ----------
-    name : str
-    family : {"window", "table", "block", "hub", "sort"}
-        What counts a row: a bitmap of its window, a table of its columns, a bitmap by a whole block, a sort; rows that
-        would keep a block for long are counted by blocks or by a sort of all of their products (`choose.hub_ways`).
-    holds : dict
-        Columns of the window, products or columns, or products of a row, at most; a block takes any row.
-    lanes : int
-        Of a row; fewest, where the mean length of B's rows decides.
-    words : int
-        Of a row in shared memory.
-    filled_by : tuple of str
-        Numeric bins that its rows go to if few columns are met twice: what is compiled while rows are counted.
-    """
-
-    name: str
-    family: str
-    holds: Holds
-    lanes: int
-    words: int
-    filled_by: tuple[str, ...]
-
-
-SYMBOLIC = (
-    Symbolic("WINDOW_2048", "window", {"columns": 2048}, 8, 64, ("WINDOW_2048_FEW", "WINDOW_2048")),
-    Symbolic("WINDOW_8192", "window", {"columns": 8192}, 32, 256, ("WINDOW_8192", "BLOCK_SMALL")),
-    # Three quarters of a table are filled at most, and half of those of the numeric phase.
-    Symbolic("TABLE_32", "table", {"entries": 24}, 8, 32, ("TABLE_32", "TABLE_64")),
-    Symbolic("TABLE_64", "table", {"entries": 48}, 8, 64, ("TABLE_64", "TABLE_256")),
-    Symbolic("TABLE_256", "table", {"entries": 192}, 32, 256, ("TABLE_256", "TABLE_512")),
-    Symbolic("TABLE_1024", "table", {"entries": 768}, 32, 1024, ("TABLE_512", "TABLE_1024", "BLOCK_SMALL")),
-    Symbolic("BLOCK", "block", {}, 256, 0, ("BLOCK_SMALL", "BLOCK_LARGE")),
-    Symbolic("HUB", "hub", {}, 256, 0, ("BLOCK_LARGE",)),
-    Symbolic("SORT_4", "sort", {"products": 4}, 1, 4, ("SORT_4",)),
-    Symbolic("SORT_16", "sort", {"products": 16}, 4, 16, ("SORT_16",)),
-    Symbolic("SORT_32", "sort", {"products": 32}, 8, 32, ("SORT_32",)),
-    Symbolic("SORT_64", "sort", {"products": 64}, 16, 64, ("SORT_64",)),
-    Symbolic("SORT_128", "sort", {"products": 128}, 32, 128, ("SORT_128",)),
-)
 
 
 class Kernel(NamedTuple):
@@ -77,162 +24,112 @@ class Kernel(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Window:
-    """Rows with a narrow window: a bitmap of its columns and the sums in shared memory, some lanes a row.
-
-    Of several numbers of `lanes` the mean length of B's rows decides.
-    """
-
-    name: str
-    columns: int
-    entries: int
-    lanes: tuple[int, ...]
-    family: ClassVar[str] = "window"
-
-    @property
-    def holds(self) -> Holds:
-        """What a row has at most."""
-        return {"columns": self.columns, "entries": self.entries}
-
-    @property
-    def words(self) -> int:
-        """Words of the bitmap."""
-        return self.columns // 32
-
-    @property
-    def kernels(self) -> tuple[Kernel, ...]:
-        """One for each number of lanes."""
-        return tuple(
-            _kernel(self.name, lanes, LANES=lanes, WORDS=self.words, SUMS=self.entries) for lanes in self.lanes
-        )
-
-    def row_bytes(self, lanes: int, itemsize: int) -> int:
-        """Return the shared memory of a row, as ``window.cu`` divides it."""
-        return 8 * padded(self.words, lanes) + itemsize * padded(self.entries, lanes)
-
-
-@dataclass(frozen=True)
-class Table:
-    """Short rows with a wide window: a hash table of their columns, filled to a half, and a sort; some lanes a row."""
-
-    name: str
-    slots: int
-    lanes: int
-    family: ClassVar[str] = "table"
-
-    @property
-    def holds(self) -> Holds:
-        """What a row has at most."""
-        return {"entries": self.slots // 2}
-
-    @property
-    def log(self) -> int:
-        """The logarithm of the slots."""
-        return self.slots.bit_length() - 1
-
-    @property
-    def kernels(self) -> tuple[Kernel, ...]:
-        """The kernel, whatever the family it is compiled for."""
-        return (_kernel(self.name, self.lanes, LANES=self.lanes, TABLE_LOG=self.log),)
-
-    def row_bytes(self, lanes: int, itemsize: int) -> int:
-        """Return the shared memory of a row, as ``hash.cu`` divides it."""
-        return (4 + itemsize) * padded(self.slots, lanes) + 2 * self.slots
-
-
-@dataclass(frozen=True)
-class Block:
-    """Long rows with a wide window: a bitmap of it and the sums, in shared memory or global; a block a row.
+class Bin:
+    """A bin of one phase.
 
     Attributes
     ----------
-    threads : int
-        Of a block.
-    shared_words, shared_sums : bool
-        Whether the bitmap and the sums are in shared memory.
+    name : str
+    family : {"window", "table", "block", "hub", "sort"}
+        How a row is gathered: a bitmap of a window, or a table of columns, by some lanes; a bitmap by a block; all
+        products of a hub row, by blocks or a sort (`choose.hub_ways`); few products sorted in the registers of some
+        lanes, four each.
+    holds : dict
+        Columns of the window, products, or entries of a row, at most; a block takes any row.  In this order they are
+        the arguments of the family's function in the header.
+    lanes : tuple of int
+        Lanes or threads of a row; of several, the mean length of B's rows decides.
+    words : int
+        Of a row in shared memory where it is counted by lanes.
+    filled_by : tuple of str
+        Of the symbolic phase: numeric bins that its rows go to if few columns are met twice, which are compiled while
+        rows are counted.
+    in_shared : tuple of str
+        What a block has in shared memory rather than global: WORDS of its bitmap, SUMS.
     most_bytes : int
-        Of shared memory, where that is less than a block may have.
+        Of a block's shared memory, where that is less than it may have.
     """
 
     name: str
-    threads: int
-    shared_words: bool
-    shared_sums: bool
+    family: str
+    holds: Mapping[str, int]
+    lanes: tuple[int, ...]
+    words: int = 0
+    filled_by: tuple[str, ...] = ()
+    in_shared: tuple[str, ...] = ()
     most_bytes: int = 0
-    family: ClassVar[str] = "block"
 
     @property
-    def holds(self) -> Holds:
-        """Nothing that is a number of the row alone."""
-        return {}
-
-    @property
-    def kernels(self) -> tuple[Kernel, ...]:
-        """The kernel."""
-        places = {"SHARED_WORDS": int(self.shared_words), "SHARED_SUMS": int(self.shared_sums)}
-        return (_kernel(self.name, self.threads, BLOCK_THREADS=self.threads, **places),)
-
-
-@dataclass(frozen=True)
-class Sort:
-    """Rows of few products: all of them side by side in the registers of some lanes, four each, sorted by column."""
-
-    name: str
-    products: int
-    family: ClassVar[str] = "sort"
-
-    @property
-    def holds(self) -> Holds:
-        """What a row has at most."""
-        return {"products": self.products}
-
-    @property
-    def lanes(self) -> int:
-        """Lanes of a row."""
-        return self.products // 4
+    def slots(self) -> int:
+        """Slots of a table of the numeric phase, which is filled to a half."""
+        return 2 * self.holds["entries"]
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """The kernel."""
-        return (_kernel(self.name, self.lanes, LANES=self.lanes),)
+        """Those of the numeric phase, one for each number of lanes."""
+        return tuple(
+            Kernel(f"numeric_{self.name.lower()}_{lanes}", lanes, self._defines(lanes)) for lanes in self.lanes
+        )
+
+    def _defines(self, lanes: int) -> dict[str, str]:
+        defines: dict[str, Any] = {"BLOCK_THREADS" if self.family == "block" else "LANES": lanes}
+        if self.family == "window":
+            defines |= {"WORDS": self.holds["columns"] // 32, "SUMS": self.holds["entries"]}
+        elif self.family == "table":
+            defines["TABLE_LOG"] = self.slots.bit_length() - 1
+        elif self.family == "block":
+            defines |= {f"SHARED_{what}": int(what in self.in_shared) for what in ("WORDS", "SUMS")}
+        return {name: str(value) for name, value in defines.items()}
 
     def row_bytes(self, lanes: int, itemsize: int) -> int:
-        """Return the shared memory of a row, as ``sort.cu`` divides it."""
+        """Return the shared memory of a row of the numeric phase, as the family's kernel divides it."""
+        if self.family == "window":
+            return 8 * padded(self.holds["columns"] // 32, lanes) + itemsize * padded(self.holds["entries"], lanes)
+        if self.family == "table":
+            return (4 + itemsize) * padded(self.slots, lanes) + 2 * self.slots
         return (8 * itemsize + 24) * lanes + 8
 
 
-Numeric = Window | Table | Block | Sort
+def padded(length: int, lanes: int) -> int:
+    """Return the length of a group's table in shared memory, with the padding that keeps groups in different banks."""
+    return length + lanes if lanes < 32 else length
 
-NUMERIC: tuple[Numeric, ...] = (
-    Window("WINDOW_2048_FEW", 2048, 256, lanes=(8, 16, 32)),
-    Window("WINDOW_2048", 2048, 2048, lanes=(32,)),
-    Window("WINDOW_8192", 8192, 1024, lanes=(32,)),
-    Table("TABLE_32", 32, lanes=8),
-    Table("TABLE_64", 64, lanes=8),
-    Table("TABLE_256", 256, lanes=32),
-    Table("TABLE_512", 512, lanes=32),
-    Table("TABLE_1024", 1024, lanes=32),
-    Block("BLOCK_SMALL", 128, shared_words=True, shared_sums=True, most_bytes=48 * 1024),
-    Block("BLOCK_LARGE", 512, shared_words=True, shared_sums=True),
-    Block("BLOCK_GLOBAL_SUMS", 512, shared_words=True, shared_sums=False),
-    Block("BLOCK_GLOBAL", 256, shared_words=False, shared_sums=False),
-    Sort("SORT_4", 4),
-    Sort("SORT_16", 16),
-    Sort("SORT_32", 32),
-    Sort("SORT_64", 64),
-    Sort("SORT_128", 128),
+
+SORTS = tuple(
+    Bin(name := f"SORT_{products}", "sort", {"products": products}, (products // 4,), products, (name,))
+    for products in (4, 16, 32, 64, 128)
 )
-WINDOWS = tuple(one for one in NUMERIC if isinstance(one, Window))
-TABLES = tuple(one for one in NUMERIC if isinstance(one, Table))
-BLOCKS = tuple(one for one in NUMERIC if isinstance(one, Block))
-SORTS = tuple(one for one in NUMERIC if isinstance(one, Sort))
+SYMBOLIC = (
+    Bin("WINDOW_2048", "window", {"columns": 2048}, (8,), 64, ("WINDOW_2048_FEW", "WINDOW_2048")),
+    Bin("WINDOW_8192", "window", {"columns": 8192}, (32,), 256, ("WINDOW_8192", "BLOCK_SMALL")),
+    # Three quarters of a table are filled at most, and half of those of the numeric phase.
+    Bin("TABLE_32", "table", {"entries": 24}, (8,), 32, ("TABLE_32", "TABLE_64")),
+    Bin("TABLE_64", "table", {"entries": 48}, (8,), 64, ("TABLE_64", "TABLE_256")),
+    Bin("TABLE_256", "table", {"entries": 192}, (32,), 256, ("TABLE_256", "TABLE_512")),
+    Bin("TABLE_1024", "table", {"entries": 768}, (32,), 1024, ("TABLE_512", "TABLE_1024", "BLOCK_SMALL")),
+    Bin("BLOCK", "block", {}, (256,), filled_by=("BLOCK_SMALL", "BLOCK_LARGE")),
+    Bin("HUB", "hub", {}, (256,), filled_by=("BLOCK_LARGE",)),
+    *SORTS,
+)
+WINDOWS = (
+    Bin("WINDOW_2048_FEW", "window", {"columns": 2048, "entries": 256}, (8, 16, 32)),
+    Bin("WINDOW_2048", "window", {"columns": 2048, "entries": 2048}, (32,)),
+    Bin("WINDOW_8192", "window", {"columns": 8192, "entries": 1024}, (32,)),
+)
+TABLES = tuple(
+    Bin(f"TABLE_{slots}", "table", {"entries": slots // 2}, (lanes,))
+    for slots, lanes in ((32, 8), (64, 8), (256, 32), (512, 32), (1024, 32))
+)
+BLOCKS = (
+    Bin("BLOCK_SMALL", "block", {}, (128,), in_shared=("WORDS", "SUMS"), most_bytes=48 * 1024),
+    Bin("BLOCK_LARGE", "block", {}, (512,), in_shared=("WORDS", "SUMS")),
+    Bin("BLOCK_GLOBAL_SUMS", "block", {}, (512,), in_shared=("WORDS",)),
+    Bin("BLOCK_GLOBAL", "block", {}, (256,)),
+)
+NUMERIC = (*WINDOWS, *TABLES, *BLOCKS, *SORTS)
 #: Places of the bins in the lists and counters of a phase, by name.
 SYMBOLIC_PLACES = {one.name: place for place, one in enumerate(SYMBOLIC)}
 NUMERIC_PLACES = {one.name: place for place, one in enumerate(NUMERIC)}
-
-
-def _kernel(name: str, lanes: int, **defines: int) -> Kernel:
-    return Kernel(f"numeric_{name.lower()}_{lanes}", lanes, {key: str(value) for key, value in defines.items()})
 
 
 def family_places(family: str) -> slice:

@@ -171,7 +171,7 @@ def hub_ways(
     rows, products = head.hubs, head.wide("HUB_PRODUCTS")
     steps = head[HEAD["HUB_ENTRIES"]] + products / CONSTANTS["STEP_PRODUCTS"]
     others = (head.wide("PRODUCTS") - products) * (4 + itemsize) / (GATHERED_SHARE * device.bytes_per_second)
-    resident = device.multiprocessors * (device.threads // bins.BLOCKS[-1].threads)
+    resident = device.multiprocessors * (device.threads // bins.BLOCKS[-1].lanes[0])
     in_blocks = _STEP_S * max(head[HEAD["MOST_STEPS"]], steps / resident)
     held = _HUB_BYTES * products
     refusal = (
@@ -236,13 +236,13 @@ def numeric(head: Head, columns: int, mean_b: float, itemsize: int, scratch_byte
             yield NumericLaunch(family, kernel.name, number, rows[number], shape)
 
 
-def _of_groups(columns: int, mean_b: float) -> Iterator[tuple[str, bins.Kernel, bins.Table | bins.Window | bins.Sort]]:
+def _of_groups(columns: int, mean_b: float) -> Iterator[tuple[str, bins.Kernel, bins.Bin]]:
     """Yield family, kernel and bin of each kernel that gives a row to a group of lanes, long rows first."""
     # A word sorts a column with its slot where it holds both; wider products have their slots looked up.
-    hashed = "hash" if columns < 1 << (32 - bins.TABLES[-1].log) else "wide_hash"
+    hashed = "hash" if columns < 2**32 // bins.TABLES[-1].slots else "wide_hash"
     for family, listed in ((hashed, bins.TABLES[::-1]), ("window", bins.WINDOWS), ("sort", bins.SORTS[::-1])):
         for one in listed:
-            lanes = _window_lanes(mean_b) if len(one.kernels) > 1 else one.kernels[0].lanes
+            lanes = _window_lanes(mean_b) if len(one.lanes) > 1 else one.lanes[0]
             yield from ((family, kernel, one) for kernel in one.kernels if kernel.lanes == lanes)
 
 
@@ -280,7 +280,7 @@ def _blocks(head: Head, rows: list[int], scratch_bytes: int) -> Iterator[Numeric
         blocks, words, shared = rows[number], 0, head[HEAD["MAX_BYTES"] + place]
         if not blocks:
             continue
-        if not one.shared_words:
+        if "WORDS" not in one.in_shared:
             words, shared = shared, 0
             blocks = min(blocks, _NUMERIC_GLOBAL_BLOCKS, max(1, scratch_bytes // (8 * words)))
         kernel = one.kernels[0]

@@ -19,7 +19,7 @@ from spectile.tsparse import errors
 from spectile.tsparse.cuda import choose, units
 from spectile.tsparse.cuda.counters import Counters, Invalid
 from spectile.tsparse.cuda.given import Given, arranged, given
-from spectile.tsparse.cuda.plans import Addresses, plan
+from spectile.tsparse.cuda.plans import Repeated, plan
 from spectile.tsparse.cuda.shared import CONSTANTS, FLAGS, HEAD, ROUNDING, UNSORTED
 from spectile.tsparse.rounding import half_exponents
 from spectile.tsparse.types import Factor, Precision
@@ -98,59 +98,39 @@ def _check(
     if nnz or shape[0]:
         sizes = (shape, nnz, rounding, which, check_finite)
 
-        def made() -> _Check:
+        def made() -> Repeated:
             if factors:
                 a, b = factors
                 value, chars = ("float64", "") if kinds is None else (kinds[0], a.data.dtype.char + b.data.dtype.char)
                 units.prepare_rows(value, chars, a.shape[0], a.indices.size, b.shape[1], b.indices.size)
-            return _Check(units.CHECK_PATTERN if kinds is None else units.CHECK[kinds], *sizes)
+            return _bound_check(units.CHECK_PATTERN if kinds is None else units.CHECK[kinds], *sizes)
 
-        launch: _Check = plan(("check", counters.device, kinds, sizes), made)
+        launch: Repeated = plan(("check", counters.device, kinds, sizes), made)
         places = (0 if one is None else address(one) for one in (data, None if out is data else out))
         launch(counters.stream, address(indptr), address(indices), *places, counters.head)
     return Factor(shape, indptr, indices, out, given=matrix)
 
 
-class _Check:
-    """The launch of the check of a factor."""
-
-    def __init__(
-        self, unit: Unit, shape: tuple[int, int], nnz: int, rounding: int, which: int, check_finite: bool
-    ) -> None:
-        self._addresses = Addresses(5)
-        sizes = (
-            *map(np.int32, (*shape, nnz, rounding, check_finite)),
-            *(self._addresses[i] for i in range(5)),
-            np.int32(which),
-        )
-        launch = kernel(unit, "prepare")
-        self._launch = launch.bind(choose.check(shape[0], nnz), *sizes)
-
-    def __call__(self, stream: int, *addresses: int) -> None:
-        """Launch for row pointer, columns and values of a matrix, where rounded ones go, and the head; 0 for none."""
-        self._addresses.set(*addresses)
-        self._launch(stream)
+def _bound_check(
+    unit: Unit, shape: tuple[int, int], nnz: int, rounding: int, which: int, check_finite: bool
+) -> Repeated:
+    """Return the check of a factor, for row pointer, columns and values, where rounded ones go, and the head."""
+    sizes = map(np.int32, (*shape, nnz, rounding, check_finite))
+    return Repeated(unit, "prepare", choose.check(shape[0], nnz), sizes, 5, np.int32(which))
 
 
 def compare(factor: Factor, indptr: Any, indices: Any, counters: Counters, which: int) -> None:
     """Launch the comparison of a factor with a pattern of the same sizes; it sets the flag OTHER_PATTERN."""
     sizes = (factor.shape[0], factor.nnz, which)
-    launch: _Compare = plan(("compare", counters.device, sizes), lambda: _Compare(*sizes))
-    launch(counters, factor.indptr, factor.indices, indptr, indices)
+    launch: Repeated = plan(("compare", counters.device, sizes), lambda: _bound_compare(*sizes))
+    arrays = factor.indptr, factor.indices, indptr, indices
+    launch(counters.stream, *(address(array) for array in arrays), counters.head)
 
 
-class _Compare:
-    """The launch of the comparison of a factor with a pattern."""
-
-    def __init__(self, rows: int, nnz: int, which: int) -> None:
-        self._addresses = Addresses(5)
-        arguments = (np.int32(rows), np.int32(nnz), *(self._addresses[i] for i in range(5)), np.int32(which))
-        self._launch = kernel(units.PATTERN, "compare").bind(choose.check(rows + 1, nnz), *arguments)
-
-    def __call__(self, counters: Counters, *arrays: Any) -> None:
-        """Launch for row pointer and columns of both."""
-        self._addresses.set(*(address(array) for array in arrays), counters.head)
-        self._launch(counters.stream)
+def _bound_compare(rows: int, nnz: int, which: int) -> Repeated:
+    """Return the comparison of a factor with a pattern, for row pointer and columns of both, and the head."""
+    sizes = np.int32(rows), np.int32(nnz)
+    return Repeated(units.PATTERN, "compare", choose.check(rows + 1, nnz), sizes, 5, np.int32(which))
 
 
 def _canonicalize(

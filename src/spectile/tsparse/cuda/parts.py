@@ -17,20 +17,18 @@ def row_pointer(counts: list[np.ndarray]) -> np.ndarray:
     return np.cumsum(np.concatenate([[0], *counts]), dtype=np.int64)
 
 
-def index_type(entries: int) -> type[np.signedinteger]:
-    """Return the type of the columns and of the row pointer of C, as scipy has it: the same for both."""
-    return np.int32 if entries <= MOST_ENTRIES else np.int64
+def parts(starts: np.ndarray, chunk: int, most: int, empty: bool = False) -> Iterator[tuple[int, int, slice]]:
+    """Yield successive rows [a, b) of C and their places: at most `chunk` rows, of `most` entries if more than one.
 
-
-def parts(starts: np.ndarray, chunk: int, most: int) -> Iterator[tuple[int, int, slice]]:
-    """Yield successive rows [a, b) of C and their places: at most `chunk` rows, of `most` entries if more than one."""
+    Those without entries are left out, unless `empty`.
+    """
     a, rows = 0, len(starts) - 1
     while a < rows:
         end = starts[a] + min(most, MOST_ENTRIES)
         b = max(min(a + chunk, int(np.searchsorted(starts, end, side="right")) - 1, rows), a + 1)
         if starts[b] - starts[a] > MOST_ENTRIES:
             raise MemoryError(f"row {a} of C has {starts[b] - starts[a]} entries, more than 32-bit offsets reach")
-        if starts[a] < starts[b]:
+        if empty or starts[a] < starts[b]:
             yield a, b, slice(int(starts[a]), int(starts[b]))
         a = b
 

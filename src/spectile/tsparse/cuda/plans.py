@@ -9,10 +9,13 @@ from __future__ import annotations
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 import numpy as np
+
+from spectile.core.compile import Unit
+from spectile.core.launch import Shape, kernel
 
 MOST_PLANS = 256  # of a host thread
 
@@ -36,6 +39,20 @@ class Addresses:
     def replace(self, number: int, address: int) -> None:
         """Set one of them."""
         self._values[number] = address
+
+
+class Repeated:
+    """A launch with `count` addresses, which are set each time, between what stays the same."""
+
+    def __init__(self, unit: Unit, name: str, shape: Shape, before: Iterable[Any], count: int, *after: Any) -> None:
+        self._addresses = Addresses(count)
+        addresses = (self._addresses[i] for i in range(count))
+        self._launch = kernel(unit, name).bind(shape, *before, *addresses, *after)
+
+    def __call__(self, stream: int | None, *addresses: int) -> None:
+        """Launch on a stream, or on the current one."""
+        self._addresses.set(*addresses)
+        self._launch(stream)
 
 
 class _Kept(threading.local):

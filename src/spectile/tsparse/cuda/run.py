@@ -184,7 +184,7 @@ def _fill_parts(
 
     total = int(starts[-1])
     parts.require_wide_indices(total)
-    index = parts.index_type(total)
+    index = index_type(total)
     indices, data = cupy.empty(total, index), cupy.empty(total, precision.dtype)
     for a, b, part in parts.parts(starts, chunk, parts.PART_ENTRIES):
         phase = count_rows(A, B, a, b, precision.value, None, scratch)
@@ -227,7 +227,7 @@ def _gather_on_host(
         counts.append(phase.counts.get())
         del phase  # before the next rows take their place
     starts = parts.row_pointer(counts)
-    index = parts.index_type(starts[-1])
+    index = index_type(starts[-1])
     indices, data = np.empty(starts[-1], index), np.empty(starts[-1], precision.dtype)
     most = min(parts.PART_ENTRIES, max(memory.free_bytes() // (2 * (entry_bytes + index().itemsize)), 1))
     for a, b, part in parts.parts(starts, chunk, most):

@@ -26,7 +26,7 @@ CONSTANTS = {
     "LONG_MEAN": 24,
     "GROUP_THREADS": bins.GROUP_THREADS,
     # Columns of a window that a word holds beside the number of a product.
-    "SORTED_SPAN": 2**32 // max(one.products for one in bins.SORTS),
+    "SORTED_SPAN": 2**32 // max(one.holds["products"] for one in bins.SORTS),
 }
 #: Products or columns of a row up to which a group of lanes counts it.
 GROUPED = max(one.holds["entries"] for one in bins.SYMBOLIC if one.family == "table")
@@ -79,7 +79,7 @@ ROUNDING = {"KEEP": 0, "TF32": 1, "HALF": 2}
 _HALF = {"HALF_LEAST": BY_ENTRY.least, "HALF_MOST": BY_ENTRY.most, "HALF_LOST": BY_ENTRY.lost}
 
 
-def header(symbolic: Sequence[bins.Symbolic] = bins.SYMBOLIC, numeric: Sequence[bins.Numeric] = bins.NUMERIC) -> str:
+def header(symbolic: Sequence[bins.Bin] = bins.SYMBOLIC, numeric: Sequence[bins.Bin] = bins.NUMERIC) -> str:
     """Return the text that tells the kernels what this module and `bins` declare.
 
     Of each family whose bins hold a row by its numbers there is a function, for example ``numeric_table_bin(entries)``,
@@ -111,7 +111,7 @@ def _enum(name: str, values: dict[str, int]) -> str:
     return f"enum {name} {{ {', '.join(f'{key} = {value}' for key, value in values.items())} }};"
 
 
-def _bins(phase: str, listed: Sequence[bins.Symbolic | bins.Numeric]) -> Iterator[str]:
+def _bins(phase: str, listed: Sequence[bins.Bin]) -> Iterator[str]:
     """Yield the names of the bins of a phase, and what finds the bin of a row."""
     yield _enum(f"{phase.title()}Bin", {f"{phase}_{one.name}": place for place, one in enumerate(listed)})
     yield f"constexpr int {phase}_BINS = {len(listed)};"
@@ -123,9 +123,7 @@ def _bins(phase: str, listed: Sequence[bins.Symbolic | bins.Numeric]) -> Iterato
             yield _first_that_holds(phase, family, members, measures)
 
 
-def _first_that_holds(
-    phase: str, family: str, members: Iterable[bins.Symbolic | bins.Numeric], measures: tuple[str, ...]
-) -> str:
+def _first_that_holds(phase: str, family: str, members: Iterable[bins.Bin], measures: tuple[str, ...]) -> str:
     lines = [
         f"__device__ __forceinline__ int {phase.lower()}_{family}_bin({', '.join(f'int {one}' for one in measures)}) {{"
     ]
@@ -135,16 +133,16 @@ def _first_that_holds(
     return "\n".join((*lines, "    return NO_BIN;", "}"))
 
 
-def _warp_words(symbolic: Sequence[bins.Symbolic], family: str) -> int:
+def _warp_words(symbolic: Sequence[bins.Bin], family: str) -> int:
     """Return the words of shared memory of a warp, whose groups of lanes count a row of the family each."""
     members = (one for one in symbolic if one.family == family)
-    return max(32 // one.lanes * bins.padded(one.words, one.lanes) for one in members)
+    return max(32 // one.lanes[0] * bins.padded(one.words, one.lanes[0]) for one in members)
 
 
-def _each(family: str, symbolic: Sequence[bins.Symbolic]) -> str:
+def _each(family: str, symbolic: Sequence[bins.Bin]) -> str:
     """Return a macro that calls another with bin, lanes and the logarithm of the words of each bin, long rows first."""
     members = [one for one in reversed(symbolic) if one.family == family]
-    calls = (f"DO(SYMBOLIC_{one.name}, {one.lanes}, {one.words.bit_length() - 1})" for one in members)
+    calls = (f"DO(SYMBOLIC_{one.name}, {one.lanes[0]}, {one.words.bit_length() - 1})" for one in members)
     return f"#define EACH_SYMBOLIC_{family.upper()}(DO) {' '.join(calls)}"
 
 

@@ -25,7 +25,7 @@ from spectile.tsparse.cuda.counters import Counters
 from spectile.tsparse.cuda.factors import checked, with_checked_factors
 from spectile.tsparse.cuda.given import Given, arranged, given, require_finite
 from spectile.tsparse.cuda.pinned import Pinned
-from spectile.tsparse.matrices import device_csr, host_csr, is_array
+from spectile.tsparse.matrices import device_csr, host_csr, index_type, is_array
 from spectile.tsparse.selection import Wanted, joined, part
 from spectile.tsparse.types import Factor, Operand, Precision
 
@@ -145,7 +145,7 @@ class RowProduct:
         if xp is np:
             return host_csr(self.shape, indptr, indices, data, self._array)
         parts.require_wide_indices(len(indices))
-        index = parts.index_type(max(len(indices), self.shape[1]))
+        index = index_type(max(len(indices), self.shape[1]))
         return device_csr(self.shape, indptr.astype(index), indices.astype(index, copy=False), data, self._array)
 
     def blocks(self, memory_limit: int | None) -> Iterator[tuple[int, int, Any]]:

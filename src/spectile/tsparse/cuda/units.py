@@ -27,7 +27,7 @@ def _by_value(source: str, **more: str) -> dict[str, Unit]:
     return {name: _unit(source, {**defines, **more}) for name, defines in _VALUES.items()}
 
 
-def _by_kernel(source: str, listed: Iterable[bins.Numeric], **more: str) -> dict[str, dict[str, Unit]]:
+def _by_kernel(source: str, listed: Iterable[bins.Bin], **more: str) -> dict[str, dict[str, Unit]]:
     """Return the units of a family by the name of the type of C and that of the kernel, the only one of its unit."""
     units: dict[str, dict[str, Unit]] = {value: {} for value in _VALUES}
     for kernel in (kernel for one in listed for kernel in one.kernels):
@@ -76,18 +76,25 @@ def _symbolic(family: str, **more: str) -> Unit:
 SYMBOLIC_WINDOWS = {by_blocks: _symbolic("WINDOWS", BY_BLOCKS=str(int(by_blocks))) for by_blocks in (False, True)}
 SYMBOLIC_TABLES, SYMBOLIC_SORTS = _symbolic("TABLES"), _symbolic("SORTS")
 SYMBOLIC_BLOCK = _unit("rows/symbolic_block.cu", _VALUES["float32"])
-#: The numeric phase, by the name of the type of C and that of the kernel: all in one would take seconds to compile.
-SORT = _by_kernel("rows/sort.cu", bins.SORTS)
-WINDOW = _by_kernel("rows/window.cu", bins.WINDOWS, REUSE="0")
-HASH = _by_kernel("rows/hash.cu", bins.TABLES, WIDE="0")
-#: Of products with more columns than a word sorts with their slots.
-WIDE_HASH = _by_kernel("rows/hash.cu", bins.TABLES, WIDE="1")
-BLOCK = _by_kernel("rows/block.cu", bins.BLOCKS, REUSE="0")
-#: The numeric phase where the columns of C are known.
-REUSE_WINDOW = _by_kernel("rows/window.cu", bins.WINDOWS, REUSE="1")
-REUSE_HASH = _by_kernel("rows/reuse.cu", bins.TABLES)
-REUSE_BLOCK = _by_kernel("rows/block.cu", bins.BLOCKS, REUSE="1")
-_NUMERIC = (SORT, WINDOW, HASH, WIDE_HASH, BLOCK, REUSE_WINDOW, REUSE_HASH, REUSE_BLOCK)
+#: The numeric phase, by the family of a kernel, the name of the type of C, and that of the kernel, the only one of its
+#: unit: all in one would take seconds to compile.
+NUMERIC = {
+    "sort": _by_kernel("rows/sort.cu", bins.SORTS),
+    "window": _by_kernel("rows/window.cu", bins.WINDOWS, REUSE="0"),
+    "hash": _by_kernel("rows/hash.cu", bins.TABLES, WIDE="0"),
+    # Of products with more columns than a word sorts with their slots.
+    "wide_hash": _by_kernel("rows/hash.cu", bins.TABLES, WIDE="1"),
+    "block": _by_kernel("rows/block.cu", bins.BLOCKS, REUSE="0"),
+}
+_REUSED_TABLES = _by_kernel("rows/reuse.cu", bins.TABLES)
+#: The same where the columns of C are known.
+REUSE = {
+    **NUMERIC,
+    "window": _by_kernel("rows/window.cu", bins.WINDOWS, REUSE="1"),
+    "hash": _REUSED_TABLES,
+    "wide_hash": _REUSED_TABLES,
+    "block": _by_kernel("rows/block.cu", bins.BLOCKS, REUSE="1"),
+}
 UNITS = (
     SYMBOLIC_BLOCK,
     SCALING,
@@ -97,17 +104,14 @@ UNITS = (
     SYMBOLIC_TABLES,
     SYMBOLIC_SORTS,
     *(unit for family in (CHECK, MASKED, TURN, DENSE, PLACE, LIST, HUB) for unit in family.values()),
-    *(unit for family in _NUMERIC for kernels in family.values() for unit in kernels.values()),
+    *dict.fromkeys(
+        unit
+        for families in (NUMERIC, REUSE)
+        for values in families.values()
+        for kernels in values.values()
+        for unit in kernels.values()
+    ),
 )
-#: The numeric phase of a product, by the family of a kernel.
-NUMERIC = {"sort": SORT, "window": WINDOW, "hash": HASH, "wide_hash": WIDE_HASH, "block": BLOCK}
-REUSE = {
-    "sort": SORT,
-    "window": REUSE_WINDOW,
-    "hash": REUSE_HASH,
-    "wide_hash": REUSE_HASH,
-    "block": REUSE_BLOCK,
-}
 
 
 def prepare_rows(value: str, chars: str, rows: int, nnz_a: int, columns: int, nnz_b: int) -> None:

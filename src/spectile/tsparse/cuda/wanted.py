@@ -18,7 +18,15 @@ from spectile.tsparse.cuda.given import Given, arranged, copied_bytes, given, re
 from spectile.tsparse.cuda.rows.count import count_rows
 from spectile.tsparse.cuda.run import chunk_of, finish, largest_sum, of_device, of_integers, sizes
 from spectile.tsparse.cuda.turn import turned
-from spectile.tsparse.matrices import LARGEST_INTEGER, device_csr, host_csr, is_array, require_exact, to_host
+from spectile.tsparse.matrices import (
+    LARGEST_INTEGER,
+    device_csr,
+    host_csr,
+    index_type,
+    is_array,
+    require_exact,
+    to_host,
+)
 from spectile.tsparse.selection import Rows, Wanted, joined, keep, part
 from spectile.tsparse.types import Factor, Precision
 
@@ -66,7 +74,7 @@ def spgemm(
 
     indptr, indices, data = with_checked_factors(*factors, precision, product, check_finite=check_finite)
     data = data != 0 if wanted.semiring.value == "bool" else data
-    index = parts.index_type(len(indices))
+    index = index_type(len(indices))
     C = device_csr((rows, columns), indptr.astype(index, copy=False), indices.astype(index, copy=False), data, array)
     if not host:
         return C
@@ -132,23 +140,11 @@ def _blocks(
     most = parts.PART_ENTRIES if not wanted.in_blocks else _BLOCK_ENTRIES
     if memory_limit is not None:
         most = max(1, min(most, memory_limit // _SELECTED))
-    for a, b in _pieces(parts.row_pointer(counts), chunk, most):
+    if not rows:
+        yield 0, 0, finish(A, B, count_rows(A, B, 0, 0, precision.value), precision)
+    for a, b, _ in parts.parts(parts.row_pointer(counts), chunk, most, empty=True):
         made = finish(A, B, count_rows(A, B, a, b, precision.value, None, scratch), precision)
         yield a, b, _of_mask(A, B, turned, made, a, precision, code) if code else made
-
-
-def _pieces(starts: np.ndarray, chunk: int, most: int) -> Iterator[tuple[int, int]]:
-    """Yield first row and end of successive rows: at most `chunk` rows, of `most` entries if more than one."""
-    first, rows = 0, len(starts) - 1
-    if not rows:
-        yield 0, 0
-    while first < rows:
-        last = int(np.searchsorted(starts, starts[first] + most, side="right")) - 1
-        stop = max(min(first + chunk, last), first + 1)
-        if starts[stop] - starts[first] > parts.MOST_ENTRIES:
-            raise MemoryError(f"row {first} of C has more entries than 32-bit offsets reach")
-        yield first, stop
-        first = stop
 
 
 def _by_columns(B: Factor) -> tuple[Any, Any, Any]:

@@ -18,7 +18,7 @@ from spectile.core.launch import Shape, kernel
 from spectile.core.tiling import ceil_div
 from spectile.tsparse.cuda import parts
 from spectile.tsparse.cuda.factors import checked, with_checked_factors
-from spectile.tsparse.matrices import device_csr
+from spectile.tsparse.matrices import device_csr, index_type
 from spectile.tsparse.types import Precision, lookup
 from spectile_study.cases.tsparse.tiles import half, units
 from spectile_study.cases.tsparse.tiles.convert import BitmapMatrix, Total, convert, launch, scan, to_csr
@@ -247,7 +247,7 @@ def _below(pieces: list[tuple[Any, Any, Any]], precision: Precision) -> tuple[An
     starts = parts.row_pointer([np.diff(indptr.get()) for indptr, _, _ in pieces])
     total = int(starts[-1])
     parts.require_wide_indices(total)
-    index = parts.index_type(total)
+    index = index_type(total)
     columns, values = cupy.empty(total, index), cupy.empty(total, precision.dtype)
     at = 0
     while pieces:
