@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spectile.nearsparse import checks, norm_map, reference, spamm, spamm_threshold, tune_tau
+from spectile.nearsparse import checks, norm_map, spamm, spamm_threshold, tune_tau
+from spectile_study.cases.spamm import reference
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 

@@ -15,11 +15,12 @@ import scipy.sparse as sp
 from spectile import TileMatrix
 from spectile.core.devices import TABLE
 from spectile.core.tensor_map import _strides
-from spectile.nearsparse import NormMap, distribute, norm_map, reference, spamm, spamm_threshold, tune_tau
+from spectile.nearsparse import NormMap, distribute, norm_map, spamm, spamm_threshold, tune_tau
 from spectile.nearsparse.cpu.norms import row_major
 from spectile.nearsparse.cuda.choose import Problem, choose_kernel
 from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import PRECISIONS
+from spectile_study.cases.spamm import reference
 
 LENGTHS = (0, 1, 2, 31, 32, 33, 127, 128, 129)
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spectile.nearsparse import reference
 from spectile.nearsparse.cuda import kernels, parts
 from spectile.nearsparse.cuda.geometry import fill
+from spectile_study.cases.spamm import reference
 
 from ...on_host import host_library
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spectile.nearsparse import reference
+from spectile_study.cases.spamm import reference
 
 
 def decay(rng, m, n, rate=0.2):

@@ -18,7 +18,7 @@ from spectile.nearsparse.cuda import kernels
 from spectile.nearsparse.cuda import search as cuda_search
 from spectile.nearsparse.cuda.choose import plan_search
 from spectile.nearsparse.cuda.search import SEARCH, Places, Search
-from spectile.nearsparse.reference import tau_for_ratio
+from spectile_study.cases.spamm.reference import tau_for_ratio
 
 from ...on_host import host_library
 

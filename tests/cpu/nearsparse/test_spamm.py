@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spectile.core.threads import blas_threads
-from spectile.nearsparse import NormMap, norm_map, reference, spamm, tune_tau
+from spectile.nearsparse import NormMap, norm_map, spamm, tune_tau
 from spectile.nearsparse.cpu.norms import norm_map as norm_map_cpu
 from spectile.nearsparse.cpu.search import count_valid
+from spectile_study.cases.spamm import reference
 from spectile_study.inputs import decay
 
 DTYPES = [np.float16, np.float32, np.float64]

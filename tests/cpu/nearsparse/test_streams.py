@@ -17,7 +17,6 @@ import pytest
 from spectile.core import device as core_device
 from spectile.core.devices import TABLE
 from spectile.core.progress import PARTS, Progress
-from spectile.nearsparse import reference
 from spectile.nearsparse.cuda import choose as cuda_choose
 from spectile.nearsparse.cuda import norms as cuda_norms
 from spectile.nearsparse.cuda import parts
@@ -30,6 +29,7 @@ from spectile.nearsparse.multi import resident as gpu_multi_resident
 from spectile.nearsparse.multi import run as gpu_multi
 from spectile.nearsparse.multi.batch import Batch, partitioned
 from spectile.nearsparse.types import Request
+from spectile_study.cases.spamm import reference
 
 
 class Machine:

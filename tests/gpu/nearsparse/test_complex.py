@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spectile.nearsparse import explain, norm_map, reference, spamm, spamm_plan, spamm_threshold
+from spectile.nearsparse import explain, norm_map, spamm, spamm_plan, spamm_threshold
 from spectile.nearsparse.cuda import dense, repeated
+from spectile_study.cases.spamm import reference
 
 pytestmark = pytest.mark.gpu
 

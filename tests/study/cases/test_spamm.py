@@ -6,11 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spectile.nearsparse import reference
 from spectile_study.bench import record, sheets
 from spectile_study.bench.case import Context, Skipped
 from spectile_study.cases.spamm import build as cases
-from spectile_study.cases.spamm import ceilings, checks, thresholds, truncation
+from spectile_study.cases.spamm import ceilings, checks, reference, thresholds, truncation
 from spectile_study.cases.spamm.networks import digits
 from spectile_study.figures.elements import elements
 from spectile_study.inputs import decay

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.nearsparse import reference
+from spectile_study.cases.spamm import reference
 from spectile_study.cases.spamm.thresholds import BLOCK
 
 # Largest relative Frobenius error allowed against the float64 product over the valid set.

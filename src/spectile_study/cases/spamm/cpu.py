@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from spectile.nearsparse import reference
 from spectile.nearsparse.api import spamm
 from spectile.nearsparse.cpu import search
 from spectile.nearsparse.cpu.norms import norm_map
 from spectile.nearsparse.types import PRECISIONS
 from spectile_study.bench.case import Context, Method, Problem, Skipped, Value
 from spectile_study.bench.provenance import digest_array
+from spectile_study.cases.spamm import reference
 from spectile_study.cases.spamm.checks import (
     ERROR_LIMIT,
     product_over_valid_set,
