@@ -415,35 +415,3 @@ def norm_map(draw: Draw, place: Place) -> None:
     off = (np.abs(found - exact) > slack * exact + 2e-323) & (exact < 1e308)
     holds(not off.any(), f"norms are {found[off][:2]}, not {exact[off][:2]}")
     same_bits(result.norms, nearsparse.norm_map(a.array, block).norms)
-
-
-def tune_tau(draw: Draw, place: Place) -> None:
-    """A threshold for a share, of matrices and of norm maps."""
-    dtype = draw("dtype", MULTIPLIED)
-    m, k, n = draw("m", SIZES), draw("k", SIZES), draw("n", SIZES)
-    block = draw("block", (32, 16, 8))
-    a = lay_drawn(draw, "a", numbers(draw, "a", (m, k), dtype), place)
-    b = lay_drawn(draw, "b", numbers(draw, "b", (k, n), dtype), place)
-    wanted = draw("valid_ratio", (1.0, 0.5, 0.1, 0.9, 1e-3))
-    options = draw("search", [{}, {}, {"iterations": 3}, {"tolerance": 1e-4, "iterations": 40}])
-    unchanged = Unchanged(a=a, b=b)
-    result = call(draw, nearsparse.tune_tau, a.array, b.array, wanted, block=block, **options)
-    unchanged.check()
-    if isinstance(result, Refused) and place.on_gpu and "overflow" in str(result):
-        holds(_overflow(host(a.array), host(b.array)), f"a valid call is refused: {result}")
-        return
-    tau, share = must(result)
-    holds(type(tau) is float and type(share) is float, f"tau and ratio are {type(tau)} and {type(share)}")
-    norms = Norms(*(host(x.array).astype(np.longdouble) for x in (a, b)), block)
-    slack, least = (1e-4 if place.on_gpu else 1e-9), 2e-323 + norms.least
-    low, high = (
-        norms.share(np.longdouble(tau) * (1 + slack) + least),
-        norms.share(np.longdouble(tau) * (1 - slack) - least),
-    )
-    holds(low - 1e-12 <= share <= high + 1e-12, f"a ratio of {share} is said, tau = {tau} leaves {low} to {high}")
-    if not options and norms.products.size:
-        _check_share(wanted, share, norms, 0.01)
-    maps = [nearsparse.norm_map(x.array, block) for x in (a, b)]
-    if any(float(one.norms.max()) == math.inf for one in maps if one.norms.size):
-        return  # norms that maps do not hold
-    same_bits(result, nearsparse.tune_tau(*maps, wanted, **options), "the search in norm maps")

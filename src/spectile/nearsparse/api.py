@@ -13,13 +13,14 @@ import numpy as np
 from spectile.core.arrays import on_device
 from spectile.core.choice import Candidate
 from spectile.core.device import Backend, require_device
-from spectile.core.options import flag
+from spectile.core.options import flag, word
 from spectile.core.places import device_ids
 from spectile.core.protocols import ArrayLike
 from spectile.nearsparse import checks, relative
 from spectile.nearsparse.types import Method, NormMap, PrecisionName, Request, Split, Threshold
 
 if TYPE_CHECKING:
+    from spectile.nearsparse.cpu.run import DenseAtOnce
     from spectile.nearsparse.cuda.plan import SpammPlan
     from spectile.nearsparse.result import SpammResult
 
@@ -45,6 +46,7 @@ def spamm(
     devices: int | Sequence[int] | None = None,
     split: Split = "rows",
     method: Method | None = None,
+    norms: tuple[NormMap | None, NormMap | None] | None = None,
 ) -> SpammResult:
     """Multiply near-sparse matrices, skipping the tile products whose norms are small (SpAMM).
 
@@ -64,10 +66,11 @@ def spamm(
         Threshold, >= 0.  0 gives the dense product, infinity gives zero.  On a GPU, tile products are multiplied where
         the product of their norms is beyond the largest number, which those of float32 never are.
     valid_ratio : float, optional
-        Wanted share of tile products, in (0, 1]; tau is searched as in :func:`tune_tau` with a tolerance of 0.01 or
-        a tenth of the ratio, whichever is less, for each product of a batch.  Where the tiles are few or alike, the
-        nearest share may be far from it: of one tile, with a ratio below 1/2, it is 0, and C is zero.  On a GPU nothing
-        waits for the search: the product reads tau from device memory, and the result when it is asked for.
+        Wanted share of tile products, in (0, 1]; tau is searched by bisection from the mean norm product (Section
+        3.5.2 of the paper) until the share is within 0.01 or a tenth of the ratio, whichever is less, for each product
+        of a batch.  Where the tiles are few or alike, the nearest share may be far from it: of one tile, with a ratio
+        below 1/2, it is 0, and C is zero.  On a GPU nothing waits for the search: the product reads tau from
+        device memory, and the result when it is asked for.
     rtol : float, optional
         Wanted error, relative to the product: ``||E||_F <= rtol ||A B||_F`` is guaranteed, where E holds what was
         skipped and the rounding of the sums (of A B, before alpha and beta C; for each product of a batch).  The norm
@@ -122,6 +125,10 @@ def spamm(
         counted first, if that costs less than a wrong choice would; on a GPU, calls that repeat a layout keep to what
         was found, and count again after 1, 2, 4 ... 64 of them.  With ``strict=True``, in a graph that is captured, in
         a batch and on several GPUs SpAMM always multiplies, and on a CPU where C is added.
+    norms : pair of NormMap, optional
+        The norms of the tiles of `a` and of `b`, as :func:`norm_map` and `norms` of a result have them, of matrices
+        that have not changed since: thresholds and bounds are by these.  On a CPU one of them may be None; on a GPU
+        those of real matrices are used, if both are there.
 
     Returns
     -------
@@ -163,15 +170,17 @@ def spamm(
     >>> bool(np.linalg.norm(result.c - a @ a) <= result.error_bound)
     True
     """
-    key = None
+    key, host_key = None, None
     method = _default(tau, valid_ratio) if method is None else method
-    if (
-        devices is None
-        and rtol is None
-        and _on_cupy(a)
-        and (check_finite is None or check_finite is False)
-        and _is_zero(beta)
-    ):
+    if type(a) is type(b) is np.ndarray and c is out is devices is norms is None:
+        options = tau, valid_ratio, rtol, rtol_factors, atol, alpha, beta, strict, precision, check_finite, backend
+        host_key = _host_key(a, b, block, *options, split, method)
+        again = _DENSE.get(host_key)
+        made = None if again is None else again(a, b)
+        if made is not None:
+            return made
+    plain = devices is rtol is norms is None and (check_finite is None or check_finite is False)
+    if plain and isinstance(beta, int | float) and beta == 0 and _on_cupy(a):
         # A call that repeats an earlier layout needs no checks.
         kind, value = _given(tau, valid_ratio, rtol_factors, atol)
         key = _repeated().key_of(a, b, out, value, kind, block, alpha, strict, precision, backend, split, method)
@@ -181,14 +190,15 @@ def spamm(
     kind, value = checks.check_choice(tau=tau, valid_ratio=valid_ratio, rtol=rtol, rtol_factors=rtol_factors, atol=atol)
     wanted: dict[str, Any] = {kind: value}
     block, alpha, beta = checks.check_scalars(block, alpha, beta)
-    checks.check_split(split)
-    checks.check_method(method)
+    word("split", split, "rows", "columns")
+    word("method", method, "spamm", "auto")
     c = c if beta != 0 else None
     if devices is None:
         operands = checks.operands(a, b, c, out)
         where = operands.backend(backend, block, precision, valid_ratio)
     else:
         operands, where = checks.spread_operands(a, b, c, out, split, backend), "cuda"
+    operands = operands.with_norms(norms, block)
     request = Request(
         operands.precision(precision, where), alpha=alpha, beta=beta, block=block, strict=flag("strict", strict),
         check_finite=not operands.on_gpu if check_finite is None else flag("check_finite", check_finite),
@@ -206,9 +216,30 @@ def spamm(
     else:
         run = functools.partial(_on_cuda, key=key) if where == "cuda" else _on_cpu
     if rtol is None:
-        return operands.in_kind(run(operands, request))
-    at_once = _at_once_on_cpu if where == "cpu" else None
-    return operands.in_kind(relative.product(operands, request, run, at_once))
+        result = run(operands, request)
+    else:
+        result = relative.product(operands, request, run, _at_once_on_cpu if where == "cpu" else None)
+    if host_key is not None and where == "cpu" and result.method == "dense" and operands.a is a and operands.b is b:
+        if len(_DENSE) >= _MOST:
+            _DENSE.clear()
+        _DENSE[host_key] = _repeated_on_cpu(operands, request)
+    return operands.in_kind(result)
+
+
+#: What multiplies again two matrices of the host by their layout and options, where the dense product was taken: it
+#: needs no checks but a look at the numbers, which take longer than so small a product.
+_DENSE: dict[Any, DenseAtOnce] = {}
+_MOST = 256
+#: Kinds of options that keys hold.
+_PLAIN = {int, float, bool, str, type(None)}
+
+
+def _host_key(a: Any, b: Any, block: Any, *options: Any) -> Any:
+    """Return what decides how matrices of the host are multiplied, or None for those that are looked at anew."""
+    flags = a.flags, b.flags
+    if not all(x.c_contiguous and x.aligned for x in flags) or type(block) is not int:
+        return None
+    return (a.shape, b.shape, a.dtype, b.dtype, block, options) if _PLAIN.issuperset(map(type, options)) else None
 
 
 def _default(tau: float | None, valid_ratio: float | None) -> Method:
@@ -229,10 +260,6 @@ def _given(
     return ("atol", atol) if rtol_factors is None else ("rtol_factors", rtol_factors)
 
 
-def _is_zero(beta: Any) -> bool:
-    return isinstance(beta, int | float) and beta == 0
-
-
 def _on_cupy(a: Any) -> bool:
     return type(a).__module__.startswith("cupy")
 
@@ -247,13 +274,18 @@ def _repeated() -> Any:
 def _on_cpu(operands: checks.Operands, request: Request) -> SpammResult:
     from spectile.nearsparse.cpu.run import spamm_cpu
 
-    return spamm_cpu(operands.a, operands.b, operands.c, operands.out, request)
+    return spamm_cpu(operands.a, operands.b, operands.c, operands.out, request, operands.norms)
 
 
 def _at_once_on_cpu(operands: checks.Operands, request: Request) -> SpammResult | None:
-    from spectile.nearsparse.cpu.run import dense_at_once
+    alone = operands.c is operands.out is None
+    return _repeated_on_cpu(operands, request)(operands.a, operands.b) if alone else None
 
-    return dense_at_once(operands.a, operands.b, operands.c, operands.out, request)
+
+def _repeated_on_cpu(operands: checks.Operands, request: Request) -> DenseAtOnce:
+    from spectile.nearsparse.cpu.run import DenseAtOnce
+
+    return DenseAtOnce((*operands.a.shape, operands.b.shape[-1]), request)
 
 
 def _on_cuda(operands: checks.Operands, request: Request, key: Any) -> SpammResult:
@@ -264,7 +296,7 @@ def _on_cuda(operands: checks.Operands, request: Request, key: Any) -> SpammResu
 
         if not multi.fits(operands.a, operands.b, request.arithmetic.output):
             return _on_devices(operands, request, multi.current_device(), "rows")
-    return spamm_cuda(operands.a, operands.b, operands.c, operands.out, request, key)
+    return spamm_cuda(operands.a, operands.b, operands.c, operands.out, request, key, operands.norms)
 
 
 def _listed(devices: int | Sequence[int]) -> list[int]:
@@ -308,9 +340,9 @@ def spamm_plan(
     Returns
     -------
     SpammPlan
-        Its ``execute(tau, out=None)``, or ``execute(valid_ratio=...)`` or ``execute(rtol=...)``, multiplies on the
-        current stream; ``reset_operands(a=None, b=None)`` takes other operands of the same layout.  Threads may share
-        it, but only one stream, or one captured graph, may run it at a time.
+        Its ``execute(tau, out=None)``, or ``execute(valid_ratio=...)``, ``execute(rtol_factors=...)`` or
+        ``execute(atol=...)``, multiplies on the current stream.  Threads may share it, but only one stream, or one
+        captured graph, may run it at a time.
 
     Raises
     ------
@@ -392,7 +424,7 @@ def explain(
     kind, value = checks.check_choice(tau=tau, valid_ratio=valid_ratio, rtol=rtol, rtol_factors=rtol_factors, atol=atol)
     valid_ratio = value if kind == "valid_ratio" else None
     block, _, beta = checks.check_scalars(block, 1.0, beta)
-    checks.check_method(method)
+    word("method", method, "spamm", "auto")
     operands = checks.operands(a, b, None, None)
     checks.check_two_matrices(operands.a, operands.b)
     where = operands.backend(backend, block, precision, valid_ratio)
@@ -456,7 +488,7 @@ def distribute(
         checks.refuse_with_error(name, x)
     a, b = checks.widened(a, b)
     checks.check_precision(a, b, None, "cuda")
-    checks.check_split(split)
+    word("split", split, "rows", "columns")
     checks.check_one_batch(a, b)
     from spectile.nearsparse.multi import run as multi
 
@@ -481,7 +513,7 @@ def norm_map(a: Any, block: int = 32) -> NormMap:
 
     See Also
     --------
-    tune_tau : a threshold from norm maps.
+    spamm_threshold : a threshold, from kept norms if there are some.
 
     Examples
     --------
@@ -513,6 +545,7 @@ def spamm_threshold(
     block: int = 32,
     precision: PrecisionName | None = None,
     backend: Backend = "auto",
+    norms: tuple[NormMap | None, NormMap | None] | None = None,
 ) -> Threshold:
     """Return what a threshold, a valid ratio or a tolerance leaves of a product, without multiplying.
 
@@ -530,6 +563,8 @@ def spamm_threshold(
         Tile size.
     precision, backend : str
         As in :func:`spamm`; the precision decides about rounding, and so about errors.
+    norms : pair of NormMap, optional
+        As in :func:`spamm`.
 
     Returns
     -------
@@ -545,7 +580,7 @@ def spamm_threshold(
     See Also
     --------
     spamm : the product itself.
-    tune_tau : the threshold for a share alone.
+    norm_map : norms to be kept for several searches.
 
     Examples
     --------
@@ -566,97 +601,19 @@ def spamm_threshold(
     checks.check_two_matrices(operands.a, operands.b)
     if rtol is not None:
         found = spamm(
-            a, b, rtol=rtol, block=block, precision=precision, check_finite=True, backend=where, method="spamm"
-        )
+            a, b, rtol=rtol, block=block, precision=precision, check_finite=True, backend=where, method="spamm",
+            norms=norms,
+        )  # fmt: skip
         return Threshold(found.tau, found.valid_ratio, found.error_bound)
+    operands = operands.with_norms(norms, block)
     operands = operands.transposed() if operands.by_columns else operands
     if where == "cuda":
         from spectile.nearsparse.cuda.run import threshold_cuda
 
-        return threshold_cuda(operands.a, operands.b, request)
+        return threshold_cuda(operands.a, operands.b, request, operands.norms)
     from spectile.nearsparse.cpu.run import threshold_cpu
 
-    return threshold_cpu(operands.a, operands.b, request)
-
-
-def tune_tau(
-    a: ArrayLike | NormMap,
-    b: ArrayLike | NormMap,
-    valid_ratio: float,
-    iterations: int = 20,
-    tolerance: float = 0.01,
-    *,
-    block: int = 32,
-) -> tuple[float, float]:
-    """Search the threshold tau that leaves a wanted share of the tile products.
-
-    Binary search over [0, k ave], where ave is the mean norm product and the first trial; the upper bound grows while
-    it leaves more than wanted (Section 3.5.2; k doubles where the paper adds one, which is the same up to k = 2).
-
-    Parameters
-    ----------
-    a : array, shape (m, k), or NormMap
-        A matrix, or its norm map: what :func:`norm_map` returns, or ``NormMap(norms)`` of norms made elsewhere.
-    b : array, shape (k, n), or NormMap
-        Likewise.
-    valid_ratio : float
-        Wanted share, in (0, 1].
-    iterations : int, default 20
-        Largest number of bisections.
-    tolerance : float, default 0.01
-        Absolute difference of the valid ratio at which the search ends.
-    block : int, default 32
-        Tile size of the norm maps of matrices.
-
-    Returns
-    -------
-    tau : float
-        The threshold that came nearest.
-    valid_ratio : float
-        The share that it leaves.
-
-    Raises
-    ------
-    ValueError
-        If norms are negative, NaN or infinite, their products overflow on a GPU, maps have different tile sizes, the
-        shapes do not multiply, or the number of bisections is not from 1 to 2**31 - 1.
-    TypeError
-        If norms or the tolerance are no real numbers.
-
-    See Also
-    --------
-    spamm_threshold : the threshold for an error, too.
-    norm_map : norms to be kept for several searches.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from spectile.nearsparse import norm_map, tune_tau
-    >>> i = np.arange(256)
-    >>> a = np.exp(-abs(i[:, None] - i) / 20)
-    >>> tune_tau(a, a, 0.3) == tune_tau(norm_map(a), norm_map(a), 0.3)
-    True
-    """
-    _, valid_ratio = checks.check_choice(valid_ratio=valid_ratio)
-    map_a, map_b = (x if isinstance(x, NormMap) else norm_map(x, block) for x in (a, b))
-    if map_a.block != map_b.block:
-        raise ValueError(f"norm maps of tiles of {map_a.block} and {map_b.block}: take both with one block")
-    norms_a, norms_b, on_gpu = checks.norms(map_a.norms, map_b.norms)
-    iterations, tolerance = checks.check_search(iterations, tolerance)
-    checks.check_norms_are_real(norms_a, norms_b)
-    if on_gpu:
-        from spectile.nearsparse.cuda.search import tune_tau_cuda
-
-        return tune_tau_cuda(norms_a, norms_b, valid_ratio, iterations, tolerance)
-    from spectile.nearsparse.cpu.norms import Maps
-    from spectile.nearsparse.cpu.search import tune
-
-    norms_a, norms_b = np.asarray(norms_a, dtype=np.float64), np.asarray(norms_b, dtype=np.float64)
-    checks.check_maps(norms_a, norms_b)
-    one, two = (None if isinstance(x, NormMap) else checks.matrix(*checks.widened(x)) for x in (a, b))
-    maps = Maps.of_norms(norms_a, norms_b, one, two, map_a.block)
-    checks.check_finite_norms(maps.a, maps.b)
-    return tune(maps, valid_ratio, iterations, tolerance)
+    return threshold_cpu(operands.a, operands.b, request, operands.norms)
 
 
 #: What `spectile.explain` asks, by the name of the function.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Callable
@@ -136,6 +137,7 @@ class Rounding(NamedTuple):
     largest: float
 
 
+@functools.lru_cache(maxsize=256)
 def rounding_terms(shape: tuple[int, int, int], precision: str) -> Rounding:
     """Return the bound of A B's rounding error as numbers that do not depend on A and B.
 

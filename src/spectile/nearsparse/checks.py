@@ -20,7 +20,7 @@ from spectile.core.host import in_kind_of
 from spectile.core.options import number, word
 from spectile.core.placement import Work
 from spectile.nearsparse.result import SpammResult
-from spectile.nearsparse.types import ALL, COMPLEX, OF_DTYPE, Request, Split
+from spectile.nearsparse.types import ALL, COMPLEX, OF_DTYPE, NormMap, Request, Split
 
 #: Scalar operations for each tile product of a search for its threshold.
 SEARCH = 30
@@ -41,6 +41,8 @@ class Operands:
     distributed: bool = False
     #: Whether these are the transposes of what was given, in the other order.
     swapped: bool = False
+    #: The norms of the tiles of A and of B, None where they are to be taken.
+    norms: tuple[Any, Any] = (None, None)
 
     def _parts(self) -> list[tuple[Any, Any, Any, Any]]:
         """Return A, B, C and the result of each device, or of the one product that is not distributed."""
@@ -128,10 +130,39 @@ class Operands:
         """Whether this is one product, with entries, of matrices in host memory."""
         return not self.on_gpu and self.a.ndim == self.b.ndim == 2 and 0 not in (*self.a.shape, self.b.shape[1])
 
+    def with_norms(self, given: Any, block: int) -> Operands:
+        """Return these operands with norms that were kept, as `norm_map` makes them, for both or one of A and B."""
+        if given is None:
+            return self
+        if not isinstance(given, tuple | list) or len(given) != 2 or self.distributed:
+            raise TypeError("norms are those of a and b on one device: give two of norm_map's, or None in place of one")
+        check_two_matrices(self.a, self.b)
+        kept: list[Any] = []
+        for name, x, one in zip("ab", (self.a, self.b), given, strict=True):
+            if one is None:
+                kept.append(None)
+                continue
+            if not isinstance(one, NormMap):
+                raise TypeError(
+                    f"norms of {name} are of type {type(one).__name__}: give what norm_map returns, or None"
+                )
+            shape = tuple(-(-size // block) for size in shape_of(x))
+            if one.block != block or shape_of(one.norms) != shape:
+                raise ValueError(
+                    f"norms of {name} are of {shape_of(one.norms)} tiles of {one.block}, and a product with block = "
+                    f"{block} has {shape} of them: give norm_map({name}, {block})"
+                )
+            check_norms_are_real(one.norms)
+            kept.append(_array(f"the norm map of {name}", one.norms, self.on_gpu))
+            if isinstance(kept[-1], np.ndarray):
+                _check_not_negative(f"the norm map of {name}", kept[-1])
+        return dataclasses.replace(self, norms=(kept[0], kept[1]))
+
     def transposed(self) -> Operands:
         """Return B^T, A^T and C^T, of the product C^T = B^T A^T."""
         a, b, c = (None if x is None else x.swapaxes(-1, -2) for x in (self.a, self.b, self.c))
-        return dataclasses.replace(self, a=b, b=a, c=c, swapped=True)
+        of_b, of_a = (None if x is None else x.T for x in reversed(self.norms))
+        return dataclasses.replace(self, a=b, b=a, c=c, swapped=True, norms=(of_b, of_a))
 
     @property
     def by_columns(self) -> bool:
@@ -143,6 +174,7 @@ class Operands:
         """Return the result with `out`, or C in the kind of the operands."""
         if self.swapped:
             result.c = result.c.swapaxes(-1, -2)
+            result.swap_norms()
         if self.out is not None:
             result.c = self.given
         elif not self.on_gpu:
@@ -247,16 +279,6 @@ def check_scalars(block: Any, alpha: Any = 1.0, beta: Any = 0.0) -> tuple[int, f
     return int(block), *factors
 
 
-def check_split(split: str) -> None:
-    """Raise for a word that does not say how operands are distributed."""
-    word("split", split, "rows", "columns")
-
-
-def check_method(method: str) -> None:
-    """Raise for a word that does not say which product is wanted."""
-    word("method", method, "spamm", "auto")
-
-
 def check_one_batch(a: Any, b: Any) -> None:
     """Raise for operands that `distribute` does not cut."""
     batch = result_shape(shape_of(a), shape_of(b))[:-2]
@@ -271,24 +293,6 @@ def check_two_matrices(a: Any, b: Any) -> None:
         raise ValueError(f"a threshold is of one product, and a and b have {len(shape)} dimensions: pass one of them")
 
 
-def check_search(iterations: Any, tolerance: Any) -> tuple[int, float]:
-    """Return a number of bisections and a tolerance as Python's numbers; raise for those that no search has."""
-    if not isinstance(iterations, int | np.integer) or not 1 <= iterations < 2**31:
-        raise ValueError(
-            f"iterations = {reprlib.repr(iterations)} counts no bisections: give a positive integer, as 20"
-        )
-    wanted = number("tolerance", tolerance)
-    if not wanted >= 0:
-        raise ValueError(f"tolerance = {wanted} is not a tolerance: give a number >= 0")
-    return int(iterations), wanted
-
-
-def norms(norms_a: Any, norms_b: Any) -> tuple[Any, Any, bool]:
-    """Return two norm maps as arrays, and whether one of them is on a GPU."""
-    on_gpu = on_device(norms_a) or on_device(norms_b)
-    return _array("the norm map of a", norms_a, on_gpu), _array("the norm map of b", norms_b, on_gpu), on_gpu
-
-
 def check_norms_are_real(*maps: Any) -> None:
     """Raise for norm maps of another kind than real numbers."""
     for norms in maps:
@@ -296,25 +300,9 @@ def check_norms_are_real(*maps: Any) -> None:
             raise TypeError(f"a norm map holds {_dtype(norms)}, and norms are real: pass what norm_map returns")
 
 
-def check_maps(norms_a: Any, norms_b: Any) -> None:
-    """Raise for two arrays that are not the norm maps of a product; reads device arrays back."""
-    for name, norms in (("the norm map of a", norms_a), ("the norm map of b", norms_b)):
-        if norms.size and not norms.min() >= 0:
-            raise ValueError(f"{name} holds negative numbers or NaN, as no norm map does: pass what norm_map returns")
-    if norms_a.ndim != 2 or norms_b.ndim != 2 or norms_a.shape[1] != norms_b.shape[0]:
-        raise ValueError(
-            f"norm maps of shapes {norms_a.shape} and {norms_b.shape} do not multiply: the columns of the first must "
-            "be the rows of the second"
-        )
-
-
-def check_finite_norms(norms_a: Any, norms_b: Any) -> None:
-    """Raise for norms that no search on the CPU compares: infinity times zero is no number."""
-    for name, norms in (("a", norms_a), ("b", norms_b)):
-        if norms.max(initial=0.0) == math.inf:
-            raise ValueError(
-                f"the norm map of {name} holds infinity: pass a matrix of finite entries instead, or scale it"
-            )
+def _check_not_negative(name: str, norms: Any) -> None:
+    if norms.size and not norms.min() >= 0:
+        raise ValueError(f"{name} holds negative numbers or NaN, as no norm map does: pass what norm_map returns")
 
 
 def matrix(a: Any) -> Any:

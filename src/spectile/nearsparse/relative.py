@@ -8,6 +8,7 @@ is made within `rtol` times that.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
@@ -134,20 +135,16 @@ def _estimate(operands: Operands) -> float:
 
 
 def _square_estimate(a: Any, b: Any) -> float:
+    where: Any = contextlib.nullcontext()
     if not isinstance(a, np.ndarray) and arrays.on_device(a):
         import cupy
 
         a, b = arrays.to_device(a, "a")[0], arrays.to_device(b, "b")[0]
+        where = a.device
         if cupy.cuda.get_current_stream().is_capturing():
             raise ValueError("rtol reads the norm of the product back, as no capture does: give rtol_factors or atol")
-        with a.device:
-            return _square_estimate_of(a, b)
-    return _square_estimate_of(a, b)
-
-
-def _square_estimate_of(a: Any, b: Any) -> float:
     signs = np.random.default_rng(0).choice([-1.0, 1.0], (b.shape[1], VECTORS))
-    with np.errstate(all="ignore"):
+    with where, np.errstate(all="ignore"):
         made = _times(a, _times(b, _module(a).asarray(signs)))
         return float((abs(made).astype(np.float64) ** 2).sum()) / VECTORS
 

@@ -10,7 +10,6 @@ import pytest
 
 from spectile import evd, nearsparse
 from spectile.core import device
-from spectile.nearsparse import NormMap
 from tests.random.memory import Place
 from tests.random.misuse import MISTAKES
 
@@ -33,7 +32,6 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "parts": lambda a, b: nearsparse.spamm([a, a], [b, b], tau=0.0, devices=2),
     "threshold": lambda a, b: nearsparse.spamm_threshold(a, b, rtol_factors=0.1),
     "explain": lambda a, b: nearsparse.explain(a, b, tau=0.0),
-    "tune_tau": lambda a, b: nearsparse.tune_tau(NormMap(a), NormMap(b), 0.5),
     "eigh": lambda a, b: evd.eigh(a, b),
     "eigh_tridiagonal": lambda d, e: evd.eigh_tridiagonal(d, e),
 }

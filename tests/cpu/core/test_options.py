@@ -21,7 +21,6 @@ BAND = np.array([np.full(N, 2.0), np.ones(N)])
 CALLS = {
     "spamm": ((DENSE, DENSE), {"tau": 0.1}),
     "spamm_threshold": ((DENSE, DENSE), {"rtol_factors": 0.1}),
-    "tune_tau": ((DENSE, DENSE, 0.5), {}),
     "spgemm": ((SPARSE, SPARSE), {}),
     "eigh": ((DENSE,), {}),
     "eigvalsh": ((DENSE,), {}),
@@ -110,7 +109,7 @@ WORDS = {
 PATHS = {"checkpoint"}
 RESULTS = {"start"}
 # Of arrays and of what is judged with them: their own tests.
-OTHERS = {"b", "out", "c", "devices", "bounds", "subset_by_index", "subset_by_value", "select_range", "x0"}
+OTHERS = {"b", "out", "c", "norms", "devices", "bounds", "subset_by_index", "subset_by_value", "select_range", "x0"}
 OTHERS |= {"mask", "C", "s", "permutation", "df", "comm"}
 OTHERS |= {"weights", "orbitals", "bra", "vectors", "operator", "periods"}
 OTHERS |= {"max_ev"}  # SciPy leaves it to LAPACK, which is not asked

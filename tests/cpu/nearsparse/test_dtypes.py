@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spectile.nearsparse import checks, norm_map, spamm, spamm_threshold, tune_tau
+from spectile.nearsparse import checks, norm_map, spamm, spamm_threshold
 from spectile_study.cases.spamm import reference
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -63,7 +63,7 @@ def test_wanted_errors_of_complex_products_are_kept_and_used(dtype: str) -> None
         assert spamm_threshold(a, b, rtol_factors=rtol, block=8, backend="cpu").tau == pytest.approx(
             result.tau, rel=1e-12
         )
-    share = tune_tau(a, b, 0.3, block=8)[1]
+    share = spamm_threshold(a, b, valid_ratio=0.3, block=8, backend="cpu").valid_ratio
     assert share == pytest.approx(0.3, abs=0.01)
     assert spamm(a, b, valid_ratio=0.3, block=8, backend="cpu").valid_ratio == pytest.approx(0.3, abs=0.01)
 

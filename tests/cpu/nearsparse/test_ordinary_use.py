@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from spectile import TileMatrix
 from spectile.core.devices import TABLE
 from spectile.core.tensor_map import _strides
-from spectile.nearsparse import NormMap, distribute, norm_map, spamm, spamm_threshold, tune_tau
+from spectile.nearsparse import distribute, norm_map, spamm, spamm_threshold
 from spectile.nearsparse.cpu.norms import row_major
 from spectile.nearsparse.cuda.choose import Problem, choose_kernel
 from spectile.nearsparse.result import SpammResult
@@ -89,18 +89,6 @@ def test_the_bound_holds_where_squares_or_products_leave_the_range(dtype: str, s
     if scale < 1:
         with pytest.raises(ValueError, match="underflow"):
             spamm(a, b, rtol_factors=1e-3, backend="cpu")
-
-
-def test_matrices_are_told_from_norm_maps() -> None:
-    a = decay(256, 256)
-    # A matrix without negative entries, too, which by its numbers could be a norm map.
-    for matrix in (a, abs(a), norm_map(a).norms):
-        assert tune_tau(matrix, matrix, 0.25) == tune_tau(norm_map(matrix), norm_map(matrix), 0.25)
-    assert tune_tau(abs(a), abs(a), 0.25, block=16) == tune_tau(norm_map(a, 16), norm_map(a, 16), 0.25)
-    with pytest.raises(ValueError, match="as no norm map does"):
-        tune_tau(NormMap(-norm_map(a).norms), norm_map(a), valid_ratio=0.1)
-    with pytest.raises(ValueError, match="take both with one block"):
-        tune_tau(norm_map(a, 16), norm_map(a, 32), 0.1)
 
 
 @pytest.mark.parametrize("choice", [{"tau": 3.0}, {"valid_ratio": 0.3}, {"rtol_factors": 0.1}, {"rtol_factors": 1e-3}])
@@ -286,7 +274,6 @@ def test_a_matrix_with_an_error_of_its_own_is_refused() -> None:
         lambda x: spamm(dense, dense, tau=0.0, beta=1.0, c=x, backend="cpu"),
         lambda x: spamm_threshold(x, x, rtol_factors=1e-6, backend="cpu"),
         lambda x: norm_map(x),
-        lambda x: tune_tau(x, dense, 0.5),
         lambda x: distribute(dense, x, 1.0, 1),
     ]
     for call in calls:

@@ -20,7 +20,7 @@ from spectile.nearsparse import api
 from spectile.nearsparse.cuda import after, parts, repeated
 from spectile.nearsparse.cuda import plan as plans
 from spectile.nearsparse.cuda.geometry import fill, record
-from spectile.nearsparse.cuda.norms import NORM_TASKS
+from spectile.nearsparse.cuda.norms import NORM_TASKS, Norms
 from spectile.nearsparse.cuda.product import ORDER, PRODUCT, WGMMA_PRODUCT
 from spectile.nearsparse.cuda.search import SEARCH, Places
 from spectile.nearsparse.cuda.survey import COUNT
@@ -344,7 +344,7 @@ def test_a_dense_product_that_is_always_faster_prepares_nothing_else(
         repeated.execute(key, a, b, None, 1e-9)
     # What the entries' size rules out is told when tau is read.
     for scale, refused in ((1.0, False), (1e-30, True), (float("nan"), True), (0.0, False)):
-        norms = SimpleNamespace(a=np.full((4, 3), scale), b=np.full((3, 3), scale))
+        norms = Norms(np.full((4, 3), scale), np.full((3, 3), scale), 32)
         found = plans.dense_result(np.zeros((100, 90), "f4"), norms, request, (100, 70, 90), 1e-3, read=None)
         if refused:
             with pytest.raises(ValueError, match="nothing was left out"):

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spectile.nearsparse import NormMap, norm_map, spamm, spamm_threshold, tune_tau
+from spectile.nearsparse import norm_map, spamm, spamm_threshold
 from spectile.nearsparse.bounds import MOST_BISECTIONS, largest_tau
 
 # Least and largest exponents of entries: of the smallest subnormal number, and of the largest number.
@@ -237,7 +237,7 @@ def test_norms_near_zero_are_rounded_up() -> None:
     huge = np.full((2, 1), 1e300)
     result = spamm(tiny, huge, tau=math.inf, backend="cpu")
     assert root_at_most(error_square(result.c, tiny, huge, 1.0, 0.0, None), result.error_bound)
-    assert tune_tau(tiny, huge, 0.3)[1] in (0.0, 1.0)
+    assert spamm_threshold(tiny, huge, valid_ratio=0.3, backend="cpu").valid_ratio in (0.0, 1.0)
 
 
 @pytest.mark.parametrize("bad", [10**400, np.float64(1e400)])
@@ -276,10 +276,11 @@ def test_a_share_that_is_said_is_the_threshold_s_over_the_whole_range(of_a: int,
         # Norms of tiles of several entries leave the range where these do not.
         for block in (1, 3):
             wide_a, wide_b = (np.repeat(np.repeat(x, block, 0), block, 1) for x in (a, b))
-            for wanted, options in ((0.3, {}), (1e-3, {"tolerance": 1e-5, "iterations": 40})):
+            for wanted in (0.3, 1e-3):
                 with warnings.catch_warnings(), np.errstate(divide="raise", over="raise", invalid="raise"):
                     warnings.simplefilter("error")
-                    tau, share = tune_tau(wide_a, wide_b, wanted, block=block, **options)
+                    found = spamm_threshold(wide_a, wide_b, valid_ratio=wanted, block=block, backend="cpu")
+                tau, share = found.tau, found.valid_ratio
                 assert 0 <= tau < math.inf
                 low, high = shares(*(block * exact(abs(x)) for x in (a, b)), tau)
                 assert low <= share <= high, (of_b, block, wanted, tau)
@@ -288,28 +289,15 @@ def test_a_share_that_is_said_is_the_threshold_s_over_the_whole_range(of_a: int,
                     assert abs(share - min(wanted, positive)) < 0.03, (of_b, block, wanted, tau)
 
 
-@pytest.mark.parametrize("where", ["norms of a", "norms of b", "entries"])
-def test_a_share_of_norms_that_are_infinite_is_refused(where: str) -> None:
-    x, infinite = np.ones((2, 2)), np.array([[1.0, math.inf], [1.0, 1.0]])
-    given = {"norms of a": (NormMap(infinite), NormMap(x)), "norms of b": (NormMap(x), NormMap(infinite))}
-    with pytest.raises(ValueError, match=r"norm map of [ab] holds infinity"):
-        tune_tau(*given.get(where, (x, infinite)), 0.5)
-
-
 def test_searches_of_a_share_end_without_warnings() -> None:
     rng = np.random.default_rng(3)
     for sizes in ((1e153, 1e155), (1e300, 1e300), (1e-300, 1e-300), (5e-324, 1.0)):
         a, b = (size * rng.standard_normal((40, 40)) for size in sizes)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            tau, share = tune_tau(a, b, 0.5, iterations=2**31 - 1, tolerance=0.0, block=8)
-        assert tau >= 0 and 0 <= share <= 1
+            found = spamm_threshold(a, b, valid_ratio=0.5, block=8, backend="cpu")
+        assert found.tau >= 0 and 0 <= found.valid_ratio <= 1
     equal = np.ones((40, 40))
-    assert tune_tau(equal, equal, 0.5, iterations=2**31 - 1, block=8)[1] in (0.0, 1.0)
-    for bad in ({"iterations": 10**400}, {"iterations": 0}, {"tolerance": 10**400}, {"tolerance": -1.0}):
-        with pytest.raises(ValueError, match=r"iterations|tolerance"):
-            tune_tau(equal, equal, 0.5, **bad)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="norms are real"):
-        tune_tau(NormMap(equal * 1j), NormMap(equal), 0.5)
+    assert spamm_threshold(equal, equal, valid_ratio=0.5, block=8, backend="cpu").valid_ratio in (0.0, 1.0)
     with pytest.raises(ValueError, match="larger than any matrix"):
         norm_map(equal, 2**63)

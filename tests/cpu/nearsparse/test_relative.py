@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from spectile import spamm, spamm_threshold
-from spectile.nearsparse import relative
+from spectile.nearsparse import NormMap, norm_map, relative
+from spectile.nearsparse.cpu import norms as cpu_norms
 
 DECAY = np.exp(-abs(np.subtract.outer(np.arange(150), np.arange(150))) / 4.0)
 
@@ -129,3 +130,57 @@ def test_what_no_product_proves_is_refused_by_its_own_word() -> None:
     for word in ("rtol", "atol"):
         with pytest.raises(ValueError, match="NaN"):
             spamm(a, a, **{word: 0.1}, backend="cpu")
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("method", ["auto", "spamm"])
+@pytest.mark.parametrize("kind", ["signs", "complex"])
+def test_norms_that_are_kept_are_not_taken_again(
+    kind: str, method: str, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = (np.asarray(x[:90], order=order) for x in pair(kind, "f8"))  # 90 x 150, and the transpose of such
+    b = np.asarray(b.T, order=order)
+    options = {"rtol_factors": 1e-3, "block": 8, "backend": "cpu", "method": method}
+    plain = spamm(a, b, **options)
+    maps = plain.norms
+    for x, found in zip((a, b), maps, strict=True):
+        np.testing.assert_allclose(found.norms, norm_map(x, 8).norms, rtol=1e-12)
+    threshold = spamm_threshold(a, b, rtol_factors=1e-3, block=8, backend="cpu")
+    taken = []
+    known = cpu_norms.norm_map
+    monkeypatch.setattr(cpu_norms, "norm_map", lambda x, *rest: taken.append(x.shape) or known(x, *rest))
+    found = spamm(a, b, norms=maps, **options)
+    assert not taken and found.tau == plain.tau and (found.c == plain.c).all()
+    assert spamm_threshold(a, b, norms=maps, rtol_factors=1e-3, block=8, backend="cpu") == threshold and not taken
+    assert spamm(a, b, norms=(None, maps[1]), **options).tau == plain.tau and len(taken) == (found.method == "spamm")
+    again = spamm(found.c, b.conj().T, norms=(None, NormMap(maps[1].norms.T, 8)), **options)
+    exact = a @ b @ b.conj().T
+    assert np.linalg.norm(again.c - exact) <= 3e-3 * np.linalg.norm(a) * np.linalg.norm(b) ** 2
+
+
+def test_a_matrix_is_measured_once_beside_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+    known = cpu_norms.norm_map
+    monkeypatch.setattr(cpu_norms, "norm_map", lambda x, *rest: taken.append(x.shape) or known(x, *rest))
+    one = spamm(DECAY, DECAY, atol=1e-3, block=8, backend="cpu", method="spamm")
+    assert len(taken) == 1
+    two = spamm(DECAY, DECAY.copy(), atol=1e-3, block=8, backend="cpu", method="spamm")
+    assert len(taken) == 3 and one.tau == two.tau and (one.c == two.c).all()
+
+
+def test_norms_of_other_matrices_are_refused() -> None:
+    a, b = pair("signs", "f8")
+    maps = norm_map(a, 8), norm_map(b, 8)
+    for given, error, words in (
+        (maps[0], TypeError, "norms are those of a and b"),
+        ((maps[0].norms, None), TypeError, "norms of a are of type ndarray"),
+        ((None, norm_map(b, 16)), ValueError, "norms of b are of .* tiles of 16"),
+        ((norm_map(a[:70], 8), None), ValueError, "norms of a are of"),
+        ((NormMap(maps[0].norms.astype(complex), 8), None), TypeError, "norms are real"),
+        ((NormMap(np.full_like(maps[0].norms, np.nan), 8), None), ValueError, "NaN"),
+        ((NormMap(-maps[0].norms, 8), None), ValueError, "negative"),
+    ):
+        with pytest.raises(error, match=words):
+            spamm(a, b, atol=1.0, block=8, backend="cpu", method="spamm", norms=given)
+    with pytest.raises(ValueError, match="3 dimensions"):
+        spamm(np.stack([a, a]), b, atol=1.0, block=8, backend="cpu", norms=maps)

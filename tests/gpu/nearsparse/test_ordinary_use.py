@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spectile.nearsparse import norm_map, spamm, spamm_threshold, tune_tau
+from spectile.nearsparse import norm_map, spamm, spamm_threshold
 
 pytestmark = pytest.mark.gpu
 
@@ -196,12 +196,6 @@ def test_no_finite_bound_stands_beside_an_infinite_c_in_half_precision() -> None
     half = spamm(a / 64, a, tau=0.0, precision="fp16c16")
     error = float(cupy.linalg.norm(half.c.astype("f8") - a.astype("f8") @ a.astype("f8") / 64))
     assert error <= half.error_bound < np.inf
-
-
-def test_matrices_are_told_from_norm_maps() -> None:
-    a = _random(256, 256, "f4")
-    for matrix in (a, abs(a)):
-        assert tune_tau(matrix, matrix, 0.25) == tune_tau(norm_map(matrix), norm_map(matrix), 0.25)
 
 
 def test_what_fails_for_memory_says_so_and_leaves_the_next_call_as_it_was() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from spectile import spamm, spamm_plan, spamm_threshold
+from spectile.nearsparse import norm_map
 
 pytestmark = pytest.mark.gpu
 
@@ -103,3 +104,27 @@ def test_a_capture_has_no_product_to_be_relative_to() -> None:
                 spamm(a, b, rtol=0.1)
         finally:
             stream.end_capture()
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c16"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_norms_that_are_kept_serve_again(dtype: str, order: str) -> None:
+    import cupy
+
+    a, b, exact = operands("signs", dtype)
+    a, b, exact = cupy.asarray(a[:300], order=order), cupy.asarray(b, order=order), exact[:300]
+    limit = 0.05 * norm(exact)
+    plain = spamm(a, b, atol=limit, method="spamm")
+    kept = plain.norms
+    assert kept is not None
+    for x, found in zip((a, b), kept, strict=True):
+        cupy.testing.assert_allclose(found.norms, norm_map(x).norms, rtol=1e-5)
+    for words in ({"atol": limit}, {"tau": float(plain.tau)}, {"valid_ratio": 0.4}, {"rtol": 0.05}):
+        found, anew = (spamm(a, b, **words, method="spamm", norms=norms) for norms in (kept, None))
+        assert float(found.tau) == pytest.approx(float(anew.tau), rel=1e-6)
+        assert norm(found.c - exact) <= found.error_bound and found.valid_ratio == pytest.approx(
+            anew.valid_ratio, abs=1e-3
+        )
+    assert spamm_threshold(a, b, atol=limit, norms=kept).tau == pytest.approx(float(plain.tau), rel=1e-6)
+    dense = spamm(a, b, rtol_factors=0.5, method="auto").norms
+    assert dense is not None and dense[1].norms.shape == kept[1].norms.shape

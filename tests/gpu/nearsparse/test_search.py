@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spectile.nearsparse import NormMap, bounds, norm_map, spamm, spamm_plan, spamm_threshold, tune_tau
+from spectile.nearsparse import bounds, norm_map, spamm, spamm_plan, spamm_threshold
 from spectile.nearsparse.cuda import choose, dense, repeated
 from spectile.nearsparse.cuda import search as cuda_search
 from spectile.nearsparse.cuda.norms import NormMaps, Norms
@@ -264,7 +264,7 @@ def test_more_rows_than_a_grid_has_blocks_for() -> None:
 
 def test_norm_maps_searched_from_the_library() -> None:
     maps = _maps((100, 90, 80), "f8", 2.0)
-    tau, ratio = tune_tau(NormMap(maps.a), NormMap(maps.b.T), 0.2)
+    tau, ratio = search(maps, (0, 0), Wanted("ratio", 0.2, 20, 0.01), (1, 1, 1), "fp64").get().tolist()
     assert (tau, ratio) == pytest.approx(ratio_by_trials(maps, 0.2, 20, 0.01), rel=1e-12)
 
 
@@ -430,7 +430,7 @@ def test_ratios_in_maps_of_which_blocks_hold_a_part(chunks: int, dtype: str) -> 
     # Memory that the search gets has NaN where nothing was written.
     for size in (norms_a.size, norms_b.size, norms_a.size + norms_b.size + (1 << 16)):
         cupy.full(2 * size, cupy.nan)
-    given = NormMap(norms_a.astype(dtype)), NormMap(norms_b.astype(dtype))
-    tau, ratio = tune_tau(*given, 0.2, iterations=40, tolerance=0.0)
+    maps = Norms(norms_a, cupy.ascontiguousarray(norms_b.T), 32)
+    tau, ratio = search(maps, (0, 0), Wanted("ratio", 0.2, 40, 0.0), (1, 1, 1), "fp64").get().tolist()
     count = sum(int((row[:, None] * norms_b >= tau).sum()) for row in norms_a)
     assert ratio == count / (4 * depth * columns)

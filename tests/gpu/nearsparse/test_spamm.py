@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spectile.nearsparse import norm_map, spamm, tune_tau
+from spectile.nearsparse import norm_map, spamm, spamm_threshold
 
 pytestmark = pytest.mark.gpu
 
@@ -287,8 +287,10 @@ def test_search_finds_the_valid_ratio(wanted: float) -> None:
     result = spamm(cupy.asarray(a), cupy.asarray(b), valid_ratio=wanted)
     assert abs(result.valid_ratio - wanted) <= min(0.01, wanted / 10)
     maps = [norm_map(cupy.asarray(x)) for x in (a, b)]
-    tau, ratio = tune_tau(*maps, wanted)
-    tau_cpu, ratio_cpu = cpu.tune_tau(*(x.norms.get().astype("f8") for x in maps), wanted)
+    found = spamm_threshold(cupy.asarray(a), cupy.asarray(b), valid_ratio=wanted)
+    tau, ratio = found.tau, found.valid_ratio
+    norms = [x.norms.get().astype("f8") for x in maps]
+    tau_cpu, ratio_cpu = cpu.tune_tau(*norms, wanted, 60, min(0.01, wanted / 10))
     assert ratio == pytest.approx(ratio_cpu, abs=1e-4) and tau == pytest.approx(tau_cpu, rel=1e-5)
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from spectile.core.placement import CORE_RATES
-from spectile.nearsparse.bounds import Rounding, rounding_terms
+from spectile.nearsparse.bounds import Rounding
 from spectile.nearsparse.types import Request
 
 # A multiply-add of a valid tile product, over one of a dense product.
@@ -22,6 +22,8 @@ TILED = 1.6
 # Multiply-adds in whose time an entry of A or B is squared for the norms, packed, or read by a dense product, and an
 # entry of C is written from a tile or by a dense product.
 SQUARED, PACKED, READ, STORED, WRITTEN = 5.0, 30.0, 4.0, 12.0, 4.0
+# The same of an entry of A or B for an estimate of the norm of A B.
+ESTIMATED = 8.0
 # Seconds of a search for a threshold, and of a tile product in it, and of the calls of one product.
 SEARCHED, SEARCHED_TILE, CALLED = 300e-6, 10e-9, 150e-6
 # What finding out is weighed against: skipping where so small a share is multiplied.
@@ -50,6 +52,7 @@ def is_faster(shape: tuple[int, int, int], request: Request, share: float, is_kn
     return dense <= skipping + (0.0 if is_known else found)
 
 
+@functools.lru_cache(maxsize=256)
 def is_taken_at_once(shape: tuple[int, int, int], request: Request) -> bool:
     """Return whether the dense product is taken before it is known how many tile products are valid.
 
@@ -74,30 +77,10 @@ def _costs(shape: tuple[int, int, int], request: Request, share: float) -> tuple
     found = SQUARED * given
     if request.tau is None:
         found += rate * (SEARCHED + SEARCHED_TILE * math.prod(tiles))
+    if request.rtol is not None:  # the norm of A B is estimated before, and that of C taken after
+        found += 2 * ESTIMATED * given + SQUARED * made
     skipping = TILED * share * products + PACKED * packed + STORED * made + rate * CALLED
     return products + READ * given + WRITTEN * made, skipping, found
-
-
-class Prospect(NamedTuple):
-    """What is known of a product by its sizes and what is wanted alone.
-
-    Attributes
-    ----------
-    at_once : bool
-        Whether the dense product is taken before it is known how many tile products are valid.
-    rounding : Rounding or None
-        The bound of rounding, where an error is wanted.
-    """
-
-    at_once: bool
-    rounding: Rounding | None
-
-
-@functools.lru_cache(maxsize=256)
-def prospect(shape: tuple[int, int, int], request: Request) -> Prospect:
-    """Return what is known of a product of (m, k, n)."""
-    terms = rounding_terms(shape, request.precision) if request.bounds_error else None
-    return Prospect(is_taken_at_once(shape, request), terms)
 
 
 def tells(a: Any, b: Any, out: Any, request: Request, terms: Rounding | None) -> bool:
@@ -153,15 +136,11 @@ def _least_norm(x: Any) -> float:
     if not x.flags.c_contiguous:
         return math.nan
     flat, total = x.reshape(-1), 0.0
+    if x.size <= _SUMMED:
+        total = float(np.vdot(flat, flat).real)
+        return 0.99 * math.sqrt(total) if total >= 0 else math.nan
     # Sums of so many squares are off by 2^-9 at most, in any order; those of tiny entries are too small.
     for first in range(0, flat.size, _SUMMED):
         part = flat[first : first + _SUMMED]
         total += float(np.vdot(part, part).real)
     return 0.99 * math.sqrt(total) if total >= 0 else math.nan
-
-
-def multiply(a: Any, b: Any, alpha: float, out: Any) -> None:
-    """Compute alpha A B into `out`, which is apart from both."""
-    np.matmul(a, b, out=out)
-    if alpha != 1:
-        np.multiply(out, out.dtype.type(alpha), out=out)

@@ -134,7 +134,24 @@ def tune_tau(
 ) -> tuple[float, float]:
     """Search tau for a valid ratio as the paper does (Section 3.5.2), in finite norms.
 
-    See :func:`spectile.nearsparse.tune_tau`.
+    The upper bound grows from the mean norm product on while it leaves more than wanted; it doubles where the paper
+    adds one, which is the same up to twice the mean.
+
+    Parameters
+    ----------
+    norms_a, norms_b : array, shapes (p, k) and (k, q)
+        Norm maps.
+    valid_ratio : float
+        Wanted share, in (0, 1].
+    iterations : int
+        Largest number of bisections.
+    tolerance : float
+        Absolute difference of the share at which they end.
+
+    Returns
+    -------
+    tau, valid_ratio : float
+        The threshold that came nearest, and what it leaves.
     """
     mean = _mean_product(norms_a, norms_b)
     if valid_ratio == 1 or mean == 0:
@@ -174,15 +191,6 @@ def _mean_product(norms_a: Any, norms_b: Any) -> float:
     with np.errstate(under="ignore"):
         sums = np.ldexp(norms_a, -p).sum(axis=0) @ np.ldexp(norms_b, -q).sum(axis=1)
     return min(shifted(float(sums) / max(1, norms_a.size * norms_b.shape[1]), p + q), sys.float_info.max)
-
-
-def tune(maps: Maps, valid_ratio: float, iterations: int, tolerance: float) -> tuple[float, float]:
-    """Search tau for a valid ratio; return it in the unit of A B, and the ratio that it leaves."""
-    tau, ratio = tune_tau(maps.a, maps.b, valid_ratio, iterations, tolerance)
-    if maps.exponent == 0:
-        return tau, ratio
-    tau = _least(maps, tau)
-    return tau, share_of(maps.a, maps.b, count_valid(maps.a, maps.b, maps.inside(tau)))
 
 
 def threshold(maps: Maps, request: Request, shape: tuple[int, int, int]) -> tuple[float, float]:

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core import arrays, device, launch
+from spectile.core import device, launch
 from spectile.core.pointers import address
 from spectile.core.tiling import ceil_div
 from spectile.nearsparse import bounds
-from spectile.nearsparse.checks import check_maps
 from spectile.nearsparse.cuda.choose import plan_search
 from spectile.nearsparse.cuda.geometry import fill, layout
 from spectile.nearsparse.cuda.norms import Norms
@@ -128,9 +127,15 @@ class Search:
         self._kernel = launch.kernel(SEARCH_UNITS[wanted.kind, dtype], plan.function)
 
     @staticmethod
+    @functools.lru_cache(maxsize=256)  # a call that repeats asks again
     def error_terms(rtol: float | None, shape: tuple[int, int, int], precision: str) -> dict[str, float]:
         """Return what the kernel takes from the bound of rounding, or raise where a relative error is below that."""
-        return dict(_error_terms(rtol, shape, precision))
+        row = ALL[precision]
+        terms, slack = bounds.rounding_terms(shape, precision), bounds.norm_slack(row.dtype)
+        if rtol is not None:
+            bounds.skipping_limit(rtol / slack**2, terms.relative * slack**2, ("rtol_factors", rtol))
+        named = terms._asdict()
+        return named | {"slack": slack, "highest": named.pop("largest"), "operand": row.largest_operand}
 
     def __call__(self) -> None:
         """Search on the current stream; the norm maps must be there."""
@@ -139,16 +144,6 @@ class Search:
     def bind(self) -> launch.BoundLaunch:
         """Return the launch with its parameters, which may be changed in place."""
         return self._kernel.bind(self._shape, self.parameters)
-
-
-@functools.lru_cache(maxsize=256)  # a call that repeats asks again
-def _error_terms(rtol: float | None, shape: tuple[int, int, int], precision: str) -> dict[str, float]:
-    row = ALL[precision]
-    terms, slack = bounds.rounding_terms(shape, precision), bounds.norm_slack(row.dtype)
-    if rtol is not None:
-        bounds.skipping_limit(rtol / slack**2, terms.relative * slack**2, ("rtol_factors", rtol))
-    named = terms._asdict()
-    return named | {"slack": slack, "highest": named.pop("largest"), "operand": row.largest_operand}
 
 
 @dataclass(frozen=True)
@@ -237,23 +232,3 @@ def threshold(maps: Norms, item: tuple[int, int], request: Request, shape: tuple
     if request.tau is not None:
         return float(request.tau)
     return found(search(maps, item, Wanted.of(request), shape, request.precision)[:1], request)
-
-
-def tune_tau_cuda(
-    norms_a: Any, norms_b: Any, valid_ratio: float, iterations: int, tolerance: float
-) -> tuple[float, float]:
-    """Search tau on the device from two norm maps; see :func:`spectile.nearsparse.tune_tau`.  Reads the result back."""
-    import cupy
-
-    names = "the norm map of a", "the norm map of b"
-    norms_a, norms_b = (arrays.to_device(x, name)[0] for name, x in zip(names, (norms_a, norms_b), strict=True))
-    for name, x in zip(names, (norms_a, norms_b), strict=True):
-        arrays.require_here(name, x)
-    check_maps(norms_a, norms_b)
-    wide_a, wide_b = (cupy.ascontiguousarray(x, dtype=np.float64) for x in (norms_a, norms_b.T))
-    maps = Norms(wide_a, wide_b, 32)
-    wanted = Wanted("ratio", valid_ratio, iterations, tolerance)
-    tau, share = search(maps, (0, 0), wanted, (1, 1, 1), "fp64").tolist()
-    if math.isnan(tau):
-        raise ValueError(_NO_RATIO)
-    return tau, share
