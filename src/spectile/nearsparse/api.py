@@ -171,7 +171,7 @@ def spamm(
     True
     """
     key, host_key = None, None
-    method = _default(tau, valid_ratio) if method is None else method
+    method = ("auto" if tau is valid_ratio is None else "spamm") if method is None else method
     if type(a) is type(b) is np.ndarray and c is out is devices is norms is None:
         options = tau, valid_ratio, rtol, rtol_factors, atol, alpha, beta, strict, precision, check_finite, backend
         host_key = _host_key(a, b, block, *options, split, method)
@@ -242,22 +242,15 @@ def _host_key(a: Any, b: Any, block: Any, *options: Any) -> Any:
     return (a.shape, b.shape, a.dtype, b.dtype, block, options) if _PLAIN.issuperset(map(type, options)) else None
 
 
-def _default(tau: float | None, valid_ratio: float | None) -> Method:
-    """Return the method where none is named."""
-    return "auto" if tau is valid_ratio is None else "spamm"
-
-
 def _given(
     tau: float | None, valid_ratio: float | None, rtol_factors: float | None, atol: float | None
 ) -> tuple[str, float | None]:
     """Return which of the four is given, and its value; no value unless it is one."""
-    if (tau, valid_ratio, rtol_factors, atol).count(None) != 3:
-        return "", None
-    if tau is not None:
-        return "tau", tau
-    if valid_ratio is not None:
-        return "valid_ratio", valid_ratio
-    return ("atol", atol) if rtol_factors is None else ("rtol_factors", rtol_factors)
+    given = ("tau", tau), ("valid_ratio", valid_ratio), ("rtol_factors", rtol_factors), ("atol", atol)
+    for name, value in given:
+        if value is not None:
+            return name, value if (tau, valid_ratio, rtol_factors, atol).count(None) == 3 else None
+    return "", None
 
 
 def _on_cupy(a: Any) -> bool:
@@ -420,7 +413,7 @@ def explain(
     >>> [one.kernel for one in explain(np.eye(64), np.eye(64), tau=1e-3, backend="cpu")]
     ['cpu']
     """
-    method = _default(tau, valid_ratio) if method is None else method
+    method = ("auto" if tau is valid_ratio is None else "spamm") if method is None else method
     kind, value = checks.check_choice(tau=tau, valid_ratio=valid_ratio, rtol=rtol, rtol_factors=rtol_factors, atol=atol)
     valid_ratio = value if kind == "valid_ratio" else None
     block, _, beta = checks.check_scalars(block, 1.0, beta)

@@ -58,8 +58,8 @@ def rounding_bound(
     alpha, beta : float
         Factors.
     of_tiles : tuple of float, optional
-        What the sums of A B may be off by, and a bound of the Frobenius norm of ``|A| |B|``, by the products of tiles
-        that are multiplied, in place of those by the whole norms.
+        What the sums of A B may be off by, infinity where that follows from the rest, and a bound of the Frobenius norm
+        of ``|A| |B|``, by the products of tiles that are multiplied, in place of those by the whole norms.
 
     Returns
     -------
@@ -83,7 +83,7 @@ def rounding_bound(
     if max(norm_a, norm_b) > row.largest_operand:
         return math.inf
     if of_tiles is not None:
-        summed, product = abs(alpha) * of_tiles[0], abs(alpha) * of_tiles[1]
+        summed, product = abs(alpha) * min(of_tiles[0], relative * of_tiles[1]), abs(alpha) * of_tiles[1]
     else:
         if norm_a > 0 and norm_b > 0:
             lift_a, lift_b = _lifts(shape, row)

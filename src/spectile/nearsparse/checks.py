@@ -134,18 +134,15 @@ class Operands:
         """Return these operands with norms that were kept, as `norm_map` makes them, for both or one of A and B."""
         if given is None:
             return self
-        if not isinstance(given, tuple | list) or len(given) != 2 or self.distributed:
+        pair = isinstance(given, tuple | list) and len(given) == 2 and not self.distributed
+        if not pair or any(not isinstance(one, NormMap | None) for one in given):
             raise TypeError("norms are those of a and b on one device: give two of norm_map's, or None in place of one")
         check_two_matrices(self.a, self.b)
-        kept: list[Any] = []
-        for name, x, one in zip("ab", (self.a, self.b), given, strict=True):
+        kept: list[Any] = [None, None]
+        for side, x in enumerate((self.a, self.b)):
+            name, one = "ab"[side], given[side]
             if one is None:
-                kept.append(None)
                 continue
-            if not isinstance(one, NormMap):
-                raise TypeError(
-                    f"norms of {name} are of type {type(one).__name__}: give what norm_map returns, or None"
-                )
             shape = tuple(-(-size // block) for size in shape_of(x))
             if one.block != block or shape_of(one.norms) != shape:
                 raise ValueError(
@@ -153,9 +150,9 @@ class Operands:
                     f"{block} has {shape} of them: give norm_map({name}, {block})"
                 )
             check_norms_are_real(one.norms)
-            kept.append(_array(f"the norm map of {name}", one.norms, self.on_gpu))
-            if isinstance(kept[-1], np.ndarray):
-                _check_not_negative(f"the norm map of {name}", kept[-1])
+            kept[side] = _array(f"the norm map of {name}", one.norms, self.on_gpu)
+            if isinstance(kept[side], np.ndarray):
+                _check_not_negative(f"the norm map of {name}", kept[side])
         return dataclasses.replace(self, norms=(kept[0], kept[1]))
 
     def transposed(self) -> Operands:

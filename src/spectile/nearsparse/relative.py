@@ -25,8 +25,8 @@ from spectile.nearsparse.types import Request
 
 # Vectors of random signs that estimate a norm, and the part of the error that is allowed by it which is asked for.
 VECTORS, CAUTION = 8, 0.7
-# Products that may be made, and by how much the error shrinks where a product does not bound the norm.
-TRIES, SHRINK = 8, 1 / 64
+# Products that may be made, by how much that shrinks where one does not bound the norm, and its least part of an error.
+TRIES, SHRINK, LEAST = 12, 1 / 64, 1 / 16
 # What the norm of C may be off by.
 SLACK = 1e-9
 
@@ -80,27 +80,30 @@ def _is_apart(operands: Operands) -> bool:
 
 def _within(operands: Operands, request: Request, run: Run) -> SpammResult:
     # More than half of the norm is never allowed, as nothing is known of a smaller product.
-    rtol, proven = min(request.asked[1], 0.5), 0.0
-    allowed = CAUTION * rtol * _estimate(operands)
+    rtol, proven, target = min(request.asked[1], 0.5), 0.0, math.nan
+    factor = abs(request.alpha) or 1.0
+    skipped = CAUTION * rtol * _estimate(operands)
     for _ in range(TRIES):
-        # Where nothing is known everything is multiplied.
-        known = 0 < allowed < math.inf
-        made = run(
-            operands, dataclasses.replace(request, **({"atol": allowed} if known else {"rtol": None, "tau": 0.0}))
-        )
-        tau, factor = made.tau, abs(request.alpha)  # the first of which is refused where rounding alone is too much
-        error, norm = made.error_bound, made.norm
-        if not factor or error == 0:
-            return made
+        # What is skipped is searched for, and rounding added; where nothing is known everything is multiplied.
+        known = 0 < skipped < math.inf
+        limit: dict[str, Any] = {"atol": skipped} if known else {"rtol": None, "tau": 0.0}
+        made = run(operands, dataclasses.replace(request, **limit))
+        tau, error, norm = made.tau, made.error_bound, made.norm
         proven = max(proven, norm * (1 - SLACK) - error)
-        if error <= rtol * proven:
+        target = rtol * proven
+        if error == 0 or error <= target:
             return made
-        if not error < math.inf or tau == 0:
+        if not error < math.inf or tau == 0 or 0 < skipped * factor <= LEAST * target:
             break
-        allowed = (1 - SLACK) * rtol * proven / (1 + rtol) / factor if proven > 0 else allowed * SHRINK
+        # The next one is within what is known to be allowed, if that leaves anything to rounding, or as little as pays.
+        rest = 0.9 * target - max(0.0, error - skipped * factor)
+        within = rest if skipped * factor > target else LEAST * target
+        skipped = max(within, LEAST * target) / factor if target > 0 else skipped * SHRINK
+    share = error / proven if proven > 0 else math.inf
     raise ValueError(
-        f"rtol = {request.rtol} is below what rounding alone may be off by beside so small a product as that of these "
-        "matrices, or they hold NaN or infinity: take a larger rtol or float64, or give rtol_factors or atol"
+        f"rtol = {request.rtol} is below what rounding alone is bounded by, {share:.3g} for this inner dimension and "
+        "precision and so small a product of these matrices, or they hold NaN or infinity: take a larger rtol or "
+        "float64, or give rtol_factors or atol"
     )
 
 

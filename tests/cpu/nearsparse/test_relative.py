@@ -59,6 +59,17 @@ def test_each_error_is_kept_as_it_is_worded(dtype: str, wanted: float, kind: str
             assert (before.tau, before.valid_ratio) == (within.tau, within.valid_ratio)
 
 
+@pytest.mark.parametrize("method", ["auto", "spamm"])
+def test_single_precision_allows_what_rounding_tile_by_tile_does(method: str) -> None:
+    place = np.arange(900)
+    a = np.exp(-abs(np.subtract.outer(place, place)) / 4.0).astype("f4")
+    exact = a.astype("f8") @ a.astype("f8")
+    found = spamm(a, a, rtol=2e-4, backend="cpu", method=method)  # below the bound of rounding by whole norms
+    assert np.linalg.norm(found.c - exact) <= found.error_bound <= 2e-4 * np.linalg.norm(exact)
+    with pytest.raises(ValueError, match=r"atol = .* is below what rounding"):
+        spamm(a, a, atol=2e-4 * np.linalg.norm(exact), backend="cpu", method=method)
+
+
 def test_an_absolute_error_is_the_relative_one_of_as_much() -> None:
     scale = np.linalg.norm(DECAY) ** 2
     for wanted in (1e-1, 1e-4, 1e-8):
@@ -173,7 +184,7 @@ def test_norms_of_other_matrices_are_refused() -> None:
     maps = norm_map(a, 8), norm_map(b, 8)
     for given, error, words in (
         (maps[0], TypeError, "norms are those of a and b"),
-        ((maps[0].norms, None), TypeError, "norms of a are of type ndarray"),
+        ((maps[0].norms, None), TypeError, "norms are those of a and b"),
         ((None, norm_map(b, 16)), ValueError, "norms of b are of .* tiles of 16"),
         ((norm_map(a[:70], 8), None), ValueError, "norms of a are of"),
         ((NormMap(maps[0].norms.astype(complex), 8), None), TypeError, "norms are real"),

@@ -51,6 +51,19 @@ def test_each_error_is_kept_as_it_is_worded(dtype: str, wanted: float, kind: str
     assert again[0].tau == within.tau <= again[1].tau  # of a plan that is kept, with another value
 
 
+@pytest.mark.parametrize("method", ["auto", "spamm"])
+def test_single_precision_allows_what_rounding_tile_by_tile_does(method: Any) -> None:
+    import cupy
+
+    place = np.arange(2048)
+    a = cupy.asarray(np.exp(-abs(np.subtract.outer(place, place)) / 20.0).astype("f4"))
+    exact = a.astype("f8") @ a.astype("f8")
+    found = spamm(a, a, rtol=1e-3, method=method)  # below the bound of rounding by whole norms
+    assert norm(found.c - exact) <= found.error_bound <= 1e-3 * norm(exact)
+    with pytest.raises(ValueError, match=r"atol = .* is below what rounding"):
+        _ = spamm(a, a, atol=1e-3 * norm(exact), method=method).tau
+
+
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
 def test_an_absolute_error_is_the_relative_one_of_as_much(dtype: str) -> None:
     a, b, _ = operands("signs", dtype)

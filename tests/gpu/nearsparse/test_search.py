@@ -14,7 +14,7 @@ from spectile.nearsparse.cuda import choose, dense, repeated
 from spectile.nearsparse.cuda import search as cuda_search
 from spectile.nearsparse.cuda.norms import NormMaps, Norms
 from spectile.nearsparse.cuda.search import Wanted, search, tolerance_of
-from spectile.nearsparse.cuda.survey import count_products, frobenius, rounding, skipped_bound
+from spectile.nearsparse.cuda.survey import count_products, frobenius, skipped_bound
 from spectile.nearsparse.types import Request
 
 pytestmark = pytest.mark.gpu
@@ -82,7 +82,8 @@ def error_by_trials(maps: Norms, rtol: float, shape: tuple[int, int, int], preci
         return math.inf
     slack = bounds.norm_slack(Request(precision).arithmetic.dtype)
     scale = norm_a * norm_b / slack**2
-    limit = bounds.skipping_limit(rtol * scale, rounding(shape, maps.a, maps.b, Request(precision)), ("rtol", rtol))
+    norms = (frobenius(x) * slack for x in (maps.a, maps.b))
+    limit = bounds.skipping_limit(rtol * scale, bounds.rounding_bound(shape, *norms, precision), ("rtol", rtol))
     largest = float((maps.a.max(axis=0).astype("f8") * maps.b.max(axis=0)).max())
     return bounds.largest_tau(
         lambda tau: float(skipped_bound(maps, (0, 0), cupy.asarray([tau]), slack)), largest, limit

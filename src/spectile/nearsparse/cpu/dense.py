@@ -127,7 +127,7 @@ def _is_within(a: Any, b: Any, out: Any, request: Request, terms: Rounding) -> b
         return False
     rounding = terms.relative * (norm_a + terms.lift_a) * (norm_b + terms.lift_b) + terms.underflow
     if request.atol is not None:
-        return rounding <= request.atol
+        return request.rtol is not None or rounding <= request.atol
     return request.alpha == 1 and rounding <= request.value * (_least_norm(out) - rounding)
 
 

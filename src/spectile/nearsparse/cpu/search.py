@@ -136,22 +136,6 @@ def tune_tau(
 
     The upper bound grows from the mean norm product on while it leaves more than wanted; it doubles where the paper
     adds one, which is the same up to twice the mean.
-
-    Parameters
-    ----------
-    norms_a, norms_b : array, shapes (p, k) and (k, q)
-        Norm maps.
-    valid_ratio : float
-        Wanted share, in (0, 1].
-    iterations : int
-        Largest number of bisections.
-    tolerance : float
-        Absolute difference of the share at which they end.
-
-    Returns
-    -------
-    tau, valid_ratio : float
-        The threshold that came nearest, and what it leaves.
     """
     mean = _mean_product(norms_a, norms_b)
     if valid_ratio == 1 or mean == 0:
@@ -211,6 +195,8 @@ def threshold(maps: Maps, request: Request, shape: tuple[int, int, int]) -> tupl
 def allowed(maps: Maps, request: Request, shape: tuple[int, int, int]) -> float:
     """Return what skipped products may add up to in the unit of the maps, infinity where A or B is zero.
 
+    Of an error that is relative to the product, rounding is added when that is known.
+
     Raises
     ------
     ValueError
@@ -219,6 +205,8 @@ def allowed(maps: Maps, request: Request, shape: tuple[int, int, int]) -> float:
     scale = math.prod(maps.whole)
     if scale == 0:
         return math.inf
+    if request.rtol is not None:
+        return maps.inside(request.value)
     allowed = maps.inside(request.value) if request.rtol_factors is None else request.rtol_factors * scale
     return skipping_limit(allowed, maps.inside(_rounding(maps, request, shape)), request.asked)
 

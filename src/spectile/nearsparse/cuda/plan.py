@@ -28,13 +28,27 @@ from spectile.nearsparse.cuda.norms import NormMaps, Norms, told, told_grain
 from spectile.nearsparse.cuda.product import Product, prepared_choice
 from spectile.nearsparse.cuda.search import Places as SearchPlaces
 from spectile.nearsparse.cuda.search import Search, Wanted, found, refusal, tolerance_of
-from spectile.nearsparse.cuda.survey import bind_count, error_bound, frobenius, ratio, rounding
+from spectile.nearsparse.cuda.survey import bind_count, error_bound, frobenius, ratio, rounding_of_tiles
 from spectile.nearsparse.cuda.tuning import WGMMA
 from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import Grain, Request
 
 
-class CallPlan:
+class Planned:
+    """What plans of both products have: of what, for which layout, and from which entry to which."""
+
+    def __init__(self, a: Any, b: Any, out: Any, request: Request) -> None:
+        self.request, self.shape, self.device = request, (*a.shape, b.shape[1]), a.data.device_id
+        self.result_shape, self.output = (a.shape[0], b.shape[1]), np.dtype(request.arithmetic.output)
+        self._spans = tuple(map(span, (a, b, out)))
+
+    def check(self, value: float) -> None:
+        """Raise for an error below what rounding alone is bounded by."""
+        if self.request.rtol_factors is not None:
+            Search.error_terms(value, self.shape, self.request.precision)
+
+
+class CallPlan(Planned):
     """One product of two device matrices, C = alpha A B, for operands of one layout.
 
     Parameters
@@ -48,10 +62,8 @@ class CallPlan:
     """
 
     def __init__(self, a: Any, b: Any, out: Any, request: Request) -> None:
-        self.request, self.shape, self.device = request, (*a.shape, b.shape[1]), a.data.device_id
-        self.result_shape, self.output = (a.shape[0], b.shape[1]), np.dtype(request.arithmetic.output)
+        super().__init__(a, b, out, request)
         self._lock = threading.Lock()
-        self._spans = tuple(map(span, (a, b, out)))
         #: What multiplies, or "count" where the valid products decide; and the share up to which SpAMM is faster.
         self.verdict, limit = dense.decide_here(self.shape, request)
         paired, given = request.arithmetic.parts == 2, b
@@ -100,11 +112,6 @@ class CallPlan:
             for number, (name, pointer) in enumerate(list(moved)[: 2 + product.choice.copies]):
                 bound.add_map(address(product.parameters) + 128 * number, name, pointer)
         return bound
-
-    def check(self, value: float) -> None:
-        """Raise for an error below what rounding alone is bounded by."""
-        if self.request.rtol_factors is not None:
-            Search.error_terms(value, self.shape, self.request.precision)
 
     def _verdict_on(self, value: float) -> dense.Verdict:
         """Return the verdict on a run that has its own: a valid ratio decides, or what was counted before."""
@@ -248,9 +255,9 @@ def dense_result(
         if request.bounds_error:
             norm_a, norm_b = frobenius(norms.a), frobenius(norms.b)
             known = min(norm_a, norm_b) >= LEAST_NORM[norms.a.dtype.name]
-            bound = rounding(shape, norms.a, norms.b, plain)
+            bound = rounding_of_tiles(shape, norms.a, norms.b, plain)
             allowed = value if request.rtol_factors is None else value * norm_a * norm_b
-            kept = known and bound < math.inf and bound <= allowed
+            kept = known and bound < math.inf and (request.rtol is not None or bound <= allowed)
             if not kept and 0 not in (norm_a, norm_b):
                 raise ValueError(refusal(with_value(request, value).asked, "nothing was left out"))
         return 0.0
@@ -261,7 +268,7 @@ def dense_result(
         tau=tau if request.bounds_error else 0.0,
         valid_ratio=1.0,
         executed_ratio=1.0,
-        error_bound=lambda: rounding(shape, norms.a, norms.b, request, norm_c() if norm_c else 0.0),
+        error_bound=lambda: rounding_of_tiles(shape, norms.a, norms.b, request, norm_c() if norm_c else 0.0),
         norm_c=functools.partial(frobenius, out),
         faster="dense",
         norms=norms.kept,
@@ -270,21 +277,14 @@ def dense_result(
     )
 
 
-class DensePlan:
+class DensePlan(Planned):
     """The dense product of two matrices of one layout: what :class:`CallPlan` is where nothing else is ever faster."""
 
     ordered_by_work = False
 
     def __init__(self, a: Any, b: Any, out: Any, request: Request) -> None:
-        self.request, self._shape, self._device = request, (*a.shape, b.shape[1]), a.data.device_id
-        self.result_shape, self.output = (a.shape[0], b.shape[1]), np.dtype(request.arithmetic.output)
-        self._spans = tuple(map(span, (a, b, out)))
+        super().__init__(a, b, out, request)
         self._multiply = dense.Gemm(a, b, out, request)
-
-    def check(self, value: float) -> None:
-        """Raise for an error below what rounding alone is bounded by."""
-        if self.request.rtol_factors is not None:
-            Search.error_terms(value, self._shape, self.request.precision)
 
     def run(self, a: Any, b: Any, out: Any, value: float) -> RunNorms | None:
         """Multiply on the current stream, or return None where `out` overlaps an operand."""
@@ -294,11 +294,11 @@ class DensePlan:
         if overlaps(*places, self._spans):
             return None
         self._multiply(*places)
-        return DenseNorms(a, b, self.request.block, value).enqueued(self._device, cupy.cuda.get_current_stream())
+        return DenseNorms(a, b, self.request.block, value).enqueued(self.device, cupy.cuda.get_current_stream())
 
     def result(self, out: Any, norms: RunNorms) -> SpammResult:
         """Return the result of a run."""
-        return dense_result(out, norms, self.request, self._shape, norms.value, read=norms.read)
+        return dense_result(out, norms, self.request, self.shape, norms.value, read=norms.read)
 
 
 def overlaps(at_a: int, at_b: int, at_out: int, spans: tuple[int, ...]) -> bool:

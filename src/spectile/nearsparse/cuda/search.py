@@ -51,6 +51,8 @@ class Wanted:
         Absolute difference of the ratio at which they end.
     absolute : bool
         Whether the error is not one relative to ``||A||_F ||B||_F``.
+    rounds : bool
+        Whether rounding counts to the error.
     """
 
     kind: str
@@ -58,6 +60,7 @@ class Wanted:
     iterations: int = 60
     tolerance: float = 0.0
     absolute: bool = False
+    rounds: bool = True
 
     @classmethod
     def of(cls, request: Request) -> Wanted:
@@ -67,7 +70,7 @@ class Wanted:
         """
         if request.valid_ratio is not None:
             return cls("ratio", request.valid_ratio, 60, tolerance_of(request.valid_ratio))
-        return cls("error", request.value, absolute=request.rtol_factors is None)
+        return cls("error", request.value, absolute=request.rtol_factors is None, rounds=request.rtol is None)
 
     @property
     def field(self) -> str:
@@ -119,6 +122,8 @@ class Search:
         values[wanted.field] = wanted.value
         if wanted.kind == "error":
             values |= self.error_terms(None if wanted.absolute else wanted.value, shape, precision)
+            if not wanted.rounds:
+                values |= dict.fromkeys(("relative", "lift_a", "lift_b", "underflow"), 0.0)
         plan = plan_search(wanted.kind, rows, columns, depth, norms_a.itemsize, device.describe())
         sizes = {"rows": rows, "columns": columns, "depth": depth, "held": plan.held, "slot": plan.slot}
         addresses = {"norms_a": address(norms_a), "norms_b": address(norms_b), "arrived": arrived}
