@@ -75,7 +75,8 @@ def spamm(
         Wanted error, relative to the product: ``||E||_F <= rtol ||A B||_F`` is guaranteed, where E holds what was
         skipped and the rounding of the sums (of A B, before alpha and beta C; for each product of a batch).  The norm
         of A B is known with the product: it is estimated by eight vectors, C is made within the error that follows, and
-        made again where its norm does not prove the guarantee; so a call on a GPU waits for it.
+        made again where its norm does not prove the guarantee.  A call on a GPU waits for that, some milliseconds; the
+        dense product is taken where it ends before, and what rounding rules out is refused when `tau` is read.
     rtol_factors : float, optional
         Wanted error, relative to the factors, which are known before: the largest tau (to a relative 1e-6) with the
         guarantee ``||E||_F <= rtol_factors ||A||_F ||B||_F``, which is no less than ``||A B||_F`` and may be far more.
@@ -127,8 +128,8 @@ def spamm(
         a batch and on several GPUs SpAMM always multiplies, and on a CPU where C is added.
     norms : pair of NormMap, optional
         The norms of the tiles of `a` and of `b`, as :func:`norm_map` and `norms` of a result have them, of matrices
-        that have not changed since: thresholds and bounds are by these.  On a CPU one of them may be None; on a GPU
-        those of real matrices are used, if both are there.
+        that have not changed since: thresholds and bounds are by these, on a CPU.  A GPU takes norms anew, which is
+        quicker there than a call that is not planned.
 
     Returns
     -------
@@ -179,7 +180,7 @@ def spamm(
         made = None if again is None else again(a, b)
         if made is not None:
             return made
-    plain = devices is rtol is norms is None and (check_finite is None or check_finite is False)
+    plain = devices is rtol is None and (check_finite is None or check_finite is False)
     if plain and isinstance(beta, int | float) and beta == 0 and _on_cupy(a):
         # A call that repeats an earlier layout needs no checks.
         kind, value = _given(tau, valid_ratio, rtol_factors, atol)
@@ -211,14 +212,14 @@ def spamm(
         key = None
     run: relative.Run
     if devices is not None:
-        listed = _listed(devices)
-        run = functools.partial(_on_devices, devices=listed, split=split)
+        run = functools.partial(_on_devices, devices=_listed(devices), split=split)
     else:
         run = functools.partial(_on_cuda, key=key) if where == "cuda" else _on_cpu
     if rtol is None:
         result = run(operands, request)
     else:
-        result = relative.product(operands, request, run, _at_once_on_cpu if where == "cpu" else None)
+        at_once = None if devices is not None else _at_once_on_cpu if where == "cpu" else _at_once_on_cuda
+        result = relative.product(operands, request, run, at_once)
     if host_key is not None and where == "cpu" and result.method == "dense" and operands.a is a and operands.b is b:
         if len(_DENSE) >= _MOST:
             _DENSE.clear()
@@ -275,6 +276,18 @@ def _at_once_on_cpu(operands: checks.Operands, request: Request) -> SpammResult 
     return _repeated_on_cpu(operands, request)(operands.a, operands.b) if alone else None
 
 
+def _at_once_on_cuda(operands: checks.Operands, request: Request) -> SpammResult | None:
+    from spectile.nearsparse.cuda.dense import decide_here
+
+    (m, k), n = checks.shape_of(operands.a), checks.shape_of(operands.b)[1]
+    plain = request.alpha == 1 and request.beta == 0 and operands.out is None and not request.check_finite
+    return (
+        _on_cuda(operands, request, None)
+        if plain and m * k * n and decide_here((m, k, n), request)[0] == "dense"
+        else None
+    )
+
+
 def _repeated_on_cpu(operands: checks.Operands, request: Request) -> DenseAtOnce:
     from spectile.nearsparse.cpu.run import DenseAtOnce
 
@@ -289,7 +302,7 @@ def _on_cuda(operands: checks.Operands, request: Request, key: Any) -> SpammResu
 
         if not multi.fits(operands.a, operands.b, request.arithmetic.output):
             return _on_devices(operands, request, multi.current_device(), "rows")
-    return spamm_cuda(operands.a, operands.b, operands.c, operands.out, request, key, operands.norms)
+    return spamm_cuda(operands.a, operands.b, operands.c, operands.out, request, key)
 
 
 def _listed(devices: int | Sequence[int]) -> list[int]:
@@ -603,7 +616,7 @@ def spamm_threshold(
     if where == "cuda":
         from spectile.nearsparse.cuda.run import threshold_cuda
 
-        return threshold_cuda(operands.a, operands.b, request, operands.norms)
+        return threshold_cuda(operands.a, operands.b, request)
     from spectile.nearsparse.cpu.run import threshold_cpu
 
     return threshold_cpu(operands.a, operands.b, request, operands.norms)

@@ -149,10 +149,13 @@ class Operands:
                     f"norms of {name} are of {shape_of(one.norms)} tiles of {one.block}, and a product with block = "
                     f"{block} has {shape} of them: give norm_map({name}, {block})"
                 )
-            check_norms_are_real(one.norms)
-            kept[side] = _array(f"the norm map of {name}", one.norms, self.on_gpu)
-            if isinstance(kept[side], np.ndarray):
-                _check_not_negative(f"the norm map of {name}", kept[side])
+            if np.dtype(_dtype(one.norms)).kind not in "fiu":
+                raise TypeError(
+                    f"norms of {name} are {_dtype(one.norms)}, and norms are real: pass what norm_map returns"
+                )
+            kept[side] = found = _array(f"the norm map of {name}", one.norms, self.on_gpu)
+            if isinstance(found, np.ndarray) and found.size and not found.min() >= 0:
+                raise ValueError(f"norms of {name} hold negative numbers or NaN: pass what norm_map returns")
         return dataclasses.replace(self, norms=(kept[0], kept[1]))
 
     def transposed(self) -> Operands:
@@ -288,18 +291,6 @@ def check_two_matrices(a: Any, b: Any) -> None:
     shape = result_shape(shape_of(a), shape_of(b))
     if len(shape) > 2:
         raise ValueError(f"a threshold is of one product, and a and b have {len(shape)} dimensions: pass one of them")
-
-
-def check_norms_are_real(*maps: Any) -> None:
-    """Raise for norm maps of another kind than real numbers."""
-    for norms in maps:
-        if np.dtype(_dtype(norms)).kind not in "fiu":
-            raise TypeError(f"a norm map holds {_dtype(norms)}, and norms are real: pass what norm_map returns")
-
-
-def _check_not_negative(name: str, norms: Any) -> None:
-    if norms.size and not norms.min() >= 0:
-        raise ValueError(f"{name} holds negative numbers or NaN, as no norm map does: pass what norm_map returns")
 
 
 def matrix(a: Any) -> Any:

@@ -63,19 +63,14 @@ def product(operands: Operands, request: Request, run: Run, at_once: AtOnce | No
     made = None if at_once is None else at_once(operands, request)
     if made is not None:
         return made
-    if request.beta == 0 and _is_apart(operands):
+    x, y, out = operands.a, operands.b, operands.out
+    known = type(out) is type(x) is type(y) and hasattr(out, "flags")  # of NumPy or CuPy
+    if request.beta == 0 and (out is None or (known and not overlap(out, x) and not overlap(out, y))):
         return _within(operands, request, run)
     # What C or an operand loses to one product is there for no second one.
     alone = dataclasses.replace(operands, c=None, out=None)
     found = _within(alone, dataclasses.replace(request, alpha=1.0, beta=0.0), run)
     return run(operands, dataclasses.replace(request, rtol=None, tau=found.tau, method="spamm"))
-
-
-def _is_apart(operands: Operands) -> bool:
-    """Return whether C is surely written to other memory than that of A and B."""
-    a, b, out = operands.a, operands.b, operands.out
-    known = type(out) is type(a) is type(b) and hasattr(out, "flags")
-    return out is None or (known and not overlap(out, a) and not overlap(out, b))
 
 
 def _within(operands: Operands, request: Request, run: Run) -> SpammResult:
@@ -97,8 +92,8 @@ def _within(operands: Operands, request: Request, run: Run) -> SpammResult:
             break
         # The next one is within what is known to be allowed, if that leaves anything to rounding, or as little as pays.
         rest = 0.9 * target - max(0.0, error - skipped * factor)
-        within = rest if skipped * factor > target else LEAST * target
-        skipped = max(within, LEAST * target) / factor if target > 0 else skipped * SHRINK
+        within = rest if LEAST * target < rest < 0.95 * skipped * factor else LEAST * target
+        skipped = within / factor if target > 0 else skipped * SHRINK
     share = error / proven if proven > 0 else math.inf
     raise ValueError(
         f"rtol = {request.rtol} is below what rounding alone is bounded by, {share:.3g} for this inner dimension and "

@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 
 from spectile import spamm, spamm_threshold
+from spectile.core.devices import TABLE
 from spectile.nearsparse import NormMap, norm_map, relative
+from spectile.nearsparse.bounds import rounding_terms
 from spectile.nearsparse.cpu import norms as cpu_norms
+from spectile.nearsparse.cuda import dense, plan, survey
+from spectile.nearsparse.cuda.norms import Norms
+from spectile.nearsparse.types import Request
 
 DECAY = np.exp(-abs(np.subtract.outer(np.arange(150), np.arange(150))) / 4.0)
 
@@ -195,3 +200,40 @@ def test_norms_of_other_matrices_are_refused() -> None:
             spamm(a, b, atol=1.0, block=8, backend="cpu", method="spamm", norms=given)
     with pytest.raises(ValueError, match="3 dimensions"):
         spamm(np.stack([a, a]), b, atol=1.0, block=8, backend="cpu", norms=maps)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-140, 1e140])
+@pytest.mark.parametrize("precision", ["fp64", "complex128"])
+def test_rounding_tile_by_tile_is_a_bound_and_below_that_of_whole_norms(precision: str, scale: float) -> None:
+    rng = np.random.default_rng(5)
+    a, b = (rng.standard_normal(DECAY.shape) * DECAY for _ in range(2))
+    if precision == "complex128":
+        a = a + 1j * DECAY
+        b = b - 1j * DECAY
+    maps = norm_map(scale * a, 8).norms, norm_map(b / scale, 8).norms.T
+    shape = (150, 150, 150)
+    whole = survey.rounding(shape, *maps, Request(precision, rtol_factors=0.1))
+    found = survey.rounding(shape, *maps, Request(precision, rtol=0.1, atol=1.0))
+    terms = rounding_terms(shape, precision)
+    least = terms.relative * float(np.linalg.norm(abs(a) @ abs(b)))
+    assert least <= found < whole / 2
+
+
+def test_a_dense_product_on_a_gpu_proves_its_error_when_it_is_asked() -> None:
+    a, b = pair("signs", "f8")
+    c, request = a @ b, Request("fp64", rtol=1e-3, method="auto")
+    maps = [np.ascontiguousarray(x) for x in (norm_map(a, 32).norms, norm_map(b, 32).norms.T)]
+    for out, rtol, kept in ((c, 1e-3, True), (c, 1e-16, False), (1e-13 * c, 1e-3, False)):
+        found = plan.dense_result(out, Norms(*maps, 32), request, (150, 150, 150), rtol, read=None)
+        if kept:
+            assert found.tau == 0 < found.error_bound <= rtol * found.norm
+        else:
+            with pytest.raises(ValueError, match=f"^rtol = {rtol:g} is below what rounding"):
+                _ = found.tau
+
+
+def test_an_error_relative_to_the_product_takes_the_dense_one_where_that_is_done_before() -> None:
+    device = TABLE["H200"]
+    for n, wanted in ((512, "dense"), (2048, "dense"), (16384, "spamm")):
+        verdict, _ = dense.decide((n, n, n), Request("fp32", rtol=1e-3, method="auto"), device)
+        assert verdict == wanted

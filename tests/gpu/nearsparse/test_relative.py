@@ -79,14 +79,16 @@ def test_what_no_product_proves_is_refused_by_its_own_word() -> None:
 
     a, b, _ = operands("signs", "f4")
     with pytest.raises(ValueError, match="rtol = 1e-09 is below what rounding"):
-        spamm(a, b, rtol=1e-9)
+        _ = spamm(a, b, rtol=1e-9).tau
+    with pytest.raises(ValueError, match="rtol = 1e-09 is below what rounding"):
+        spamm(a, b, rtol=1e-9, method="spamm")
     for method in ("spamm", "auto"):
         late = spamm(a, b, atol=1e-9, method=method)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="atol = 1e-09 is below what rounding"):
             _ = late.tau
     a[3, 3] = cupy.nan
     with pytest.raises(ValueError, match="NaN"):
-        spamm(a, b, rtol=0.1)
+        _ = spamm(a, b, rtol=0.1).tau
 
 
 def test_batches_added_matrices_and_outputs_that_are_operands() -> None:

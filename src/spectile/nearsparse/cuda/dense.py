@@ -25,6 +25,7 @@ from spectile.nearsparse.cuda.tuning import (
     FIXED_SECONDS,
     KEPT,
     LAUNCH_SECONDS,
+    PROVEN_SECONDS,
     READ_SECONDS,
     SEARCH_SECONDS,
     SPLIT_DEPTH,
@@ -161,11 +162,16 @@ def _search_seconds(request: Request, tiles: int) -> float:
 def decide(
     shape: tuple[int, int, int], request: Request, device: Device, launch_s: float = LAUNCH_SECONDS
 ) -> tuple[Verdict, float]:
-    """Return the verdict on a product, and the executed share up to which SpAMM is faster."""
+    """Return the verdict on a product, and the executed share up to which SpAMM is faster.
+
+    Where an error is relative to the product, SpAMM's has to be waited for, and the dense one not.
+    """
     # Of a threshold and an error the value does not matter.
     tau, error = None if request.tau is None else 1.0, 1.0 if request.bounds_error else None
     general = dataclasses.replace(request, tau=tau, rtol_factors=error, atol=None, rtol=None, alpha=1.0, beta=0.0)
     costs = _costs(shape, general, device, launch_s)
+    if request.rtol is not None and request.atol is None:
+        return "dense" if costs.dense < PROVEN_SECONDS else "spamm", costs.limit
     return costs.verdict(request.valid_ratio), costs.limit
 
 

@@ -28,7 +28,7 @@ from spectile.nearsparse.cuda.norms import NormMaps, Norms, told, told_grain
 from spectile.nearsparse.cuda.product import Product, prepared_choice
 from spectile.nearsparse.cuda.search import Places as SearchPlaces
 from spectile.nearsparse.cuda.search import Search, Wanted, found, refusal, tolerance_of
-from spectile.nearsparse.cuda.survey import bind_count, error_bound, frobenius, ratio, rounding_of_tiles
+from spectile.nearsparse.cuda.survey import bind_count, error_bound, frobenius, ratio, rounding
 from spectile.nearsparse.cuda.tuning import WGMMA
 from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import Grain, Request
@@ -255,9 +255,11 @@ def dense_result(
         if request.bounds_error:
             norm_a, norm_b = frobenius(norms.a), frobenius(norms.b)
             known = min(norm_a, norm_b) >= LEAST_NORM[norms.a.dtype.name]
-            bound = rounding_of_tiles(shape, norms.a, norms.b, plain)
+            bound = rounding(shape, norms.a, norms.b, plain)
             allowed = value if request.rtol_factors is None else value * norm_a * norm_b
-            kept = known and bound < math.inf and (request.rtol is not None or bound <= allowed)
+            if request.rtol is not None:  # of which an absolute error is proven later
+                allowed = value * (frobenius(out) - bound) if request.atol is None else math.inf
+            kept = known and bound < math.inf and bound <= allowed
             if not kept and 0 not in (norm_a, norm_b):
                 raise ValueError(refusal(with_value(request, value).asked, "nothing was left out"))
         return 0.0
@@ -268,7 +270,7 @@ def dense_result(
         tau=tau if request.bounds_error else 0.0,
         valid_ratio=1.0,
         executed_ratio=1.0,
-        error_bound=lambda: rounding_of_tiles(shape, norms.a, norms.b, request, norm_c() if norm_c else 0.0),
+        error_bound=lambda: rounding(shape, norms.a, norms.b, request, norm_c() if norm_c else 0.0),
         norm_c=functools.partial(frobenius, out),
         faster="dense",
         norms=norms.kept,
@@ -346,7 +348,8 @@ class CallNorms(RunNorms):
 
 def with_value(request: Request, value: float) -> Request:
     """Return a request with another value of the one that it has of tau, `valid_ratio` and the errors."""
-    name = next(name for name in ("tau", "valid_ratio", "rtol_factors", "atol") if getattr(request, name) is not None)
+    names = "tau", "valid_ratio", "rtol_factors", "atol", "rtol"
+    name = next(name for name in names if getattr(request, name) is not None)
     return dataclasses.replace(request, **{name: value})  # type: ignore[arg-type]
 
 

@@ -33,9 +33,7 @@ from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import Request, Threshold
 
 
-def spamm_cuda(
-    a: Any, b: Any, c: Any, out: Any, request: Request, key: Any = None, norms: tuple[Any, Any] = (None, None)
-) -> SpammResult:
+def spamm_cuda(a: Any, b: Any, c: Any, out: Any, request: Request, key: Any = None) -> SpammResult:
     """Multiply on the current device and stream; see :func:`spectile.nearsparse.spamm`.
 
     A product that has a `key`, of :func:`spectile.nearsparse.cuda.repeated.key_of`, is planned; batches, sums with C,
@@ -52,13 +50,13 @@ def spamm_cuda(
             return result
     with memory.allocating(f"the product of shape {product.shape}", product.bytes):
         target: Any = cupy.empty(product.shape, request.arithmetic.output) if product.fresh else product.out
-        items = _multiply(product.a, product.b, product.c, target, product.batch, request, norms)
+        items = _multiply(product.a, product.b, product.c, target, product.batch, request)
     if request.check_finite and request.precision == "fp16c16" and target.size and bool(cupy.isinf(target).any()):
         raise ValueError("C overflows float16 (above 65504): take precision='fp16', whose C is float32, or scale a")
     return _result(product.returned(target, out), items, product.batch)
 
 
-def threshold_cuda(a: Any, b: Any, request: Request, norms: tuple[Any, Any]) -> Threshold:
+def threshold_cuda(a: Any, b: Any, request: Request) -> Threshold:
     """Return what a request leaves; see :func:`spectile.nearsparse.spamm_threshold`.  Reads the numbers back."""
     device.require_device()
     log2(request.block)
@@ -67,7 +65,7 @@ def threshold_cuda(a: Any, b: Any, request: Request, norms: tuple[Any, Any]) -> 
     a, b = product.a, product.b
     if request.arithmetic.parts == 2:
         a, b, _, _ = parts.real_forms(a, b, None, None)
-    maps = told(_measured(a, b, request, norms), request)
+    maps = told(_measured(a, b, request), request)
     check_norms(maps, a, b)
     tau = threshold(maps, (0, 0), request, shape)
     return Threshold(tau, ratio(maps, (0, 0), tau), error_bound(maps, (0, 0), tau, request, shape, 0.0))
@@ -215,17 +213,13 @@ class _Item:
         return ratio(self.maps, self.index, self.tau, told_grain(self.product.grain, self.request))
 
 
-def _multiply(
-    a: Any, b: Any, c: Any, out: Any, batch: tuple[int, ...], request: Request, norms: tuple[Any, Any]
-) -> list[_Item]:
+def _multiply(a: Any, b: Any, c: Any, out: Any, batch: tuple[int, ...], request: Request) -> list[_Item]:
     """Launch everything; return one entry for each product of the batch.  C may be `out`."""
     flat_a, flat_b = flat_batch(a, batch), flat_batch(b, batch)
     if flat_a is None or flat_b is None:
         # Involved broadcasting: one product at a time, still without copies.
         return list(
-            itertools.chain.from_iterable(
-                _multiply(*one, (), request, norms) for one in each_product(a, b, c, out, batch)
-            )
+            itertools.chain.from_iterable(_multiply(*one, (), request) for one in each_product(a, b, c, out, batch))
         )
     flat_out = out.reshape(math.prod(batch), *out.shape[-2:]) if batch else out
     flat_c = None if c is None else (c.reshape(flat_out.shape) if batch else c)
@@ -236,11 +230,11 @@ def _multiply(
         x, y, added, target = (
             one if one is None or one.ndim == 2 else one[part] for one in (flat_a, flat_b, flat_c, flat_out)
         )
-        items += _launch(x, y, added, target, request, norms)
+        items += _launch(x, y, added, target, request)
     return items
 
 
-def _launch(a: Any, b: Any, c: Any, out: Any, request: Request, norms: tuple[Any, Any]) -> list[_Item]:
+def _launch(a: Any, b: Any, c: Any, out: Any, request: Request) -> list[_Item]:
     """Launch one product, or a flat batch of them."""
     count = out.shape[0] if out.ndim == 3 else 1
     indices = [(i if a.ndim == 3 else 0, i if b.ndim == 3 else 0) for i in range(count)]
@@ -260,7 +254,7 @@ def _launch(a: Any, b: Any, c: Any, out: Any, request: Request, norms: tuple[Any
         return [_Item(None, (0, 0), 0.0, request, added, out, DenseNorms(a, b, request.block), shape)]
     x, y, beside, z = (a, b, c, out) if request.arithmetic.parts == 1 else parts.real_forms(a, b, c, out)
     choice = prepared_choice(x, y, z, request.real, counts=verdict == "count")
-    multiplied = _measured(x, y, request, norms)
+    multiplied = _measured(x, y, request)
     maps = told(multiplied, request)
     if request.check_finite:
         check_norms(maps, x, y)
@@ -286,14 +280,10 @@ def _launch(a: Any, b: Any, c: Any, out: Any, request: Request, norms: tuple[Any
     ]  # fmt: skip
 
 
-def _measured(a: Any, b: Any, request: Request, norms: tuple[Any, Any]) -> NormMaps:
-    """Return the norm maps of the real forms of A and B, enqueued: those that are known are copied, if both are."""
-    import cupy
-
+def _measured(a: Any, b: Any, request: Request) -> NormMaps:
+    """Return the norm maps of the real forms of A and B, enqueued."""
     maps = NormMaps(a, b, request.block, paired=request.arithmetic.parts == 2)
-    if maps.pairing is None and norms[0] is not None and norms[1] is not None:
-        maps.a[...], maps.b[...] = cupy.asarray(norms[0]), cupy.asarray(norms[1]).T
-    elif a.size or b.size:
+    if a.size or b.size:
         maps()
     return maps
 

@@ -147,7 +147,7 @@ def error_bound(
     """Return the bound of the error of an item, by what tau skips and by rounding."""
     norms_a, norms_b = maps.of(item)
     skipped = float(skipped_bound(maps, item, _on_device(tau), norm_slack(request.arithmetic.dtype)))
-    return abs(request.alpha) * skipped + rounding_of_tiles(shape, norms_a, norms_b, request, norm_c)
+    return abs(request.alpha) * skipped + rounding(shape, norms_a, norms_b, request, norm_c)
 
 
 def _on_device(tau: Any) -> Any:
@@ -230,18 +230,17 @@ def kept_norms(x: Any, block: int) -> Any:
         return maps.a.astype(np.float64) * norm_slack(x.dtype)
 
 
-def rounding_of_tiles(
-    shape: tuple[int, int, int], norms_a: Any, norms_b: Any, request: Request, norm_c: float = 0.0
-) -> float:
-    """Bound the rounding error of a product from its norm maps, tile of C by tile.
+def rounding(shape: tuple[int, int, int], norms_a: Any, norms_b: Any, request: Request, norm_c: float = 0.0) -> float:
+    """Bound the rounding error of a product from its norm maps, as ``nearsparse.bounds.rounding_bound``.
 
-    ``|A_i1| |B_1j| + ...`` has at most the norm ``||A_i1|| ||B_1j|| + ...``: an entry of the product of the norm maps.
+    Beside the norm of the product itself it is that of each tile of C, which is less: ``|A_i1| |B_1j| + ...`` has at
+    most the norm ``||A_i1|| ||B_1j|| + ...``, an entry of the product of the norm maps.  Searches know whole norms.
     """
     slack = norm_slack(request.arithmetic.dtype)
     largest = [float(x.max()) if x.size else 0.0 for x in (norms_a, norms_b)]
     norm_a, norm_b = frobenius(norms_a) * slack, frobenius(norms_b) * slack
     tiles = None
-    if all(0 < one < math.inf for one in largest):
+    if request.rtol is not None and all(0 < one < math.inf for one in largest):
         # In a unit that keeps squares in the range; entries near 0 are rounded as if they were larger.
         lift = request.arithmetic.least_operand * math.sqrt(request.arithmetic.parts) * request.block
         high, wide = (
