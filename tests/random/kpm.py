@@ -11,6 +11,7 @@ import numpy as np
 from spectile import kpm
 from spectile.kpm import reference
 from spectile.kpm.reference import seed_of
+from spectile_study.cases.kpm import stages
 from tests.random.calls import Fault, Refused, Unchanged, bits, call, holds, must, same_bits
 from tests.random.draw import Draw
 from tests.random.memory import Laid, Place, exponents, lay
@@ -419,7 +420,7 @@ def large_density(draw: Draw, place: Place) -> None:
     start = reference.random_phases(seed_of(7), matrix.shape[0], vectors, real=real)
     a, b = 1 / density.scale, density.centre
     wide = matrix.astype(np.float64 if real else np.complex128)
-    expected = reference.moments_from_etas(reference.etas_blocked(wide, start, moments, a, b)).mean(axis=1)
+    expected = reference.moments_from_etas(stages.etas_blocked(wide, start, moments, a, b)).mean(axis=1)
     eps = 2.0**-23 if dtype == "single" and H is not sample else 2.0**-52
     off = np.abs(density.moments - expected).max() / matrix.shape[0]
     holds(off <= 400 * eps * moments, f"moments are off by {off:.2g}, allowed {400 * eps * moments:.2g}")

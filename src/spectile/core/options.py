@@ -124,3 +124,22 @@ def generator(name: str, value: Any) -> np.random.Generator:
         raise ValueError(
             f"{name} = {reprlib.repr(value)} seeds nothing: give an integer >= 0, a numpy.random.Generator or None"
         ) from None
+
+
+def whole_number(value: Any, name: str, least: int) -> int:
+    """Return a number that must be whole and at least `least`; `name` is what the error calls it."""
+    try:
+        valid = is_real(value) and not isinstance(value, bool) and int(value) == value and value >= least
+    except (TypeError, ValueError, OverflowError):
+        valid = False
+    if not valid:
+        raise ValueError(f"{name} = {reprlib.repr(value)} is invalid: give a whole number of at least {least}")
+    return int(value)
+
+
+def positive_number(value: Any, name: str) -> float:
+    """Return a number that must be finite and positive; `name` is what the error calls it."""
+    found = number(name, value)
+    if not 0 < found < math.inf:
+        raise ValueError(f"{name} = {reprlib.repr(value)} is invalid: give a finite positive number")
+    return found

@@ -11,20 +11,13 @@ import numpy.typing as npt
 
 from spectile.core.choice import Candidate
 from spectile.core.device import Backend
-from spectile.core.options import flag, numbers, path
+from spectile.core.options import flag, numbers, path, positive_number, whole_number
 from spectile.kpm.checkpoint import Run
 from spectile.kpm.curves import SpectralCurves, moments_for
 from spectile.kpm.density import SpectralDensity
 from spectile.kpm.expectation import SpectralExpectation, moments_with, source_of
 from spectile.kpm.iterator import engine_for, random_source
-from spectile.kpm.moments import (
-    candidates_of,
-    check_counts,
-    make_engine,
-    other_place,
-    positive_number,
-    whole_number,
-)
+from spectile.kpm.moments import candidates_of, check_counts, make_engine, other_place
 from spectile.kpm.operators.adopt import as_operator
 from spectile.kpm.types import Array, Kernel
 

@@ -19,7 +19,47 @@ from spectile.kpm import reference
 from spectile.kpm.types import Array, Kernel
 
 
-class SpectralCurves:
+def drawn(axes: Any, x: Array, values: Array, errors: Array | None, xlabel: str, ylabel: str) -> Any:
+    """Draw a curve, or a column each, with a band of its errors to both sides if they are numbers; return the axes."""
+    axes = axes_or_new(axes)
+    lines = axes.plot(x, values)
+    if errors is not None and not np.isnan(errors).all():
+        color = lines[0].get_color()
+        axes.fill_between(x, values - errors, values + errors, alpha=0.4, color=color, linewidth=0)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    return axes
+
+
+class Drawn:
+    """Densities by energy that can be drawn."""
+
+    energies: Array
+    densities: Any
+    _ylabel = "density"
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the density by energy, its real part where it is complex, with a band of one standard error of a mean.
+
+        Parameters
+        ----------
+        axes : matplotlib.axes.Axes, optional
+            Where to draw; by default a new figure.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        ImportError
+            Without Matplotlib.
+        """
+        values = np.asarray(self.densities).real
+        errors = getattr(self, "errors", None) if values.ndim == 1 else None
+        return drawn(axes, self.energies, values, errors, "energy", self._ylabel)
+
+
+class SpectralCurves(Drawn):
     """Densities expanded in Chebyshev polynomials: one curve for each column of moments.
 
     Parameters
@@ -73,28 +113,6 @@ class SpectralCurves:
     def _repr_html_(self) -> str:
         """Return the same with the mean of the curves, for notebooks."""
         return curve_html(repr(self), self.energies, self.densities.mean(axis=1))
-
-    def plot(self, axes: Any = None) -> Any:
-        """Draw each curve by energy.
-
-        Parameters
-        ----------
-        axes : matplotlib.axes.Axes, optional
-            Where to draw; by default a new figure.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-
-        Raises
-        ------
-        ImportError
-            Without Matplotlib.
-        """
-        axes = axes_or_new(axes)
-        axes.plot(self.energies, self.densities)
-        axes.set(xlabel="energy", ylabel="density")
-        return axes
 
     def __call__(self, energy: npt.ArrayLike) -> Array:
         """Return the densities at any energies: shape (..., K), zero beyond `centre` ± `scale`."""

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from spectile.core.atomic_file import require_writable
 from spectile.core.device import Backend
 from spectile.core.memory import require_host_free
-from spectile.core.options import flag
-from spectile.core.pictures import axes_or_new, curve_html
+from spectile.core.options import flag, positive_number, whole_number
+from spectile.core.pictures import curve_html
 from spectile.core.progress import Progress
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
@@ -34,7 +34,7 @@ from spectile.kpm.checkpoint import (
     signals_deferred,
     write_arrays,
 )
-from spectile.kpm.curves import SpectralCurves, damping, moments_for
+from spectile.kpm.curves import Drawn, SpectralCurves, damping, moments_for
 from spectile.kpm.moments import (
     LOOK_STEPS,
     MAX_BLOCK,
@@ -43,8 +43,6 @@ from spectile.kpm.moments import (
     advance_watched,
     check_counts,
     make_engine,
-    positive_number,
-    whole_number,
 )
 from spectile.kpm.reference import seed_of
 from spectile.kpm.types import Array, Engine, Kernel, Named
@@ -53,7 +51,7 @@ from spectile.kpm.types import Array, Engine, Kernel, Named
 _CALLABLE = "callable"
 
 
-class SpectralDensity:
+class SpectralDensity(Drawn):
     """Density of states ρ(E) = Σ δ(E − E_n) of a matrix, by a stochastic trace over R vectors (paper, Eq. 2).
 
     Parameters are those of :func:`kpm_dos`.
@@ -75,6 +73,8 @@ class SpectralDensity:
     bounds : (float, float)
         Energies between which the spectrum lies: `centre` ∓ 0.99 `scale`, so that it stays within [−0.99, 0.99].
     """
+
+    _ylabel = "states per unit of energy"
 
     def __init__(
         self,
@@ -138,31 +138,6 @@ class SpectralDensity:
     def _repr_html_(self) -> str:
         """Return the same with the curve, for notebooks."""
         return curve_html(repr(self), self.energies, self.densities)
-
-    def plot(self, axes: Any = None) -> Any:
-        """Draw the density by energy, with a band of one standard error to both sides where there are several vectors.
-
-        Parameters
-        ----------
-        axes : matplotlib.axes.Axes, optional
-            Where to draw; by default a new figure.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-
-        Raises
-        ------
-        ImportError
-            Without Matplotlib.
-        """
-        axes = axes_or_new(axes)
-        (line,) = axes.plot(self.energies, self.densities)
-        if self.moments_by_vector.shape[1] > 1:
-            band = self.densities - self.errors, self.densities + self.errors
-            axes.fill_between(self.energies, *band, alpha=0.4, color=line.get_color(), linewidth=0)
-        axes.set(xlabel="energy", ylabel="states per unit of energy")
-        return axes
 
     def _asked(self, num_moments: int, energy_resolution: float | None) -> int:
         """Return the moments that a call asks for, by their number or by an energy."""

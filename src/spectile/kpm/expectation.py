@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from spectile.core.memory import require_host_free
-from spectile.core.options import flag
-from spectile.core.pictures import axes_or_new, shown, shown_html
+from spectile.core.options import flag, whole_number
+from spectile.core.pictures import shown, shown_html
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
 from spectile.kpm.checkpoint import Run
-from spectile.kpm.curves import SpectralCurves, damping
+from spectile.kpm.curves import Drawn, SpectralCurves, damping
 from spectile.kpm.iterator import (
     OutsideBoundsError,
     Terms,
@@ -23,10 +23,12 @@ from spectile.kpm.iterator import (
     columns_at_once,
     given_vectors,
     is_doubled,
+    over_ranks,
+    own_rows,
     slices_of,
     within_bounds,
 )
-from spectile.kpm.moments import LOOK_STEPS, advance_watched, whole_number
+from spectile.kpm.moments import LOOK_STEPS, advance_watched
 from spectile.kpm.observables import Observable
 from spectile.kpm.operators.protocol import on_host
 from spectile.kpm.types import Array, Engine, Kernel
@@ -35,7 +37,7 @@ from spectile.kpm.types import Array, Engine, Kernel
 Count = Callable[[float], int]
 
 
-class SpectralExpectation:
+class SpectralExpectation(Drawn):
     """Density ρ_A(E) = ⟨v|A δ(E − H)|v⟩ of the mean of vectors, or of each; ``kpm_dos(operator=)`` makes it.
 
     Random vectors have entries of size 1, so that the mean estimates the trace tr[A δ(E − H)].
@@ -97,31 +99,6 @@ class SpectralExpectation:
             f"{self.num_moments} moments",
             f"energies {low:.6g} to {high:.6g}",
         ]
-
-    def plot(self, axes: Any = None) -> Any:
-        """Draw the density by energy, its real part where it is complex, with a band of one standard error of a mean.
-
-        Parameters
-        ----------
-        axes : matplotlib.axes.Axes, optional
-            Where to draw; by default a new figure.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-
-        Raises
-        ------
-        ImportError
-            Without Matplotlib.
-        """
-        axes, values = axes_or_new(axes), np.asarray(self.densities).real
-        lines = axes.plot(self.energies, values)
-        if self._is_mean and self.num_vectors > 1:
-            band = values - self.errors, values + self.errors
-            axes.fill_between(self.energies, *band, alpha=0.4, color=lines[0].get_color(), linewidth=0)
-        axes.set(xlabel="energy", ylabel="density")
-        return axes
 
     @property
     def num_moments(self) -> int:
@@ -307,8 +284,10 @@ class _Between(_Block):
     def _extend(self, length: int, run: Run) -> None:
         if self._recurrence is None:
             vectors = self._vectors()
+            bra = self.operator.adjoint(self._engine.xp.ascontiguousarray(vectors)).conj()
+            # No rank needs all of a term for its part of the products.
+            vectors, self._bra = (own_rows(self._engine, each) for each in (vectors, bra))
             self._recurrence = Terms(self._engine, vectors, self._bounds, run.progress)
-            self._bra = self.operator.adjoint(self._engine.xp.ascontiguousarray(vectors)).conj()
             self._products: list[Any] = []
         terms = self._recurrence
         terms.progress = run.progress
@@ -335,7 +314,7 @@ class _Between(_Block):
         return np.array([on_host(each) for each in self._products])
 
     def _found(self) -> Array:
-        return np.asarray(self.operator.factor * self._on_host())
+        return np.asarray(self.operator.factor * over_ranks(self._engine, self._on_host()))
 
 
 def block_of(

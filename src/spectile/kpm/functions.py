@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from spectile.core.device import Backend
 from spectile.core.memory import require_host_free
-from spectile.core.options import number, numbers
+from spectile.core.options import number, numbers, positive_number, whole_number
 from spectile.kpm import bounds as spectrum
 from spectile.kpm.checkpoint import Run
 from spectile.kpm.iterator import (
@@ -26,7 +26,7 @@ from spectile.kpm.iterator import (
     slices_of,
     within_bounds,
 )
-from spectile.kpm.moments import make_engine, positive_number, whole_number
+from spectile.kpm.moments import make_engine
 from spectile.kpm.operators.protocol import namespace, on_host
 from spectile.kpm.types import Array, Engine
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from spectile.core.device import Backend
 from spectile.core.memory import require_host_free
-from spectile.core.options import flag, number
+from spectile.core.options import flag, number, positive_number, whole_number
 from spectile.core.pictures import ends_told, shown, shown_html
 from spectile.core.progress import Progress
 from spectile.kpm import bounds as spectrum
@@ -20,7 +20,7 @@ from spectile.kpm.checkpoint import PRODUCTS, Run
 from spectile.kpm.density import SpectralDensity
 from spectile.kpm.functions import column_sums, sums_at_once
 from spectile.kpm.iterator import columns_at_once, random_source, room_for_vectors, slices_of, within_bounds
-from spectile.kpm.moments import MAX_BLOCK, check_counts, make_engine, positive_number, whole_number
+from spectile.kpm.moments import MAX_BLOCK, check_counts, make_engine
 from spectile.kpm.operators.protocol import on_host
 from spectile.kpm.reference import seed_of
 from spectile.kpm.types import Array, Engine

@@ -10,7 +10,7 @@ import numpy as np
 
 from spectile.core.arrays import host_array, to_device
 from spectile.core.device import Backend
-from spectile.core.options import flag, path, word
+from spectile.core.options import flag, path, whole_number, word
 from spectile.core.pictures import shown, shown_html
 from spectile.core.pointers import operand
 from spectile.core.progress import Progress
@@ -27,7 +27,7 @@ from spectile.kpm.checkpoint import (
     require_alike,
     write_arrays,
 )
-from spectile.kpm.moments import LOOK_STEPS, MAX_BLOCK, MAX_WIDENINGS, NO_BOUNDS, make_engine, whole_number
+from spectile.kpm.moments import LOOK_STEPS, MAX_BLOCK, MAX_WIDENINGS, NO_BOUNDS, make_engine
 from spectile.kpm.operators.adopt import vector_dtype
 from spectile.kpm.operators.protocol import namespace
 from spectile.kpm.reference import random_phases
@@ -447,6 +447,14 @@ def rows_held(engine: Engine, H: Any) -> int:
         return engine.num_rows
     engine.own_vectors = True  # type: ignore[attr-defined]
     return int(engine.last - engine.first)  # type: ignore[attr-defined]
+
+
+def own_rows(engine: Engine, vectors: Any) -> Any:
+    """Return of whole vectors the rows of this rank, with which alone its recurrences work from now on."""
+    if hasattr(engine, "own_vectors"):
+        engine.own_vectors = True
+        return vectors[engine.first : engine.last]  # type: ignore[attr-defined]
+    return vectors
 
 
 def _here(engine: Engine, vectors: Callable[[], Any]) -> Any:

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spectile.core.options import generator, numbers
-from spectile.kpm.moments import whole_number
+from spectile.core.options import generator, numbers, whole_number
 from spectile.kpm.types import Array
 
 

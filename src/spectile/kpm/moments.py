@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import reprlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +9,7 @@ import numpy as np
 
 from spectile.core.choice import Candidate, not_taken
 from spectile.core.device import Backend, backends, choose_backend
-from spectile.core.options import is_real, number, word
+from spectile.core.options import whole_number, word
 from spectile.core.placement import Work
 from spectile.core.progress import Progress
 from spectile.kpm import bounds as spectrum
@@ -19,13 +17,12 @@ from spectile.kpm.operators.adopt import as_operator, vector_dtype
 from spectile.kpm.operators.protocol import PartitionedOperator, lies_on_gpu
 from spectile.kpm.operators.stored import StoredMatrix
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
-from spectile.kpm.types import OUT_OF_RANGE, Array, Engine, Recursion
+from spectile.kpm.types import MAX_BLOCK, OUT_OF_RANGE, Array, Engine, Recursion
 
 # Steps between two looks at the norms: a spectrum outside the bounds shows within a few steps, and grows exponentially.
 FIRST_STEPS = 8
 LOOK_STEPS = 64
 MAX_WIDENINGS = 60
-MAX_BLOCK = 64
 NO_BOUNDS = "no bounds hold the spectrum: H is not Hermitian or not finite"
 
 
@@ -199,22 +196,3 @@ def advance_watched(
 def check_counts(num_moments: int, num_vectors: int) -> tuple[int, int]:
     """Return M and R, if both are usable numbers."""
     return whole_number(num_moments, "num_moments", 2), whole_number(num_vectors, "num_vectors", 1)
-
-
-def whole_number(value: Any, name: str, least: int) -> int:
-    """Return a number that must be whole and at least `least`; `name` is what the error calls it."""
-    try:
-        valid = is_real(value) and not isinstance(value, bool) and int(value) == value and value >= least
-    except (TypeError, ValueError, OverflowError):
-        valid = False
-    if not valid:
-        raise ValueError(f"{name} = {reprlib.repr(value)} is invalid: give a whole number of at least {least}")
-    return int(value)
-
-
-def positive_number(value: Any, name: str) -> float:
-    """Return a number that must be finite and positive; `name` is what the error calls it."""
-    found = number(name, value)
-    if not 0 < found < math.inf:
-        raise ValueError(f"{name} = {reprlib.repr(value)} is invalid: give a finite positive number")
-    return found

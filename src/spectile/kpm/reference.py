@@ -1,4 +1,4 @@
-"""KPM as the paper states it, in NumPy: Figures 3 to 5, and the reconstruction of the density from the scalar products.
+"""What KPM is made of, in NumPy: start vectors, and the reconstruction of the density from the scalar products.
 
 The paper stops at the scalar products η; the kernels and sums after them follow Weiße, Wellein, Alvermann, Fehske,
 Rev. Mod. Phys. 78, 275 (2006), "RMP" below.
@@ -75,62 +75,6 @@ def phase_bits(seed: Any, row: Any, vector: Any) -> Any:
         bits = (bits ^ (bits >> _SHIFTS[1])) * _ROUNDS[1]
         bits = bits ^ (bits >> _SHIFTS[2])
     return bits
-
-
-def etas_naive(H: Any, start: Array, num_moments: int, a: float, b: float) -> Array:
-    """Figure 3: one vector at a time, one library call an operation.
-
-    Parameters
-    ----------
-    H : matrix, shape (N, N)
-        Hermitian; anything with ``@``.
-    start : ndarray, shape (N, R)
-        Start vectors |ν₀⟩.
-    num_moments : int
-        M, even.
-    a, b : float
-        Scaling H̃ = a (H − b 1) whose spectrum lies in [−1, 1].
-
-    Returns
-    -------
-    ndarray, shape (M, R)
-        η_2m = ⟨ν_m|ν_m⟩ and η_2m+1 = ⟨ν_m+1|ν_m⟩.  The loop of the paper runs to m = M/2 and yields two more than M;
-        the first application has no factor 2 (the paper's "initialization steps").
-    """
-    etas = np.empty((num_moments, start.shape[1]))
-    for r in range(start.shape[1]):
-        v = start[:, r].copy()
-        w = a * (H @ v - b * v)
-        etas[0, r] = np.vdot(v, v).real
-        etas[1, r] = np.vdot(w, v).real
-        for m in range(1, num_moments // 2):
-            w, v = v, w
-            u = H @ v  # spmv()
-            u = u - b * v  # axpy()
-            w = -w  # scal()
-            w = w + 2 * a * u  # axpy()
-            etas[2 * m, r] = np.vdot(v, v).real  # nrm2()
-            etas[2 * m + 1, r] = np.vdot(w, v).real  # dot()
-    return etas
-
-
-def aug_spmmv(H: Any, V: Array, W: Array, a: float, b: float) -> tuple[Array, Array, Array]:
-    """Figures 4 and 5, one step: W = 2a(H − b1)V − W, and the column-wise ⟨V|V⟩ and ⟨W|V⟩ of one or all vectors."""
-    W = 2 * a * (H @ V - b * V) - W
-    return W, np.sum(V.conj() * V, axis=0).real, np.sum(W.conj() * V, axis=0).real
-
-
-def etas_blocked(H: Any, start: Array, num_moments: int, a: float, b: float) -> Array:
-    """Figure 5: all R vectors at once.  Arguments and result as in :func:`etas_naive`."""
-    etas = np.empty((num_moments, start.shape[1]))
-    V = start
-    W = a * (H @ V - b * V)
-    etas[0] = np.sum(V.conj() * V, axis=0).real
-    etas[1] = np.sum(W.conj() * V, axis=0).real
-    for m in range(1, num_moments // 2):
-        W, V = V, W
-        W, etas[2 * m], etas[2 * m + 1] = aug_spmmv(H, V, W, a, b)
-    return etas
 
 
 def moments_from_etas(etas: Array) -> Array:

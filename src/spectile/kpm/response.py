@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from spectile.core.device import Backend
 from spectile.core.memory import require_host_free
-from spectile.core.options import number, numbers, word
-from spectile.core.pictures import axes_or_new, shown, shown_html
+from spectile.core.options import number, numbers, positive_number, whole_number, word
+from spectile.core.pictures import shown, shown_html
 from spectile.kpm import bounds as spectrum
 from spectile.kpm.checkpoint import Run
-from spectile.kpm.curves import damping
+from spectile.kpm.curves import damping, drawn
 from spectile.kpm.iterator import (
     OutsideBoundsError,
     Terms,
@@ -29,7 +29,7 @@ from spectile.kpm.iterator import (
     room_for_vectors,
     within_bounds,
 )
-from spectile.kpm.moments import check_counts, make_engine, positive_number, where_it_works, whole_number
+from spectile.kpm.moments import check_counts, make_engine, where_it_works
 from spectile.kpm.observables import Observable, velocity
 from spectile.kpm.operators.protocol import on_host
 from spectile.kpm.types import Array, Engine, Kernel
@@ -439,16 +439,10 @@ class Conductivity:
         ImportError
             Without Matplotlib.
         """
-        axes = axes_or_new(axes)
         j = self.correlator
         levels = np.linspace(j.centre - j.scale, j.centre + j.scale, 401) if mu is None else np.atleast_1d(mu)
-        values = self(levels, temperature)
-        (line,) = axes.plot(levels, values)
-        if j.num_vectors > 1:
-            error = self.error(levels, temperature)
-            axes.fill_between(levels, values - error, values + error, alpha=0.4, color=line.get_color(), linewidth=0)
-        axes.set(xlabel="Fermi energy", ylabel="conductivity")
-        return axes
+        values, errors = self(levels, temperature), self.error(levels, temperature)
+        return drawn(axes, levels, values, errors, "Fermi energy", "conductivity")
 
     def __call__(self, mu: npt.ArrayLike = 0.0, temperature: float = 0.0) -> Any:
         """Return σ at Fermi energies.

@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+#: Vectors that go together at most.
+MAX_BLOCK = 64
 Named = Literal["jackson", "lorentz", "none"]
 Kernel = Named | Callable[[int], npt.ArrayLike]
 

@@ -221,7 +221,7 @@ def spamm(
         at_once = None if devices is not None else _at_once_on_cpu if where == "cpu" else _at_once_on_cuda
         result = relative.product(operands, request, run, at_once)
     if host_key is not None and where == "cpu" and result.method == "dense" and operands.a is a and operands.b is b:
-        if len(_DENSE) == 256:
+        if len(_DENSE) >= _MOST:
             _DENSE.clear()
         _DENSE[host_key] = _repeated_on_cpu(operands, request)
     return operands.in_kind(result)
@@ -230,6 +230,7 @@ def spamm(
 #: What multiplies again two matrices of the host by their layout and options, where the dense product was taken: it
 #: needs no checks but a look at the numbers, which take longer than so small a product.
 _DENSE: dict[Any, DenseAtOnce] = {}
+_MOST = 256
 #: Kinds of options that keys hold.
 _PLAIN = {int, float, bool, str, type(None)}
 

@@ -80,7 +80,8 @@ def _within(operands: Operands, request: Request, run: Run) -> SpammResult:
     skipped = CAUTION * rtol * _estimate(operands)
     for _ in range(TRIES):
         # What is skipped is searched for, and rounding added; where nothing is known everything is multiplied.
-        limit: dict[str, Any] = {"atol": skipped} if 0 < skipped < math.inf else {"rtol": None, "tau": 0.0}
+        known = 0 < skipped < math.inf
+        limit: dict[str, Any] = {"atol": skipped} if known else {"rtol": None, "tau": 0.0}
         made = run(operands, dataclasses.replace(request, **limit))
         tau, error, norm = made.tau, made.error_bound, made.norm
         proven = max(proven, norm * (1 - SLACK) - error)

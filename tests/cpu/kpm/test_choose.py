@@ -11,12 +11,12 @@ from spectile.kpm import explain
 from spectile.kpm.cuda.boxed import when as boxed
 from spectile.kpm.cuda.boxed.groups import cut
 from spectile.kpm.cuda.boxed.launch import halved
-from spectile.kpm.cuda.choose import Part, choose, ways
+from spectile.kpm.cuda.choose import MOST_PADDED, Part, choose, ways
 from spectile.kpm.cuda.common import BULK
 from spectile.kpm.cuda.csr import when as csr
 from spectile.kpm.cuda.csr.launch import csr_unit
 from spectile.kpm.cuda.engine import fitting
-from spectile.kpm.cuda.problem import Problem
+from spectile.kpm.cuda.problem import Problem, row_launch
 from spectile.kpm.cuda.sliced import when as sliced
 from spectile.kpm.cuda.sliced.launch import sliced_unit
 from spectile.kpm.cuda.staged import when as staged
@@ -86,7 +86,7 @@ def test_every_way_takes_all_vectors_and_fits(dtype, device):
 
 def check_launch(part, matrix, device):
     """Assert that a device runs what a part launches."""
-    assert part.vectors <= part.width <= part.vectors + 31
+    assert part.vectors <= part.width <= part.vectors + MOST_PADDED
     item = np.dtype(matrix.dtype).itemsize
     if part.kernel in ("csr", "sliced"):
         kernel = {"csr": csr, "sliced": sliced}[part.kernel]
@@ -96,7 +96,7 @@ def check_launch(part, matrix, device):
         assert 1 <= shape.unroll <= 16 and shape.threads % 128 == 0
         assert lanes.lanes * getattr(shape, "split", 1) in (1, 2, 4, 8, 16, 32)
         assert shape.threads // 32 * 2 * lanes.columns * 8 <= 48 * 1024  # the sums of the warps are static
-        launched = kernel.launch(shape, matrix.rows, matrix.vectors, device)
+        launched = row_launch(shape, matrix.rows, matrix.vectors, device)
         assert launched.grid[1] * lanes.columns >= matrix.vectors
     elif part.kernel == "staged":
         assert matrix.vectors * item % 16 == 0
@@ -169,7 +169,9 @@ def test_memory_counts_what_is_padded():
     def parts(vectors):
         return (Part("staged", vectors, -(-vectors // 8) * 8),)
 
-    assert [fitting(columns, parts) for columns in (0, 1, 7, 8, 15, 16, 17, 100)] == [1, 1, 1, 8, 8, 16, 16, 96]
+    assert [fitting(columns, parts) for columns in (0, 1, 7, 8, 15, 16, 17, 63)] == [1, 1, 1, 8, 8, 16, 16, 56]
+    for columns in (64, 100, 1000):
+        assert columns - 63 < fitting(columns, parts) <= columns
 
 
 def test_tiles_that_need_too_many_boxes_are_halved():

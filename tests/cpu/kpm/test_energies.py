@@ -11,8 +11,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 from spectile.kpm import SpectralDensity, bounds, kpm_dos, ldos, reference
 from spectile.kpm.curves import SpectralCurves
-from spectile.kpm.operators.lattices import anderson, chain, graphene
-from spectile.kpm.operators.sell import SellMatrix
+from spectile.kpm.operators.lattices import anderson, graphene
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 
 
@@ -277,18 +276,6 @@ def test_any_matrix_has_the_moments_of_its_eigenvalues(problem):
         size = tolerance * num_moments * len(matrix)
         inner = slice(num_moments // 4, -(num_moments // 4) or None)  # not where the weight is singular
         np.testing.assert_allclose((density.errors * density.scale)[inner], errors[inner], atol=size, rtol=1e-3)
-
-
-def test_a_chain_of_one_sell_chunk_keeps_its_order():
-    matrix = chain(40)
-    sell = SellMatrix.from_csr(matrix, chunk=8, sigma=16)
-    dense = np.zeros((40, 40))
-    for row in range(40):
-        start, lane = sell.chunk_start[row // 8], row % 8
-        for k in range(sell.row_length[row]):
-            at = start + k * 8 + lane
-            dense[sell.order[row], sell.order[sell.indices[at]]] += sell.data[at]
-    np.testing.assert_array_equal(dense, matrix.toarray())
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])

@@ -10,8 +10,9 @@ from spectile.kpm.cpu.engine import CpuEngine
 from spectile.kpm.cpu.operator import CpuOperator, CpuRecursion
 from spectile.kpm.moments import make_engine
 from spectile.kpm.operators.lattices import anderson, chain, graphene
-from spectile.kpm.operators.sell import SellMatrix
 from spectile.kpm.operators.topological_insulator import GAMMA_1, GAMMA_HOP, MASS, TopologicalInsulator
+from spectile_study.cases.kpm import stages
+from spectile_study.cases.kpm.sell import sell_operator
 
 SAMPLE = TopologicalInsulator(4, 5, 3)
 
@@ -74,8 +75,8 @@ def test_moments_equal_chebyshev_polynomials_of_the_eigenvalues(layout, num_vect
     a, b = scaled(matrix)
     operator = {
         "csr": lambda: CpuOperator.from_csr(matrix),
-        "sell": lambda: CpuOperator.from_sell(SellMatrix.from_csr(matrix, chunk=8, sigma=64)),
-        "sell_padded": lambda: CpuOperator.from_sell(SellMatrix.from_csr(matrix, chunk=7)),
+        "sell": lambda: sell_operator(matrix, 8),
+        "sell_padded": lambda: sell_operator(matrix, 7),
         "stencil": lambda: CpuOperator.from_topological_insulator(SAMPLE),
     }[layout]()
     start = reference.random_phases(3, matrix.shape[0], num_vectors)
@@ -85,7 +86,7 @@ def test_moments_equal_chebyshev_polynomials_of_the_eigenvalues(layout, num_vect
     np.testing.assert_array_equal(operator.to_block(start), operator.random_block(3, 0, num_vectors))
 
 
-@pytest.mark.parametrize("stage", [reference.etas_naive, reference.etas_blocked])
+@pytest.mark.parametrize("stage", [stages.etas_naive, stages.etas_blocked])
 def test_reference_stages_equal_the_eigenvalues(stage):
     matrix = SAMPLE.matrix()
     a, b = scaled(matrix)
@@ -455,8 +456,6 @@ def test_bad_input_of_the_other_functions_is_worded():
                 add(count)
     with pytest.raises(ValueError, match="too small"):
         TopologicalInsulator(2, 5, 5)
-    with pytest.raises(ValueError, match="positive"):
-        SellMatrix.from_csr(SAMPLE.matrix(), chunk=0)
 
 
 def test_more_vectors_than_fit_are_done_in_passes(monkeypatch):
@@ -482,7 +481,7 @@ def test_row_blocks_follow_patches_through_the_planes():
             np.sort(np.concatenate([np.arange(*block) for block in blocks])), np.arange(11040)
         )
     start = reference.random_phases(3, sample.shape[0], 5)
-    expected = reference.etas_blocked(sample.matrix(), start, 12, 0.11, 0.05)
+    expected = stages.etas_blocked(sample.matrix(), start, 12, 0.11, 0.05)
     for operator in operators:
         found = [CpuRecursion(operator, 0.11, 0.05, operator.to_block(start), threads).advance(6) for threads in (1, 2)]
         np.testing.assert_array_equal(*found)

@@ -11,6 +11,7 @@ from spectile.kpm.cpu.patterns import MOST_PATTERNS, RowPatterns
 from spectile.kpm.distributed.partition import localize
 from spectile.kpm.operators.lattices import anderson, graphene
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+from spectile_study.cases.kpm import stages
 
 SAMPLE = TopologicalInsulator(6, 5, 4)
 
@@ -72,7 +73,7 @@ def test_patterns_and_entries_give_the_same_moments(dtype, num_vectors):
     etas = [CpuRecursion(operator, a, b, start.copy()).advance(12) for operator in operators]
     double = np.result_type(dtype, np.float64)
     vectors = reference.random_phases(1, matrix.shape[0], num_vectors, real=double.kind == "f")
-    expected = reference.etas_blocked(matrix.astype(double), vectors, 24, a, b)
+    expected = stages.etas_blocked(matrix.astype(double), vectors, 24, a, b)
     tolerance = matrix.shape[0] * (1e-13 if double == dtype else 3e-6)
     for found in etas:
         np.testing.assert_allclose(found, expected, atol=tolerance)

@@ -98,6 +98,26 @@ ring = sp.csr_array(np.roll(np.eye(6), 1, 0) + np.roll(np.eye(6), -1, 0))
 uneven = np.array([[0.0], [1.0], [2.0], [3.0], [4.0], [7.0]])
 refused(lambda: kpm.velocity(rows(ring, 0.5), "x", uneven, periods=[[6.0]]), ValueError, "of 2)")
 
+
+
+class Counted:  # gathered blocks of vectors
+    def __init__(self):
+        self.blocks = 0
+
+    def __getattr__(self, name):
+        return getattr(comm, name)
+
+    def allgather(self, given):
+        self.blocks += getattr(given, "ndim", 0) == 2 and len(given) > 1
+        return comm.allgather(given)
+
+
+# Expectation values are sums of what each rank has of a term, not of gathered terms.
+counted = Counted()
+found = kpm.kpm_dos(DistributedMatrix(real, counted), 60, 2, rng=1, operator=real, **wide).moments
+np.testing.assert_allclose(found, kpm.kpm_dos(real, 60, 2, rng=1, operator=real, **wide).moments, atol=1e-9)
+assert counted.blocks < 10, counted.blocks
+
 # Own rows of vectors.
 edge = 20
 own = (slice(0, edge), slice(edge, None))[comm.rank]

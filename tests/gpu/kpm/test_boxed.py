@@ -5,6 +5,7 @@ import pytest
 import scipy.sparse as sp
 
 from spectile.kpm import reference
+from spectile_study.cases.kpm import stages
 from spectile_study.inputs.hamiltonians import hamiltonian
 
 from ...blocks import block_matrix
@@ -47,7 +48,7 @@ def error_of(H, num_vectors, shape):
     recursion.w.fill(7.0)
     etas = recursion.advance(7)
     start = reference.random_phases(SEED, H.shape[0], num_vectors, real=H.dtype.kind != "c")
-    expected = reference.etas_blocked(H.astype(np.result_type(H.dtype, np.float64)), start, 14, A, B)
+    expected = stages.etas_blocked(H.astype(np.result_type(H.dtype, np.float64)), start, 14, A, B)
     return np.abs(etas - expected).max() / max(1.0, np.abs(expected).max())
 
 

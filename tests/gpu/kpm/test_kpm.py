@@ -6,6 +6,7 @@ import pytest
 from spectile.kpm import SpectralDensity, kpm_dos, ldos, reference
 from spectile.kpm.operators.lattices import anderson, graphene
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+from spectile_study.cases.kpm import stages
 
 pytestmark = pytest.mark.gpu
 
@@ -15,7 +16,7 @@ A, B = 0.11, 0.05
 
 def expected(sample, num_vectors, steps, seed):
     start = reference.random_phases(seed, sample.shape[0], num_vectors)
-    return reference.etas_blocked(sample.matrix(), start, 2 * steps, A, B)
+    return stages.etas_blocked(sample.matrix(), start, 2 * steps, A, B)
 
 
 @pytest.mark.parametrize("num_vectors", [1, 2, 3, 8, 17, 32, 45, 64, 130])

@@ -6,6 +6,7 @@ import pytest
 from spectile.kpm import SpectralDensity, conductivity, evolve, kpm_dos, reference
 from spectile.kpm.operators.lattices import anderson, graphene
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+from spectile_study.cases.kpm import stages
 
 pytestmark = pytest.mark.gpu
 
@@ -52,7 +53,7 @@ def test_partitions_of_the_topological_insulator(dims, count, num_vectors, kind)
     recursion = poisoned(engine, num_vectors)
     etas = np.concatenate([recursion.advance(4), recursion.advance(5)])
     start = reference.random_phases(SEED, sample.shape[0], num_vectors)
-    expected = reference.etas_blocked(sample.matrix(), start, 18, A, B)
+    expected = stages.etas_blocked(sample.matrix(), start, 18, A, B)
     assert np.abs(etas - expected).max() / sample.shape[0] < 1e-12, f"seed {SEED}"
 
 
@@ -111,7 +112,7 @@ def test_batches_wait_for_their_start_vectors(transport, tmp_path):
     )
     sample = TopologicalInsulator(9, 6, 8, potential=np.random.default_rng(SEED).random((9, 6, 8)))
     start = reference.random_phases(SEED, sample.shape[0], 5)
-    expected = reference.etas_blocked(sample.matrix(), start, 20, A, B)
+    expected = stages.etas_blocked(sample.matrix(), start, 20, A, B)
 
     def slow(engine):
         for local in engine.partitions:

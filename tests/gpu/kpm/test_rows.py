@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from spectile.kpm import explain, kpm_dos, reference
+from spectile_study.cases.kpm import stages
 from spectile_study.inputs.hamiltonians import hamiltonian
 
 from ...blocks import block_matrix
@@ -195,7 +196,7 @@ def test_steps_that_overlap_give_the_same_bits(dtype, num_vectors):
 
     overlapping = etas_of()
     start = reference.random_phases(SEED, matrix.shape[0], num_vectors, real=matrix.dtype.kind != "c")
-    expected = reference.etas_blocked(matrix.astype(np.result_type(dtype, np.float64)), start, 80, A, B)
+    expected = stages.etas_blocked(matrix.astype(np.result_type(dtype, np.float64)), start, 80, A, B)
     limit = 1e-12 if np.finfo(dtype).eps < 1e-10 else 1e-5
     assert np.abs(overlapping - expected).max() / max(1.0, np.abs(expected).max()) < limit, f"seed {SEED}"
     for overlaps in (False, True, True, True, True):

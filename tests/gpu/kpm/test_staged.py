@@ -6,6 +6,7 @@ import pytest
 from spectile.kpm import kpm_dos, reference
 from spectile.kpm.operators.lattices import anderson, graphene
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
+from spectile_study.cases.kpm import stages
 
 pytestmark = pytest.mark.gpu
 
@@ -35,7 +36,7 @@ def run(matrix, num_vectors, dtype, real, **settings):
     from spectile_study.cases.kpm.variants import staged_variant
 
     start = reference.random_phases(SEED, matrix.shape[0], num_vectors, real=real)
-    expected = reference.etas_blocked(matrix, start, 2 * STEPS, A, B)
+    expected = stages.etas_blocked(matrix, start, 2 * STEPS, A, B)
     operator = staged_variant(matrix.astype(dtype), **settings)
     recursion = StoredRecursion(operator, A, B, operator.random_block(SEED, 0, num_vectors))
     recursion.w.fill(7.0)

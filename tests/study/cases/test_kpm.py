@@ -11,7 +11,7 @@ from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from spectile_study.bench.case import Context, Skipped
 from spectile_study.bench.sheets import read_sheet
 from spectile_study.cases.kpm import build as cases
-from spectile_study.cases.kpm import called, model, shared, spmm
+from spectile_study.cases.kpm import called, model, shared, spmm, stages
 from spectile_study.cases.kpm.naive import Chain
 from spectile_study.cases.kpm.processes import kwant_calls
 from spectile_study.cases.kpm.rivals import etas_naive
@@ -95,7 +95,7 @@ def test_reference_of_a_call_is_the_exact_recurrence():
     sample = TopologicalInsulator(4, 4, 3, shared.quantum_dots(4, 4, 3))
     (a, b), vectors = shared.scaling(sample), called._CHUNK + 1
     start = shared.reference.random_phases(7, sample.shape[0], vectors)
-    etas = shared.reference.etas_blocked(sample.matrix(), start, 2 * shared.STEPS, a, b)
+    etas = stages.etas_blocked(sample.matrix(), start, 2 * shared.STEPS, a, b)
     wanted = shared.reference.moments_from_etas(etas).mean(axis=1)
     found = called.reference_moments(4, 4, 3, vectors, 7, 2, a, b)
     np.testing.assert_allclose(found, wanted, atol=1e-12 * sample.shape[0])
@@ -104,13 +104,14 @@ def test_reference_of_a_call_is_the_exact_recurrence():
 KWANT_LIKE = """
 import numpy as np
 from spectile.kpm import bounds, reference
+from spectile_study.cases.kpm import stages
 
 class SpectralDensity:
     def __init__(self, matrix, num_vectors, num_moments, vector_factory, bounds, eps):
         start = np.stack(list(vector_factory), axis=1)
         assert start.shape[1] == num_vectors
         self.a, self.b = (2 - eps) / (bounds[1] - bounds[0]), sum(bounds) / 2
-        etas = reference.etas_blocked(matrix, start, num_moments, self.a, self.b)
+        etas = stages.etas_blocked(matrix, start, num_moments, self.a, self.b)
         self.moments = reference.moments_from_etas(etas).mean(axis=1) * reference.jackson_kernel(num_moments) FACTOR
 
     def __call__(self, energy):
@@ -174,7 +175,7 @@ def test_the_threaded_chain_is_the_naive_version(threads):
     sample = TopologicalInsulator(4, 5, 3)
     matrix, (a, b) = sample.matrix(), shared.scaling(sample)
     start = np.asfortranarray(shared.reference.random_phases(5, matrix.shape[0], 2))
-    expected = shared.reference.etas_naive(matrix, start, 14, a, b)
+    expected = stages.etas_naive(matrix, start, 14, a, b)
     np.testing.assert_allclose(Chain(matrix, threads).etas(start, 7, a, b), expected, atol=1e-11)
 
 
@@ -184,7 +185,7 @@ def test_the_chain_on_planes_of_the_cpu_takes_its_halo_from_them():
     chain = NaiveTogether(sample, 6, 2, a, b)
     chain.begin(3, 1)
     etas = np.concatenate([chain.advance(3), chain.advance(4)])
-    np.testing.assert_allclose(etas, shared.reference.etas_blocked(sample.matrix(), start, 14, a, b), atol=1e-11)
+    np.testing.assert_allclose(etas, stages.etas_blocked(sample.matrix(), start, 14, a, b), atol=1e-11)
 
 
 def test_omega_counts_planes_and_lines_that_do_not_stay():
@@ -215,4 +216,4 @@ def test_the_library_chain_equals_the_reference():
     matrix, (a, b) = sample.matrix(), shared.scaling(sample)
     start = shared.reference.random_phases(5, matrix.shape[0], 2)
     chained = etas_naive(matrix, np.asfortranarray(start), 15, a, b)
-    np.testing.assert_allclose(chained, shared.reference.etas_naive(matrix, start, 30, a, b), atol=1e-11)
+    np.testing.assert_allclose(chained, stages.etas_naive(matrix, start, 30, a, b), atol=1e-11)

@@ -21,9 +21,8 @@ def inspect(matrix: Any) -> Inspection:
 
 
 @numba.njit(forceinline=True)
-def _size(value):  # type: ignore[no-untyped-def]
-    """Return |value| in double precision, whose square may lie beyond its range."""
-    re, im = np.float64(value.real), np.float64(value.imag)
+def _size(re, im):  # type: ignore[no-untyped-def]
+    """Return the size of a number in double precision, whose square may lie beyond its range."""
     square = re * re + im * im
     return math.sqrt(square) if 1e-290 < square < 1e290 else math.hypot(re, im)
 
@@ -43,24 +42,24 @@ def _inspect(indptr, indices, data, partner):  # type: ignore[no-untyped-def]
             longest = last - first
         for k in range(first, last):
             column, value, unlike = indices[k], data[k], 0.0
-            size = _size(value)
+            real, imaginary = np.float64(value.real), np.float64(value.imag)
+            size = _size(real, imaginary)
             if not size < np.inf:
                 finite = False
             if size > largest:
                 largest = size
             if column == row:
-                center, unlike = np.float64(value.real), 2 * abs(np.float64(value.imag))
+                center, unlike = real, 2 * abs(imaginary)
             else:
                 radius += size
             if column > row:
                 unlike, mine, end = size, partner[column], indptr[column + 1]
                 while mine < end and indices[mine] <= row:
                     other = data[mine]
-                    passed = _size(value - np.conj(other)) if indices[mine] == row else _size(other)
                     if indices[mine] == row:
-                        unlike = passed
-                    elif passed > difference:
-                        difference = passed
+                        unlike = _size(real - np.float64(other.real), imaginary + np.float64(other.imag))
+                    else:
+                        difference = max(difference, _size(np.float64(other.real), np.float64(other.imag)))
                     mine += 1
                 partner[column] = mine
             elif column < row and k >= partner[row]:

@@ -1,4 +1,4 @@
-"""Row kernels of KPM on the CPU, compiled by Numba: CSR, SELL-C-sigma, rows by number and the stencil.
+"""Row kernels of KPM on the CPU, compiled by Numba: CSR, rows by number and the stencil.
 
 The kernel of a row is written once, as LLVM vector code for 32, 16, ... 1 lanes (the paper generated AVX code for the
 same reason: a compiler does not keep the accumulators of a row in registers); formats differ only in where a row's
@@ -304,22 +304,6 @@ def csr_rows(indptr, indices, data, v, w, scalars, blocks, partial):  # type: ig
             _row(arrays, even, odd, scalars[1], row, 0, first, 1, indptr[row + 1] - first, parts, width)
 
 
-@njit(nogil=True, fastmath=_MATH)
-def sell_rows(chunk_start, row_length, chunk, indices, data, v, w, scalars, blocks, partial):  # type: ignore[no-untyped-def]
-    """Do :func:`csr_rows` for a SELL-C-sigma matrix."""
-    parts, width = v.shape[1:]
-    arrays = _pointers(indices, data, v, w, scalars)
-    for n in range(blocks.shape[0]):
-        even, odd = _pointer(partial, 2 * n * width), _pointer(partial, (2 * n + 1) * width)
-        for row in range(blocks[n, 0], blocks[n, 1]):
-            start, lane, count = chunk_start[row // chunk], row % chunk, row_length[row]
-            # A row's share of what its chunk will need, in the order of memory.
-            ahead = start + lane * count + ENTRIES_AHEAD
-            _prefetch(arrays[0], ahead * indices.itemsize, 1)
-            _prefetch(arrays[1], ahead * data.itemsize, _lines(count * data.itemsize))
-            _row(arrays, even, odd, scalars[1], row, 0, start + lane, chunk, count, parts, width)
-
-
 @numba.njit(forceinline=True)
 def _pattern_row(arrays, even, odd, own, first, end, row, parts, width, size):  # type: ignore[no-untyped-def]
     line = parts * width
@@ -394,13 +378,12 @@ _phase_bits = numba.njit(inline="always")(reference.phase_bits)
 
 
 @njit(nogil=True)
-def fill_phases(block, seed, rows, first_row, first_vector, start, stop):  # type: ignore[no-untyped-def]
-    """Write :func:`spectile.kpm.reference.random_phases` of the rows named by `rows` (or of all, if it is empty)."""
+def fill_phases(block, seed, first_row, first_vector):  # type: ignore[no-untyped-def]
+    """Write :func:`spectile.kpm.reference.random_phases` of rows from `first_row` on."""
     parts = block.shape[1]
-    for i in range(start, stop):
-        row = np.uint64(rows[i]) if rows.size else np.uint64(first_row + i)
+    for i in range(block.shape[0]):
         for r in range(block.shape[2]):
-            bits = _phase_bits(np.uint64(seed), row, np.uint64(first_vector + r))
+            bits = _phase_bits(np.uint64(seed), np.uint64(first_row + i), np.uint64(first_vector + r))
             if parts == 1:
                 block[i, 0, r] = 1.0 - 2.0 * (bits >> np.uint64(63))
             else:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core.threads import each, num_threads
-from spectile.kpm.cpu.kernels import csr_rows, fill_phases, pattern_rows, sell_rows, stencil_rows
+from spectile.kpm.cpu.kernels import csr_rows, fill_phases, pattern_rows, stencil_rows
 from spectile.kpm.cpu.patterns import RowPatterns, table
 from spectile.kpm.cpu.threads import side_by_side
 from spectile.kpm.operators.topological_insulator import GAMMA_1, GAMMA_HOP, MASS, PARTNER, TopologicalInsulator
@@ -45,8 +45,6 @@ class CpuOperator:
         Of the matrix: complex128, complex64, float64 or float32.
     rows : callable
         ``rows(v, w, scalars, blocks, partial)`` updates row blocks, shape (n, 2), and sums into `partial`, (n, 2, R).
-    order : ndarray or None
-        Original row of each row, where a format permutes.
     plane_rows : int
         Rows of a lattice plane, where the rows are known to lie plane by plane; else zero.
     """
@@ -55,7 +53,6 @@ class CpuOperator:
     num_columns: int
     dtype: np.dtype[Any]
     rows: Callable[..., None]
-    order: Array | None = None
     plane_rows: int = 0
 
     @classmethod
@@ -80,14 +77,6 @@ class CpuOperator:
         rows = functools.partial(csr_rows, matrix.indptr, matrix.indices, matrix.data)
         plane = _plane_rows(matrix.indptr, matrix.indices)
         return cls(matrix.shape[0], matrix.shape[1], matrix.dtype, rows, plane_rows=plane)
-
-    @classmethod
-    def from_sell(cls, matrix: Any) -> CpuOperator:
-        """Take a :class:`spectile.kpm.operators.sell.SellMatrix`."""
-        rows = functools.partial(
-            sell_rows, matrix.chunk_start, matrix.row_length, matrix.chunk, matrix.indices, matrix.data
-        )
-        return cls(matrix.shape[0], matrix.shape[1], matrix.dtype, rows, matrix.order)
 
     @classmethod
     def from_topological_insulator(cls, sample: TopologicalInsulator, dtype: Any = np.complex128) -> CpuOperator:
@@ -175,13 +164,11 @@ class CpuOperator:
     def random_block(self, seed: int, first_vector: int, num_vectors: int, first_row: int = 0) -> Array:
         """Return random start vectors as a block vector of this operator's layout."""
         block = np.zeros((self.num_columns, self.parts, num_vectors), dtype=self.real_dtype)
-        rows = np.empty(0, dtype=np.int64) if self.order is None else self.order
-        fill_phases(block, np.uint64(seed), rows, first_row, first_vector, 0, self.num_rows)
+        fill_phases(block[: self.num_rows], np.uint64(seed), first_row, first_vector)
         return block
 
     def to_block(self, vectors: Array) -> Array:
-        """Return vectors of shape (N, R) in this operator's layout and row order."""
-        vectors = vectors if self.order is None else vectors[self.order]
+        """Return vectors of shape (N, R) in this operator's layout."""
         if self.parts == 1:
             return np.ascontiguousarray(vectors[:, None, :], dtype=self.real_dtype)
         return np.ascontiguousarray(np.stack([vectors.real, vectors.imag], axis=1), dtype=self.real_dtype)
@@ -189,11 +176,9 @@ class CpuOperator:
     def from_block(self, block: Array, rows: Any = None) -> Array:
         """Return a block of this operator's layout as vectors of shape (N, R), or as these rows of them.
 
-        Real vectors in the order of the matrix share its memory.
+        Real vectors share its memory.
         """
         block = block[: self.num_rows]
-        if self.order is not None:
-            block = block[np.argsort(self.order)]
         block = block if rows is None else block[rows]
         if self.parts == 1:
             return block[:, 0]

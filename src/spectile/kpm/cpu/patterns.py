@@ -58,7 +58,8 @@ class RowPatterns:
         number = np.empty(rows, dtype=np.uint16)
         diagonal = np.zeros(rows, dtype=data.real.dtype)
         examples = np.empty(min(MOST_PATTERNS, max(1, rows // 2)), dtype=np.int64)
-        count = _number_rows(matrix.indptr, matrix.indices, data, words, number, diagonal, examples)
+        slots = np.full(1 << max(0, 4 * examples.size - 1).bit_length(), -1)
+        count = _number_rows(matrix.indptr, matrix.indices, data, words, number, diagonal, examples, slots)
         if count < 0:
             return None
         lists = []
@@ -80,13 +81,12 @@ def table(lists: list[tuple[Array, Array]], dtype: Any) -> tuple[Array, Array, A
 
 
 @njit()
-def _number_rows(indptr, indices, data, words, number, diagonal, examples):  # type: ignore[no-untyped-def]
-    """Number the rows by pattern, note an example of each and return how many there are, -1 if too many."""
-    size = 1
-    while size < 4 * examples.size:
-        size *= 2
-    slots = np.full(size, -1, dtype=np.int64)
-    count = 0
+def _number_rows(indptr, indices, data, words, number, diagonal, examples, slots):  # type: ignore[no-untyped-def]
+    """Number the rows by pattern, note an example of each and return how many there are, -1 if too many.
+
+    `slots` are four for each example or more, a power of two, and -1.
+    """
+    count, size = 0, slots.size
     for row in range(indptr.size - 1):
         key = np.uint64(0)
         for k in range(indptr[row], indptr[row + 1]):

@@ -42,15 +42,6 @@ static __device__ __forceinline__ number load_stream(const number* p) {
     return n;
 }
 
-static __device__ __forceinline__ void store_stream(number* p, number n) {
-#if COMPLEX
-    if constexpr (sizeof(real) == 8) __stcs(reinterpret_cast<double2*>(p), make_double2(n.x, n.y));
-    else __stcs(reinterpret_cast<float2*>(p), make_float2(n.x, n.y));
-#else
-    __stcs(reinterpret_cast<real*>(p), n.x);
-#endif
-}
-
 // One element of the new W, and its part of the scalar products (MODE 0: the sum alone).
 static __device__ __forceinline__ number advanced(number sum, number own, number old, real scale, real shift, real keep, double& even,
                                                   double& odd) {
@@ -69,28 +60,6 @@ static __device__ __forceinline__ number advanced(number sum, number own, number
 #endif
 #endif
     return fresh;
-#endif
-}
-
-// One element: W = scale sum + shift V - keep W and its part of the dot products (MODE 0: W = sum).
-static __device__ __forceinline__ void finish(number sum, const number* __restrict__ v, number* w, long long at, real scale, real shift,
-                                              real keep, double& even, double& odd) {
-#if MODE == 0
-    store_stream(w + at, sum);
-#else
-    const number own = v[at], old = load_stream(w + at);
-    number fresh;
-    fresh.x = scale * sum.x + shift * own.x - keep * old.x;
-#if COMPLEX
-    fresh.y = scale * sum.y + shift * own.y - keep * old.y;
-#endif
-    store_stream(w + at, fresh);
-#if MODE == 2
-    even += double(own.x) * own.x, odd += double(fresh.x) * own.x;
-#if COMPLEX
-    even += double(own.y) * own.y, odd += double(fresh.y) * own.y;
-#endif
-#endif
 #endif
 }
 

@@ -20,6 +20,8 @@ from spectile.kpm.cuda.staged import when as staged
 Found = Mapping[tuple[str, int], float | None]
 
 _KERNELS = {"csr": csr, "sliced": sliced, "staged": staged, "boxed": boxed}
+#: Columns beyond the vectors that a part has at most.
+MOST_PADDED = 31
 # Widths after which a block may be split.
 _SPLITS = (64, 32, 16, 8)
 

@@ -31,6 +31,16 @@ def mode_defines(mode: int) -> dict[str, str]:
     return {"MODE": str(min(mode, FULL)), "SERIES": str(TERMS if mode == SERIES else 0)}
 
 
+def row_defines(num_vectors: int, shape: Any) -> dict[str, str]:
+    """Return what ``block.cuh`` and ``piece.cuh`` read of the shape of a kernel whose threads share rows of V."""
+    lanes = shape.lanes
+    return {
+        "LANES": str(lanes.lanes), "COLUMNS": str(lanes.vector * lanes.pieces), "VECTOR": str(lanes.vector),
+        "PIECES": str(lanes.pieces), "UNROLL": str(shape.unroll), "THREADS": str(shape.threads), "BLOCKS": "1",
+        "EXACT": str(int(num_vectors % lanes.columns == 0)),
+    }  # fmt: skip
+
+
 @functools.cache
 def vectors_unit(dtype: str, *, wide: bool = False) -> Unit:
     """Return the unit of what comes before and beside the recurrence (``vectors.cu``)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from spectile.core.memory import free_bytes, require_free
 from spectile.kpm.cuda.boxed.groups import groups_of
 from spectile.kpm.cuda.boxed.launch import BoxedOperator
 from spectile.kpm.cuda.boxed.when import may_group
-from spectile.kpm.cuda.choose import Part, choose, ways
+from spectile.kpm.cuda.choose import MOST_PADDED, Part, choose, ways
 from spectile.kpm.cuda.csr.launch import CsrOperator, csr_unit
 from spectile.kpm.cuda.csr.when import shape as csr_shape
 from spectile.kpm.cuda.inspection import inspect
@@ -34,7 +35,7 @@ from spectile.kpm.operators.protocol import Operator
 from spectile.kpm.operators.stored import StoredMatrix
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from spectile.kpm.operators.user import OperatorEngine
-from spectile.kpm.types import Array, Engine
+from spectile.kpm.types import MAX_BLOCK, Array, Engine
 
 
 def engine_of(operator: Operator, dtype: np.dtype[Any]) -> Engine:
@@ -151,9 +152,8 @@ class StoredEngine:
     def capacity(self) -> int:
         """Return how many vectors' states fit into the device's memory at once, with a reserve."""
         # The slots, the staged kernel's codes and values, or the boxes' codes are yet to be made.
-        entries = self.matrix.nnz
-        slots = self._slots if self._slots <= MOST_FILL * entries else entries
-        forms = max(2 * self.dtype.itemsize * entries, (self.dtype.itemsize + 4) * slots)
+        item = self.dtype.itemsize
+        forms = max(2 * item, math.ceil(MOST_FILL * (item + 4))) * self.matrix.nnz
         columns = int(0.95 * free_bytes() - forms) // self._state_bytes
         return fitting(columns, lambda vectors: choose(self.problem(vectors), describe(), self._found))
 
@@ -230,11 +230,16 @@ class StoredEngine:
 
 
 def fitting(columns: int, parts: Callable[[int], tuple[Part, ...]]) -> int:
-    """Return the most vectors whose parts have no more than so many columns together; one at least."""
-    vectors = max(1, columns)
-    while vectors > 1 and sum(part.width for part in parts(vectors)) > columns:
-        vectors -= 1
-    return vectors
+    """Return how many vectors have parts with no more than so many columns together; one at least.
+
+    The most where they are one block.  Of several whole ones have no other columns, and of the last that many.
+    """
+    whole, left = divmod(columns, MAX_BLOCK)
+    if whole:
+        return whole * MAX_BLOCK + max(0, left - MOST_PADDED)
+    while left > 1 and sum(part.width for part in parts(left)) > columns:
+        left -= 1
+    return max(1, left)
 
 
 class StencilEngine:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from spectile.core.devices import Device
+from spectile.core.launch import Shape
 from spectile.core.tiling import ceil_div
 
 #: Registers of a multiprocessor, and threads whose loads hide the memory's latency where each has several in flight.
@@ -114,6 +115,13 @@ def threads_of(registers: int, columns: int) -> int:
     """
     most = min(MOST_THREADS, REGISTERS // (registers + 3), 48 * 1024 // (16 * columns) * 32)
     return max(128, most // 128 * 128)
+
+
+def row_launch(shape: Any, rows: int, vectors: int, device: Device) -> Shape:
+    """Return the launch of a kernel whose threads share rows, on so many: blocks go through them side by side."""
+    once = shape.threads // (shape.lanes.lanes * getattr(shape, "split", 1))
+    blocks = max(1, min(device.multiprocessors, ceil_div(rows, once)))
+    return Shape((blocks, ceil_div(vectors, shape.lanes.columns)), shape.threads)
 
 
 def seconds(problem: Problem, device: Device, moved: float) -> float:

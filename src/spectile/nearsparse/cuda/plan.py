@@ -177,6 +177,7 @@ class CallPlan(Planned):
             executed_ratio=norms.executed_ratio,
             error_bound=lambda: error_bound(norms, (0, 0), norms.tau, request, self.shape, 0.0),
             norm_c=functools.partial(frobenius, out),
+            faster=lambda: dense.faster(norms.executed_ratio(), self.shape, request),
             norms=norms.kept,
             read=norms.read,
         )
@@ -271,6 +272,7 @@ def dense_result(
         executed_ratio=1.0,
         error_bound=lambda: rounding(shape, norms.a, norms.b, request, norm_c() if norm_c else 0.0),
         norm_c=functools.partial(frobenius, out),
+        faster="dense",
         norms=norms.kept,
         method="dense",
         read=read,

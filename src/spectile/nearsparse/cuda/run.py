@@ -175,6 +175,7 @@ def _result(returned: Any, items: list[_Item], batch: tuple[int, ...]) -> SpammR
         executed_ratio=collect(_Item.executed_ratio),
         error_bound=collect(_Item.error_bound),
         norm_c=collect(lambda item: frobenius(item.out)),
+        faster=(lambda: dense.faster(items[0].executed_ratio(), items[0].shape, items[0].request)) if single else None,
         norms=items[0].maps.kept if single else None,
         read=after,
     )

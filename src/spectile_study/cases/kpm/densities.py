@@ -12,7 +12,7 @@ from spectile.kpm import api, reference
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from spectile_study.bench.case import Context, Method, Problem, Skipped, Value
 from spectile_study.bench.provenance import digest_array
-from spectile_study.cases.kpm import model
+from spectile_study.cases.kpm import model, stages
 from spectile_study.cases.kpm.processes import kwant_calls
 from spectile_study.cases.kpm.shared import case_values, host_matrix, sample_of, scaling
 
@@ -64,7 +64,7 @@ def host_dos(row: Mapping[str, Any], context: Context) -> Problem:
         # The chain of library calls, on the vectors that the density takes.
         start = _vectors_of(context.seed, sample.shape[0], vectors)
         a, b = scaling(sample)
-        moment = reference.moments_from_etas(reference.etas_blocked(matrix, start, moments, a, b)).mean(axis=1)
+        moment = reference.moments_from_etas(stages.etas_blocked(matrix, start, moments, a, b)).mean(axis=1)
         return a * reference.chebyshev_density(moment * reference.jackson_kernel(moments), a * (energies - b))
 
     def check(densities: Any) -> dict[str, float]:

@@ -62,7 +62,7 @@ def size_of(row: Mapping[str, Any]) -> tuple[int, int, int, np.dtype[Any]]:
 
 def _host_methods(row: Mapping[str, Any], context: Context, threads: int) -> Sequence[Method]:
     from spectile.kpm.cpu.operator import CpuOperator, CpuRecursion
-    from spectile.kpm.operators.sell import SellMatrix
+    from spectile_study.cases.kpm.sell import sell_operator
 
     sample, (rows, nnz, r, dtype) = sample_of(row), size_of(row)
     a, b = scaling(sample)
@@ -116,7 +116,7 @@ def _host_methods(row: Mapping[str, Any], context: Context, threads: int) -> Seq
         methods.append(method("naive_scipy", "naive", r, lambda: etas_naive(matrix, start, STEPS, a, b)))
     return [
         *methods,
-        stage("aug_spmmv_sell", CpuOperator.from_sell(SellMatrix.from_csr(matrix)), "aug_spmmv"),
+        stage("aug_spmmv_sell", sell_operator(matrix), "aug_spmmv"),
         stage("aug_spmmv_table", CpuOperator.from_matrix(matrix), "rows"),
         stage("stencil", CpuOperator.from_topological_insulator(sample, dtype), "stencil"),
     ]

@@ -11,6 +11,7 @@ import numpy as np
 from spectile.kpm import bounds, reference
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from spectile_study.bench.case import Context, Value
+from spectile_study.cases.kpm import stages
 from spectile_study.inputs.quantum_dots import quantum_dots
 
 #: Steps of one timed call; even, since the temporally blocked sweep does two at once.
@@ -50,7 +51,7 @@ def reference_etas(nx: int, ny: int, nz: int, seed: int) -> Any:
     matrix = host_matrix(nx, ny, nz)
     a, b = scaling(insulator(nx, ny, nz))
     start = reference.random_phases(seed, matrix.shape[0], 2)
-    return reference.etas_blocked(matrix, start, 2 * (STEPS + 1), a, b)
+    return stages.etas_blocked(matrix, start, 2 * (STEPS + 1), a, b)
 
 
 def scaling(sample: TopologicalInsulator) -> tuple[float, float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from spectile.core.devices import Device
-from spectile.core.launch import Shape
 from spectile.core.tiling import ceil_div
 from spectile.kpm.cuda.problem import Lanes, Problem, lanes_of, loads_of, seconds, streamed, threads_of
 
@@ -61,13 +60,6 @@ def shape(problem: Problem) -> CsrShape:
     number, own = problem.item // 4, lanes.vector * lanes.pieces * problem.item // 4
     registers = 2 * unroll * (1 + number) + (3 + unroll) * own + 4 * lanes.vector * lanes.pieces + 40
     return CsrShape(lanes, split, unroll, threads_of(registers, lanes.columns))
-
-
-def launch(shape: CsrShape, rows: int, vectors: int, device: Device) -> Shape:
-    """Return the launch on so many rows: blocks go through them side by side."""
-    once = shape.threads // (shape.lanes.lanes * shape.split)
-    blocks = max(1, min(device.multiprocessors, ceil_div(rows, once)))
-    return Shape((blocks, ceil_div(vectors, shape.lanes.columns)), shape.threads)
 
 
 def cost(problem: Problem, device: Device) -> float:

@@ -5,33 +5,25 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import numpy as np
-
 from spectile.core.compile import PORTABLE, Unit
 from spectile.core.device import describe
-from spectile.core.launch import kernel
-from spectile.kpm.cuda.common import FULL, PACKAGE, mode_defines, number_defines
+from spectile.kpm.cuda.common import FULL, PACKAGE, mode_defines, number_defines, row_defines
+from spectile.kpm.cuda.csr.launch import CsrOperator
 from spectile.kpm.cuda.problem import Problem
 from spectile.kpm.cuda.sliced.layout import even_starts, slice_entries, slice_starts
-from spectile.kpm.cuda.sliced.when import SlicedShape, even_slots, is_even, launch, shape
-from spectile.kpm.cuda.step import Step
-from spectile.kpm.cuda.stored import MOST_NARROW, StoredOperator, narrowed
+from spectile.kpm.cuda.sliced.when import SlicedShape, even_slots, is_even, shape
+from spectile.kpm.cuda.stored import MOST_NARROW, narrowed
 
 
 @functools.cache
 def sliced_unit(dtype: str, num_vectors: int, shape: SlicedShape, *, wide: bool = False, mode: int = FULL) -> Unit:
     """Return the unit for a type, a width of the block vector and a shape; `mode` is one of ``common.py``."""
-    lanes = shape.lanes
-    defines = number_defines(dtype, wide) | mode_defines(mode) | {
-        "LANES": str(lanes.lanes), "COLUMNS": str(lanes.vector * lanes.pieces), "VECTOR": str(lanes.vector),
-        "PIECES": str(lanes.pieces), "UNROLL": str(shape.unroll), "UNIFORM": str(int(shape.uniform)),
-        "KEEP": str(int(shape.keep)), "THREADS": str(shape.threads), "BLOCKS": "1",
-        "EXACT": str(int(num_vectors % lanes.columns == 0)),
-    }  # fmt: skip
+    defines = number_defines(dtype, wide) | mode_defines(mode) | row_defines(num_vectors, shape)
+    defines |= {"UNIFORM": str(int(shape.uniform)), "KEEP": str(int(shape.keep))}
     return Unit(PACKAGE, ("sliced/kernel.cu",), PORTABLE, defines)
 
 
-class SlicedOperator(StoredOperator):
+class SlicedOperator(CsrOperator):
     """A stored Hermitian matrix on the device, rows of about as many entries as their neighbours.
 
     Parameters
@@ -42,7 +34,7 @@ class SlicedOperator(StoredOperator):
         Entries of its longest row, counted if None.
     """
 
-    overlaps = True
+    kernel, overlaps = "sliced", True
 
     def __init__(self, matrix: Any, longest: int | None = None) -> None:
         super().__init__(matrix, longest)
@@ -62,15 +54,6 @@ class SlicedOperator(StoredOperator):
     def unit(self, num_vectors: int, mode: int = FULL) -> Unit:
         """Return the unit that this operator launches for R vectors."""
         return sliced_unit(str(self.dtype), num_vectors, self._shape(num_vectors), wide=self.wide, mode=mode)
-
-    def launcher(self, num_vectors: int, mode: int = FULL, rows: tuple[int, int] | None = None) -> Step:
-        """Return the step of R vectors; `rows` (start, stop) names the rows to compute, None takes all."""
-        start, stop = rows or (0, self.num_rows)
-        launched = launch(self._shape(num_vectors), stop - start, num_vectors, describe())
-        settings = np.int64(start), np.int64(stop), np.int32(num_vectors)
-        operands = self.indptr, self.indices, self.data
-        step = kernel(self.unit(num_vectors, mode), "sliced", beside_l1=1)
-        return Step(step, launched, operands, lambda _: settings, num_vectors, self.dtype, mode >= FULL)
 
     def _shape(self, num_vectors: int) -> SlicedShape:
         return shape(self.problem(num_vectors), describe())

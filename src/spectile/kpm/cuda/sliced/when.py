@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from spectile.core.devices import Device
-from spectile.core.launch import Shape
 from spectile.core.tiling import ceil_div
 from spectile.kpm.cuda.problem import Lanes, Problem, lanes_of, loads_of, seconds, streamed, threads_of
 
@@ -83,12 +82,6 @@ def _registers(problem: Problem, lanes: Lanes, unroll: int) -> int:
     number, own = problem.item // 4, lanes.vector * lanes.pieces * problem.item // 4
     addresses = 26 if problem.vectors > 1 else 12
     return 2 * unroll * (1 + number) + (5 + unroll) * own + 4 * lanes.vector * lanes.pieces + addresses
-
-
-def launch(shape: SlicedShape, rows: int, vectors: int, device: Device) -> Shape:
-    """Return the launch on so many rows: blocks go through them side by side."""
-    blocks = max(1, min(device.multiprocessors, ceil_div(rows, shape.threads // shape.lanes.lanes)))
-    return Shape((blocks, ceil_div(vectors, shape.lanes.columns)), shape.threads)
 
 
 def cost(problem: Problem, device: Device) -> float:
