@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from spectile.tsparse import spgemm, symbolic
+from spectile.tsparse import error_bound, spgemm, symbolic
 
 
 def random(rows, columns, per_row, seed):
@@ -33,6 +33,9 @@ def test_many_columns(columns):
     assert C.shape == (40, columns)
     check(C, A, B)
     assert C.indices.dtype == (np.int64 if columns > 2**31 else np.int32)
+    pattern = symbolic(A, B, backend="cpu")
+    for other in (pattern, pattern.multiply(A, B), error_bound(A, B)):
+        np.testing.assert_array_equal(other.indices, C.indices)
 
 
 def test_one_full_row_and_empty_ones():

@@ -23,6 +23,7 @@ from spectile.tsparse.matrices import (
     choose_precision,
     holds,
     host_csr,
+    index_type,
     require_exact,
 )
 from spectile.tsparse.room import Room
@@ -65,7 +66,7 @@ class SymbolicProduct:
         if self._indices is None:
             self._indices = self.narrow_indices
             if self._held is not None:
-                self._indices = self._indices.copy()
+                self._indices = self._indices.astype(index_type(self.shape[1]))
                 one_pass.rename(self._indices, self._held)
         return self._indices
 
