@@ -120,7 +120,7 @@ class SpectralDensity(Drawn):
 
     def _begin(self, num_moments: int, num_vectors: int, energy_resolution: float | None) -> None:
         self._num_moments, self._total = self._asked(num_moments, energy_resolution), num_vectors
-        self._require_room(num_vectors)
+        self._require_room(num_vectors, self._num_moments)
         self._start(num_vectors)
         # Bounds that turned out too narrow were widened.
         self._num_moments = max(self._num_moments, self._asked(num_moments, energy_resolution))
@@ -188,17 +188,20 @@ class SpectralDensity(Drawn):
         comm = comm_of(H)
         path = ranked(path, comm)
         require_writable(path)
-        if require_alike(comm, path, "num_moments", "finished"):
+        held = require_alike(comm, path, "num_moments", "finished")
+        if held:
             self = cls.load(path, H, kernel=kernel if callable(kernel) else None, backend=backend)
-            num_moments = self._asked(num_moments, energy_resolution)
-            self._require_same(path, num_moments, num_vectors, kernel, rng, bounds)
         else:
             self = cls.__new__(cls)
             engine = make_engine(H, backend, steps=num_moments // 2, num_vectors=num_vectors)
             engine.check_hermitian()
             self._prepare(engine, kernel, seed_of(rng), spectrum.given_or_found(engine, bounds), bounds is not None)
             self._total = num_vectors
-            num_moments = self._asked(num_moments, energy_resolution)
+        num_moments = self._asked(num_moments, energy_resolution)
+        self._require_room(num_vectors, num_moments)
+        if held:
+            self._require_same(path, num_moments, num_vectors, kernel, rng, bounds)
+        else:
             self._start_pass()
         with signals_deferred() as signals, Progress("kpm_dos", shown=shown, unit=PRODUCTS) as self._progress:
             written = time.monotonic()
@@ -273,7 +276,9 @@ class SpectralDensity(Drawn):
         num_moments : int
             Moments to add, at least 1.
         """
-        self._num_moments += whole_number(num_moments, "num_moments", 1)
+        length = self._num_moments + whole_number(num_moments, "num_moments", 1)
+        self._require_room(self.num_vectors, length)
+        self._num_moments = length
         self._advance()
         self._update()
 
@@ -286,7 +291,7 @@ class SpectralDensity(Drawn):
             Vectors to add, at least 1.
         """
         num_vectors = whole_number(num_vectors, "num_vectors", 1)
-        self._require_room(num_vectors)
+        self._require_room(num_vectors, self._num_moments)
         self._total += num_vectors
         self._start(num_vectors)
         self._update()
@@ -417,11 +422,11 @@ class SpectralDensity(Drawn):
         self._update()
         return self
 
-    def _require_room(self, num_vectors: int) -> None:
-        """Raise MemoryError where the moments of so many vectors more are not held: at least where they are more than
+    def _require_room(self, num_vectors: int, num_moments: int) -> None:
+        """Raise MemoryError where so many moments of so many vectors are not held: at least where they are more than
         a vector, of which some must fit beside a reserve.
         """
-        needed = 8 * num_vectors * self._num_moments
+        needed = 8 * num_vectors * num_moments
         if needed > self._engine.num_rows * self._engine.dtype.itemsize:
             require_host_free(needed, "the moments of all vectors")
 

@@ -112,8 +112,7 @@ class SpectralExpectation(Drawn):
 
     def add_moments(self, num_moments: int) -> None:
         """Add moments; the result is that of a construction with more."""
-        self._added += whole_number(num_moments, "num_moments", 1)
-        self._go_on()
+        self._go_on(self._num_vectors, self._added + whole_number(num_moments, "num_moments", 1))
 
     def add_vectors(self, num_vectors: int) -> None:
         """Add random vectors, or more of those that a function gives.
@@ -125,8 +124,7 @@ class SpectralExpectation(Drawn):
         """
         if not self._grows:
             raise ValueError("the vectors were given as a block: give a function of a vector's number, or more of them")
-        self._num_vectors += whole_number(num_vectors, "num_vectors", 1)
-        self._go_on()
+        self._go_on(self._num_vectors + whole_number(num_vectors, "num_vectors", 1), self._added)
 
     def __call__(self, energy: npt.ArrayLike) -> Array:
         """Return ρ_A at any energies, zero outside the expansion: of the mean, or of each vector in a last axis."""
@@ -153,8 +151,11 @@ class SpectralExpectation(Drawn):
             self._arguments, keep=True,
         )  # fmt: skip
 
-    def _go_on(self) -> None:
-        """Bring all vectors to M moments; bounds of our own that turn out too narrow are widened."""
+    def _go_on(self, num_vectors: int, added: int) -> None:
+        """Bring so many vectors to so many moments more than at first; bounds of our own that are too narrow widen."""
+        length = self.num_moments - self._added + added
+        require_host_free(64 * num_vectors * length, "the moments of all vectors")
+        self._num_vectors, self._added = num_vectors, added
         with Run(self._what, progress=self._shown) as run:
             try:
                 self._extend(run)
@@ -166,7 +167,6 @@ class SpectralExpectation(Drawn):
 
     def _extend(self, run: Run) -> None:
         length = self.num_moments
-        require_host_free(64 * self._num_vectors * length, "the moments of all vectors")
         done = sum(block.width for block in self._blocks)
         fresh = self._num_vectors - done
         for part in slices_of(fresh, columns_at_once(self._engine, max(4, 3 * fresh / 64))):

@@ -310,3 +310,22 @@ def test_a_density_beyond_float64_is_refused_in_a_sentence():
     H = sp.csr_array(np.diag([1e-307, 2e-307, 3e-307]))
     with pytest.raises(ValueError, match="take a smaller unit of energy"):
         kpm_dos(H, 16, 2, backend="cpu")
+
+
+@pytest.mark.parametrize("num_moments", [2**63, 10**400])
+def test_more_moments_than_have_room_are_refused_at_once(num_moments, tmp_path):
+    H = sp.csr_array(np.diag([1.0, 2.0, 3.0]))
+    path = tmp_path / "state.npz"
+    for asked in ({"num_moments": num_moments}, {"energy_resolution": 1e-300}):
+        with pytest.raises(MemoryError, match="the moments of"):
+            kpm_dos(H, num_vectors=2, backend="cpu", checkpoint=path, **asked)
+    assert not path.exists()
+    for more in ({}, {"operator": H}):
+        density = kpm_dos(H, 16, 2, backend="cpu", **more)
+        before = density.moments.copy()
+        for add in (density.add_moments, density.add_vectors):
+            with pytest.raises(MemoryError, match="the moments of"):
+                add(num_moments)
+        density.add_moments(2)
+        assert (density.num_moments, density.num_vectors, len(density.moments)) == (18, 2, 18)
+        np.testing.assert_allclose(density.moments[:16], before, atol=1e-13)
