@@ -65,7 +65,7 @@ if TYPE_CHECKING:  # what type checkers know the names by: to them, too, a missp
         spectral_bounds,
         spectral_function,
     )
-    from spectile.nearsparse import SpammResult, spamm, spamm_plan, spamm_threshold
+    from spectile.nearsparse import SpammResult, spamm, spamm_plan, spamm_threshold, tune_tau
     from spectile.tiles import TileMatrix
     from spectile.tsparse import spgemm
 
@@ -73,6 +73,7 @@ _HOMES = {
     "spamm": "nearsparse",
     "spamm_plan": "nearsparse",
     "spamm_threshold": "nearsparse",
+    "tune_tau": "nearsparse",
     "SpammResult": "nearsparse",
     "TileMatrix": "tiles",
     "density_matrix": "density",
@@ -143,6 +144,7 @@ __all__ = [
     "spgemm",
     "sqrtm",
     "tridiagonalize",
+    "tune_tau",
 ]
 
 

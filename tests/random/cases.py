@@ -6,6 +6,7 @@ CASES = {
     "spamm": nearsparse.spamm,
     "spamm_threshold": nearsparse.spamm_threshold,
     "norm_map": nearsparse.norm_map,
+    "tune_tau": nearsparse.tune_tau,
     "spgemm": tsparse.spgemm,
     "symbolic": tsparse.symbolic,
     "large_product": tsparse.large_product,

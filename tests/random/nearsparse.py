@@ -123,7 +123,7 @@ def spamm(draw: Draw, place: Place) -> None:
 
     norms = _threshold(draw, keywords, wide_a, wide_b, block)
     method = draw("method", [None, None, "spamm", "auto"])
-    dense = not strict and method != "spamm" and (method == "auto" or "rtol_factors" in keywords)
+    dense = not strict and method != "spamm" and (method == "auto" or "rtol" in keywords)
     keywords |= {"method": method} if method is not None else {}
     unchanged = Unchanged(a=a, b=b, c=c, out=out)
     result = call(draw, nearsparse.spamm, a.array, b.array, **keywords)
@@ -213,7 +213,7 @@ def _writeable(array: Any) -> bool:
 def _threshold(draw: Draw, keywords: dict[str, Any], a: np.ndarray, b: np.ndarray, block: int) -> Norms | None:
     """Add one of tau, valid_ratio and rtol to the keywords; return the norms, of two matrices."""
     norms = Norms(a, b, block) if a.ndim == b.ndim == 2 and a.dtype.kind == "f" else None
-    choice = draw("choice", ["tau", "tau", "valid_ratio", "rtol_factors"])
+    choice = draw("choice", ["tau", "tau", "valid_ratio", "rtol"])
     if choice == "tau":
         options: list[float] = [0.0, math.inf, 1.0]
         if norms is not None and norms.products.size:
@@ -223,7 +223,7 @@ def _threshold(draw: Draw, keywords: dict[str, Any], a: np.ndarray, b: np.ndarra
     elif choice == "valid_ratio":
         keywords["valid_ratio"] = draw("valid_ratio", (1.0, 0.5, 0.1, 0.9, 1e-3, 1e-9))
     else:
-        keywords["rtol_factors"] = draw("rtol_factors", (0.1, 1e-2, 1e-4, 1e-8, 1e-12, 10.0))
+        keywords["rtol"] = draw("rtol", (0.1, 1e-2, 1e-4, 1e-8, 1e-12, 10.0))
     return norms
 
 
@@ -262,20 +262,20 @@ def _may_refuse(
         return False
     if "valid_ratio" in keywords and "overflow" in str(refused):
         return _overflow(a, b)
-    if "rtol_factors" in keywords and keywords["backend"] == "cuda":
+    if "rtol" in keywords and keywords["backend"] == "cuda":
         least = min(float(np.min(norm(x))) for x in (a, b))
         if least < LEAST_NORM["float64"]:
             return True
     lifted = 2.0**8 * ALIGNED.get(name, 0.0)
-    if "rtol_factors" in keywords and any(float(np.min(norm(x))) < lifted * math.sqrt(x.size) for x in (a, b)):
+    if "rtol" in keywords and any(float(np.min(norm(x))) < lifted * math.sqrt(x.size) for x in (a, b)):
         return True
     sizes = np.broadcast_to(norm(a), shape[:-2]) * np.broadcast_to(norm(b), shape[:-2])
     if name == "float16c16" and np.max(sizes) > 60000:
         return True
-    if "rtol_factors" in keywords:
+    if "rtol" in keywords:
         # The bound that is promised may be a little above the one that is computed here.
         bounds = np.array([_rounding(shape, a.shape[-1], size, {}, 0.0, name) for size in sizes.ravel()])
-        tight = bool(np.any(2 * bounds >= keywords["rtol_factors"] * sizes.ravel()))
+        tight = bool(np.any(2 * bounds >= keywords["rtol"] * sizes.ravel()))
         return tight or bool(np.max(sizes) > _largest(name) / 4)
     return False
 
@@ -316,8 +316,8 @@ def _check_one(
         lifted = norm(a) * lifts[1] + norm(b) * lifts[0] + lifts[0] * lifts[1]
         allowed += 3 * abs(alpha) * (k + 4) * ROUNDING[name][0] * lifted
         holds(bound <= allowed * (1 + 1e-3), f"the bound is {bound:.3g}, {float(allowed):.3g} would do")
-        if "rtol_factors" in keywords and alpha == 1 and beta == 0:
-            limit = keywords["rtol_factors"] * size
+        if "rtol" in keywords and alpha == 1 and beta == 0:
+            limit = keywords["rtol"] * size
             holds(error <= limit * (1 + 1e-9), f"rtol allows {float(limit):.3g}, the error is {float(error):.3g}")
             holds(bound <= limit * (1 + 1e-6), f"rtol allows {float(limit):.3g}, the bound is {bound:.3g}")
     slack, least = (1e-9 if name == "float64" else 1e-4), 2e-323 + norms.least
@@ -417,3 +417,35 @@ def norm_map(draw: Draw, place: Place) -> None:
     off = (np.abs(found - exact) > slack * exact + 2e-323) & (exact < 1e308)
     holds(not off.any(), f"norms are {found[off][:2]}, not {exact[off][:2]}")
     same_bits(result.norms, nearsparse.norm_map(a.array, block).norms)
+
+
+def tune_tau(draw: Draw, place: Place) -> None:
+    """A threshold for a share, of matrices and of norm maps."""
+    dtype = draw("dtype", MULTIPLIED)
+    m, k, n = draw("m", SIZES), draw("k", SIZES), draw("n", SIZES)
+    block = draw("block", (32, 16, 8))
+    a = lay_drawn(draw, "a", numbers(draw, "a", (m, k), dtype), place)
+    b = lay_drawn(draw, "b", numbers(draw, "b", (k, n), dtype), place)
+    wanted = draw("valid_ratio", (1.0, 0.5, 0.1, 0.9, 1e-3))
+    options = draw("search", [{}, {}, {"iterations": 3}, {"tolerance": 1e-4, "iterations": 40}])
+    unchanged = Unchanged(a=a, b=b)
+    result = call(draw, nearsparse.tune_tau, a.array, b.array, wanted, block=block, **options)
+    unchanged.check()
+    if isinstance(result, Refused) and place.on_gpu and "overflow" in str(result):
+        holds(_overflow(host(a.array), host(b.array)), f"a valid call is refused: {result}")
+        return
+    tau, share = must(result)
+    holds(type(tau) is float and type(share) is float, f"tau and ratio are {type(tau)} and {type(share)}")
+    norms = Norms(*(host(x.array).astype(np.longdouble) for x in (a, b)), block)
+    slack, least = (1e-4 if place.on_gpu else 1e-9), 2e-323 + norms.least
+    low, high = (
+        norms.share(np.longdouble(tau) * (1 + slack) + least),
+        norms.share(np.longdouble(tau) * (1 - slack) - least),
+    )
+    holds(low - 1e-12 <= share <= high + 1e-12, f"a ratio of {share} is said, tau = {tau} leaves {low} to {high}")
+    if not options and norms.products.size:
+        _check_share(wanted, share, norms, 0.01)
+    maps = [nearsparse.norm_map(x.array, block) for x in (a, b)]
+    if any(float(one.norms.max()) == math.inf for one in maps if one.norms.size):
+        return  # norms that maps do not hold
+    same_bits(result, nearsparse.tune_tau(*maps, wanted, **options), "the search in norm maps")

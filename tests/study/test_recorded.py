@@ -22,7 +22,8 @@ FRAMES = sorted({*(ROOT / "results/recorded").rglob("*.parquet")} - {*EVERYDAY})
 # Cases of the paper run that no H200 has measured yet, as patterns; docs/notes says why.  A case that
 # is recorded must leave this list.
 NOT_RECORDED = {
-    "spamm": r"truncation_.*_gpus[48]|water_569_(density|fock)_\w+_gpus[48]|water_60_\w+_ergo_gpus1|density_.*|partition_.*",
+    "spamm": r"truncation_.*_gpus[48]|water_569_(density|fock)_\w+_gpus[48]|water_60_\w+_ergo_gpus1"
+    r"|density_.*|partition_.*",
     "tsparse": r"complex_.*|triangles_.*|streamed_.*",
     "evd": r"devices_.*|gradients_.*|sequences_.*",
     "kpm": r"film_.*|conductivity_.*",

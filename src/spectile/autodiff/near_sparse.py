@@ -46,13 +46,13 @@ class Choices(NamedTuple):
     @property
     def of_derivatives(self) -> Choices:
         """What derivatives are multiplied with: the error asked of them, or no threshold, which skips nothing."""
-        kind = "rtol_factors" if self.derived > 0 else "tau"
+        kind = "rtol" if self.derived > 0 else "tau"
         return self._replace(kind=kind, value=self.derived)
 
 
 def choices(
-    shapes: tuple[Any, Any], dtypes: tuple[str, str], wanted: dict[str, Any], backward_rtol_factors: Any, block: int,
-    backend: str,
+    shapes: tuple[Any, Any], dtypes: tuple[str, str], tau: Any, valid_ratio: Any, rtol: Any, backward_rtol: Any,
+    block: int, backend: str,
 ) -> Choices:  # fmt: skip
     """Return how operands are multiplied, or raise where they, or an option, are none of a product.
 
@@ -63,19 +63,17 @@ def choices(
     ValueError
         For shapes that do not multiply, and options out of range.
     """
-    kind, value = checks.check_choice(**wanted)
+    kind, value = checks.check_choice(tau, valid_ratio, rtol)
     block, _, _ = checks.check_scalars(block)
     checks.result_shape(*shapes)
     if dtypes[0] != dtypes[1] or dtypes[0] not in FLOATS:
         raise TypeError(f"a is {dtypes[0]} and b is {dtypes[1]}, and both must be of one type: {', '.join(FLOATS)}")
-    if backward_rtol_factors is None:
-        derived = value if kind in ("rtol", "rtol_factors") else 0.0
+    if backward_rtol is None:
+        derived = value if kind == "rtol" else 0.0
     else:
-        derived = number("backward_rtol_factors", backward_rtol_factors)
+        derived = number("backward_rtol", backward_rtol)
         if not 0 <= derived < np.inf:
-            raise ValueError(
-                f"backward_rtol_factors = {backward_rtol_factors} is not a tolerance: give a finite number >= 0"
-            )
+            raise ValueError(f"backward_rtol = {backward_rtol} is not a tolerance: give a finite number >= 0")
     return Choices(kind, value, derived, block, backend)
 
 

@@ -13,14 +13,13 @@ import numpy as np
 from spectile.core.arrays import on_device
 from spectile.core.choice import Candidate
 from spectile.core.device import Backend, require_device
-from spectile.core.options import flag, word
+from spectile.core.options import flag
 from spectile.core.places import device_ids
 from spectile.core.protocols import ArrayLike
-from spectile.nearsparse import checks, relative
+from spectile.nearsparse import checks
 from spectile.nearsparse.types import Method, NormMap, PrecisionName, Request, Split, Threshold
 
 if TYPE_CHECKING:
-    from spectile.nearsparse.cpu.run import DenseAtOnce
     from spectile.nearsparse.cuda.plan import SpammPlan
     from spectile.nearsparse.result import SpammResult
 
@@ -32,8 +31,6 @@ def spamm(
     tau: float | None = None,
     valid_ratio: float | None = None,
     rtol: float | None = None,
-    rtol_factors: float | None = None,
-    atol: float | None = None,
     block: int = 32,
     alpha: float = 1.0,
     beta: float = 0.0,
@@ -46,12 +43,11 @@ def spamm(
     devices: int | Sequence[int] | None = None,
     split: Split = "rows",
     method: Method | None = None,
-    norms: tuple[NormMap | None, NormMap | None] | None = None,
 ) -> SpammResult:
     """Multiply near-sparse matrices, skipping the tile products whose norms are small (SpAMM).
 
     C = alpha A B + beta C, where the product of the tiles A_ik and B_kj is left out when
-    ``||A_ik||_F ||B_kj||_F < tau``.  Give exactly one of `tau`, `valid_ratio`, `rtol`, `rtol_factors` and `atol`.
+    ``||A_ik||_F ||B_kj||_F < tau``.  Give exactly one of `tau`, `valid_ratio` and `rtol`.
 
     Parameters
     ----------
@@ -66,24 +62,15 @@ def spamm(
         Threshold, >= 0.  0 gives the dense product, infinity gives zero.  On a GPU, tile products are multiplied where
         the product of their norms is beyond the largest number, which those of float32 never are.
     valid_ratio : float, optional
-        Wanted share of tile products, in (0, 1]; tau is searched by bisection from the mean norm product (Section
-        3.5.2 of the paper) until the share is within 0.01 or a tenth of the ratio, whichever is less, for each product
-        of a batch.  Where the tiles are few or alike, the nearest share may be far from it: of one tile, with a ratio
-        below 1/2, it is 0, and C is zero.  On a GPU nothing waits for the search: the product reads tau from
-        device memory, and the result when it is asked for.
+        Wanted share of tile products, in (0, 1]; tau is searched as in :func:`tune_tau` with a tolerance of 0.01 or
+        a tenth of the ratio, whichever is less, for each product of a batch.  Where the tiles are few or alike, the
+        nearest share may be far from it: of one tile, with a ratio below 1/2, it is 0, and C is zero.  On a GPU nothing
+        waits for the search: the product reads tau from device memory, and the result when it is asked for.
     rtol : float, optional
-        Wanted error, relative to the product: ``||E||_F <= rtol ||A B||_F`` is guaranteed, where E holds what was
-        skipped and the rounding of the sums (of A B, before alpha and beta C; for each product of a batch).  The norm
-        of A B is known with the product: it is estimated by eight vectors, C is made within the error that follows, and
-        made again where its norm does not prove the guarantee.  A call on a GPU waits for that, some milliseconds; the
-        dense product is taken where it ends before, and what rounding rules out is refused when `tau` is read.
-    rtol_factors : float, optional
-        Wanted error, relative to the factors, which are known before: the largest tau (to a relative 1e-6) with the
-        guarantee ``||E||_F <= rtol_factors ||A||_F ||B||_F``, which is no less than ``||A B||_F`` and may be far more.
-        Nothing waits for it.  A and B may lie anywhere in the range of their dtype if C does not leave it; on a GPU,
-        norms of A or B below 2^-960 are too small for a bound.
-    atol : float, optional
-        Wanted error, absolute: likewise with ``||E||_F <= atol``.
+        Wanted error: the largest tau (to a relative 1e-6) with the guarantee ``||E||_F <= rtol ||A||_F ||B||_F``,
+        where E holds what was skipped and the rounding of the sums (for each product of a batch; alpha = 1, beta = 0).
+        A and B may lie anywhere in the range of their dtype if C does not leave it; on a GPU, norms of A or B below
+        2^-960 are too small for a bound.
     block : int, default 32
         Tile size (LoNum in the paper), a power of two from 8 to 128 on CUDA, any positive number on the CPU.
     alpha, beta : float
@@ -106,7 +93,7 @@ def spamm(
         arrays are not, because reading the answer back would synchronise.  Unchecked, NaN and infinity
         propagate as in a dense product, since a norm product that is NaN is not below tau.  Where a search on the GPU
         finds no threshold, because of them, because products of norms overflow, or because the bound of rounding and
-        underflow alone is more than the error, everything is multiplied, and reading `tau` from the result raises
+        underflow alone is more than `rtol`, everything is multiplied, and reading `tau` from the result raises
         ValueError.
     backend : {"auto", "cpu", "cuda"}
         "auto" chooses CUDA for GPU arrays, and for real ones of the host if there is a device which is predicted to
@@ -120,16 +107,12 @@ def spamm(
     split : {"rows", "columns"}
         How the operands in lists were distributed.
     method : {"auto", "spamm"}, optional
-        By default "auto" with an error, which says how large it may be, and "spamm" with `tau` or `valid_ratio`,
+        By default "auto" with `rtol`, which says how large the error may be, and "spamm" with `tau` or `valid_ratio`,
         which say what is left out.  "auto" takes the dense product (the vendor's on a GPU, NumPy's on a CPU) where it
         is estimated to be faster, and the result's `method` says so.  Where that depends on how much is valid, it is
         counted first, if that costs less than a wrong choice would; on a GPU, calls that repeat a layout keep to what
         was found, and count again after 1, 2, 4 ... 64 of them.  With ``strict=True``, in a graph that is captured, in
         a batch and on several GPUs SpAMM always multiplies, and on a CPU where C is added.
-    norms : pair of NormMap, optional
-        The norms of the tiles of `a` and of `b`, as :func:`norm_map` and `norms` of a result have them, of matrices
-        that have not changed since: thresholds and bounds are by these, on a CPU.  A GPU takes norms anew, which is
-        quicker there than a call that is not planned.
 
     Returns
     -------
@@ -140,7 +123,7 @@ def spamm(
     Raises
     ------
     ValueError
-        For mismatched shapes, a parameter out of range, NaN or infinity, or an error below what rounding allows.
+        For mismatched shapes, a parameter out of range, NaN or infinity, or an `rtol` below what rounding allows.
     TypeError
         For another dtype, inputs of different dtypes, or a `TileMatrix` that has an error of its own.
     RuntimeError
@@ -171,87 +154,56 @@ def spamm(
     >>> bool(np.linalg.norm(result.c - a @ a) <= result.error_bound)
     True
     """
-    key, host_key = None, None
-    method = ("auto" if tau is valid_ratio is None else "spamm") if method is None else method
-    if type(a) is type(b) is np.ndarray and c is out is devices is norms is None:
-        options = tau, valid_ratio, rtol, rtol_factors, atol, alpha, beta, strict, precision, check_finite, backend
-        host_key = _host_key(a, b, block, *options, split, method)
-        again = _DENSE.get(host_key)
-        made = None if again is None else again(a, b)
-        if made is not None:
-            return made
-    plain = devices is rtol is None and (check_finite is None or check_finite is False)
-    if plain and isinstance(beta, int | float) and beta == 0 and _on_cupy(a):
+    key = None
+    method = _default(rtol) if method is None else method
+    if devices is None and _on_cupy(a) and (check_finite is None or check_finite is False) and _is_zero(beta):
         # A call that repeats an earlier layout needs no checks.
-        kind, value = _given(tau, valid_ratio, rtol_factors, atol)
+        kind, value = _given(tau, valid_ratio, rtol)
         key = _repeated().key_of(a, b, out, value, kind, block, alpha, strict, precision, backend, split, method)
         result = None if key is None else _repeated().execute(key, a, b, out, value)
         if result is not None:
             return result
-    kind, value = checks.check_choice(tau=tau, valid_ratio=valid_ratio, rtol=rtol, rtol_factors=rtol_factors, atol=atol)
-    wanted: dict[str, Any] = {kind: value}
+    wanted: dict[str, Any] = dict([checks.check_choice(tau, valid_ratio, rtol)])
     block, alpha, beta = checks.check_scalars(block, alpha, beta)
-    word("split", split, "rows", "columns")
-    word("method", method, "spamm", "auto")
+    checks.check_split(split)
+    checks.check_method(method)
     c = c if beta != 0 else None
     if devices is None:
         operands = checks.operands(a, b, c, out)
         where = operands.backend(backend, block, precision, valid_ratio)
     else:
         operands, where = checks.spread_operands(a, b, c, out, split, backend), "cuda"
-    operands = operands.with_norms(norms, block)
     request = Request(
         operands.precision(precision, where), alpha=alpha, beta=beta, block=block, strict=flag("strict", strict),
         check_finite=not operands.on_gpu if check_finite is None else flag("check_finite", check_finite),
         method="spamm" if strict else method, **wanted,
     )  # fmt: skip
     operands.check_results(request)
-    if devices is None and operands.by_columns:
+    if devices is not None:
+        return operands.in_kind(_on_devices(operands, request, _listed(devices), split))
+    if operands.by_columns:
         operands = operands.transposed()
     if operands.a is not a or operands.b is not b:
         key = None
-    run: relative.Run
-    if devices is not None:
-        run = functools.partial(_on_devices, devices=_listed(devices), split=split)
-    else:
-        run = functools.partial(_on_cuda, key=key) if where == "cuda" else _on_cpu
-    if rtol is None:
-        result = run(operands, request)
-    else:
-        at_once = None if devices is not None else _at_once_on_cpu if where == "cpu" else _at_once_on_cuda
-        result = relative.product(operands, request, run, at_once)
-    if host_key is not None and where == "cpu" and result.method == "dense" and operands.a is a and operands.b is b:
-        if len(_DENSE) >= _MOST:
-            _DENSE.clear()
-        _DENSE[host_key] = _repeated_on_cpu(operands, request)
-    return operands.in_kind(result)
+    return operands.in_kind(_on_cuda(operands, request, key) if where == "cuda" else _on_cpu(operands, request))
 
 
-#: What multiplies again two matrices of the host by their layout and options, where the dense product was taken: it
-#: needs no checks but a look at the numbers, which take longer than so small a product.
-_DENSE: dict[Any, DenseAtOnce] = {}
-_MOST = 256
-#: Kinds of options that keys hold.
-_PLAIN = {int, float, bool, str, type(None)}
+def _default(rtol: float | None) -> Method:
+    """Return the method where none is named."""
+    return "spamm" if rtol is None else "auto"
 
 
-def _host_key(a: Any, b: Any, block: Any, *options: Any) -> Any:
-    """Return what decides how matrices of the host are multiplied, or None for those that are looked at anew."""
-    flags = a.flags, b.flags
-    if not all(x.c_contiguous and x.aligned for x in flags) or type(block) is not int:
-        return None
-    return (a.shape, b.shape, a.dtype, b.dtype, block, options) if _PLAIN.issuperset(map(type, options)) else None
+def _given(tau: float | None, valid_ratio: float | None, rtol: float | None) -> tuple[str, float | None]:
+    """Return which of the three is given, and its value; no value unless it is one."""
+    if tau is not None:
+        return "tau", tau if valid_ratio is rtol is None else None
+    if valid_ratio is not None:
+        return "valid_ratio", valid_ratio if rtol is None else None
+    return "rtol", rtol
 
 
-def _given(
-    tau: float | None, valid_ratio: float | None, rtol_factors: float | None, atol: float | None
-) -> tuple[str, float | None]:
-    """Return which of the four is given, and its value; no value unless it is one."""
-    given = ("tau", tau), ("valid_ratio", valid_ratio), ("rtol_factors", rtol_factors), ("atol", atol)
-    for name, value in given:
-        if value is not None:
-            return name, value if (tau, valid_ratio, rtol_factors, atol).count(None) == 3 else None
-    return "", None
+def _is_zero(beta: Any) -> bool:
+    return isinstance(beta, int | float) and beta == 0
 
 
 def _on_cupy(a: Any) -> bool:
@@ -268,30 +220,7 @@ def _repeated() -> Any:
 def _on_cpu(operands: checks.Operands, request: Request) -> SpammResult:
     from spectile.nearsparse.cpu.run import spamm_cpu
 
-    return spamm_cpu(operands.a, operands.b, operands.c, operands.out, request, operands.norms)
-
-
-def _at_once_on_cpu(operands: checks.Operands, request: Request) -> SpammResult | None:
-    alone = operands.c is operands.out is None
-    return _repeated_on_cpu(operands, request)(operands.a, operands.b) if alone else None
-
-
-def _at_once_on_cuda(operands: checks.Operands, request: Request) -> SpammResult | None:
-    from spectile.nearsparse.cuda.dense import decide_here
-
-    (m, k), n = checks.shape_of(operands.a), checks.shape_of(operands.b)[1]
-    plain = request.alpha == 1 and request.beta == 0 and operands.out is None and not request.check_finite
-    return (
-        _on_cuda(operands, request, None)
-        if plain and m * k * n and decide_here((m, k, n), request)[0] == "dense"
-        else None
-    )
-
-
-def _repeated_on_cpu(operands: checks.Operands, request: Request) -> DenseAtOnce:
-    from spectile.nearsparse.cpu.run import DenseAtOnce
-
-    return DenseAtOnce((*operands.a.shape, operands.b.shape[-1]), request)
+    return spamm_cpu(operands.a, operands.b, operands.c, operands.out, request)
 
 
 def _on_cuda(operands: checks.Operands, request: Request, key: Any) -> SpammResult:
@@ -346,9 +275,9 @@ def spamm_plan(
     Returns
     -------
     SpammPlan
-        Its ``execute(tau, out=None)``, or ``execute(valid_ratio=...)``, ``execute(rtol_factors=...)`` or
-        ``execute(atol=...)``, multiplies on the current stream.  Threads may share it, but only one stream, or one
-        captured graph, may run it at a time.
+        Its ``execute(tau, out=None)``, or ``execute(valid_ratio=...)`` or ``execute(rtol=...)``, multiplies on the
+        current stream; ``reset_operands(a=None, b=None)`` takes other operands of the same layout.  Threads may share
+        it, but only one stream, or one captured graph, may run it at a time.
 
     Raises
     ------
@@ -389,8 +318,6 @@ def explain(
     tau: float | None = None,
     valid_ratio: float | None = None,
     rtol: float | None = None,
-    rtol_factors: float | None = None,
-    atol: float | None = None,
     block: int = 32,
     strict: bool = False,
     precision: PrecisionName | None = None,
@@ -404,7 +331,7 @@ def explain(
     ----------
     a, b : array, shapes (m, k) and (k, n)
         Nothing is computed with them.
-    tau, valid_ratio, rtol, rtol_factors, atol, block, strict, precision, backend, method, beta
+    tau, valid_ratio, rtol, block, strict, precision, backend, method, beta
         As for :func:`spamm`.
 
     Returns
@@ -426,11 +353,11 @@ def explain(
     >>> [one.kernel for one in explain(np.eye(64), np.eye(64), tau=1e-3, backend="cpu")]
     ['cpu']
     """
-    method = ("auto" if tau is valid_ratio is None else "spamm") if method is None else method
-    kind, value = checks.check_choice(tau=tau, valid_ratio=valid_ratio, rtol=rtol, rtol_factors=rtol_factors, atol=atol)
+    method = _default(rtol) if method is None else method
+    ((kind, value),) = [checks.check_choice(tau, valid_ratio, rtol)]
     valid_ratio = value if kind == "valid_ratio" else None
     block, _, beta = checks.check_scalars(block, 1.0, beta)
-    word("method", method, "spamm", "auto")
+    checks.check_method(method)
     operands = checks.operands(a, b, None, None)
     checks.check_two_matrices(operands.a, operands.b)
     where = operands.backend(backend, block, precision, valid_ratio)
@@ -488,13 +415,13 @@ def distribute(
         Rows of A in order, shapes (m_p, k), and copies of B; or copies of A and columns of B, shapes (k, n_p); or items
         of the batch.  Each list has one array for each GPU.
     """
-    _, tau = checks.check_choice(tau=tau)
+    _, tau = checks.check_choice(tau, None, None)
     block, _, _ = checks.check_scalars(block)
     for name, x in (("a", a), ("b", b)):
         checks.refuse_with_error(name, x)
     a, b = checks.widened(a, b)
     checks.check_precision(a, b, None, "cuda")
-    word("split", split, "rows", "columns")
+    checks.check_split(split)
     checks.check_one_batch(a, b)
     from spectile.nearsparse.multi import run as multi
 
@@ -519,7 +446,7 @@ def norm_map(a: Any, block: int = 32) -> NormMap:
 
     See Also
     --------
-    spamm_threshold : a threshold, from kept norms if there are some.
+    tune_tau : a threshold from norm maps.
 
     Examples
     --------
@@ -546,16 +473,13 @@ def spamm_threshold(
     tau: float | None = None,
     valid_ratio: float | None = None,
     rtol: float | None = None,
-    rtol_factors: float | None = None,
-    atol: float | None = None,
     block: int = 32,
     precision: PrecisionName | None = None,
     backend: Backend = "auto",
-    norms: tuple[NormMap | None, NormMap | None] | None = None,
 ) -> Threshold:
     """Return what a threshold, a valid ratio or a tolerance leaves of a product, without multiplying.
 
-    It costs the norm maps of both matrices and a search in them; with `rtol`, the product by which its norm is known.
+    It costs the norm maps of both matrices and a search in them.
 
     Parameters
     ----------
@@ -563,14 +487,12 @@ def spamm_threshold(
         As :func:`spamm` takes it.
     b : array, shape (k, n)
         Of the same dtype and kind.
-    tau, valid_ratio, rtol, rtol_factors, atol : float
-        One of these, as in :func:`spamm`.
+    tau, valid_ratio, rtol : float
+        One of the three, as in :func:`spamm`.
     block : int, default 32
         Tile size.
     precision, backend : str
-        As in :func:`spamm`; the precision decides about rounding, and so about errors.
-    norms : pair of NormMap, optional
-        As in :func:`spamm`.
+        As in :func:`spamm`; the precision decides about rounding, and so about `rtol`.
 
     Returns
     -------
@@ -586,32 +508,24 @@ def spamm_threshold(
     See Also
     --------
     spamm : the product itself.
-    norm_map : norms to be kept for several searches.
+    tune_tau : the threshold for a share alone.
 
     Examples
     --------
     >>> import numpy as np, spectile
     >>> i = np.arange(512)
     >>> a = np.exp(-abs(i[:, None] - i) / 20)
-    >>> before = spectile.spamm_threshold(a, a, atol=1e-3, backend="cpu")
+    >>> before = spectile.spamm_threshold(a, a, rtol=1e-6, backend="cpu")
     >>> product = spectile.spamm(a, a, tau=before.tau, backend="cpu")
     >>> product.valid_ratio == before.valid_ratio < 1
     True
     """
-    kind, value = checks.check_choice(tau=tau, valid_ratio=valid_ratio, rtol=rtol, rtol_factors=rtol_factors, atol=atol)
-    wanted: dict[str, Any] = {kind: value}
+    wanted: dict[str, Any] = dict([checks.check_choice(tau, valid_ratio, rtol)])
     block, _, _ = checks.check_scalars(block)
     operands = checks.operands(a, b, None, None)
     where = operands.backend(backend, block, precision, valid_ratio=0.0)
     request = Request(operands.precision(precision, where), block=block, check_finite=True, **wanted)
     checks.check_two_matrices(operands.a, operands.b)
-    if rtol is not None:
-        found = spamm(
-            a, b, rtol=rtol, block=block, precision=precision, check_finite=True, backend=where, method="spamm",
-            norms=norms,
-        )  # fmt: skip
-        return Threshold(found.tau, found.valid_ratio, found.error_bound)
-    operands = operands.with_norms(norms, block)
     operands = operands.transposed() if operands.by_columns else operands
     if where == "cuda":
         from spectile.nearsparse.cuda.run import threshold_cuda
@@ -619,7 +533,87 @@ def spamm_threshold(
         return threshold_cuda(operands.a, operands.b, request)
     from spectile.nearsparse.cpu.run import threshold_cpu
 
-    return threshold_cpu(operands.a, operands.b, request, operands.norms)
+    return threshold_cpu(operands.a, operands.b, request)
+
+
+def tune_tau(
+    a: ArrayLike | NormMap,
+    b: ArrayLike | NormMap,
+    valid_ratio: float,
+    iterations: int = 20,
+    tolerance: float = 0.01,
+    *,
+    block: int = 32,
+) -> tuple[float, float]:
+    """Search the threshold tau that leaves a wanted share of the tile products.
+
+    Binary search over [0, k ave], where ave is the mean norm product and the first trial; the upper bound grows while
+    it leaves more than wanted (Section 3.5.2; k doubles where the paper adds one, which is the same up to k = 2).
+
+    Parameters
+    ----------
+    a : array, shape (m, k), or NormMap
+        A matrix, or its norm map: what :func:`norm_map` returns, or ``NormMap(norms)`` of norms made elsewhere.
+    b : array, shape (k, n), or NormMap
+        Likewise.
+    valid_ratio : float
+        Wanted share, in (0, 1].
+    iterations : int, default 20
+        Largest number of bisections.
+    tolerance : float, default 0.01
+        Absolute difference of the valid ratio at which the search ends.
+    block : int, default 32
+        Tile size of the norm maps of matrices.
+
+    Returns
+    -------
+    tau : float
+        The threshold that came nearest.
+    valid_ratio : float
+        The share that it leaves.
+
+    Raises
+    ------
+    ValueError
+        If norms are negative, NaN or infinite, their products overflow on a GPU, maps have different tile sizes, the
+        shapes do not multiply, or the number of bisections is not from 1 to 2**31 - 1.
+    TypeError
+        If norms or the tolerance are no real numbers.
+
+    See Also
+    --------
+    spamm_threshold : the threshold for an error, too.
+    norm_map : norms to be kept for several searches.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from spectile.nearsparse import norm_map, tune_tau
+    >>> i = np.arange(256)
+    >>> a = np.exp(-abs(i[:, None] - i) / 20)
+    >>> tune_tau(a, a, 0.3) == tune_tau(norm_map(a), norm_map(a), 0.3)
+    True
+    """
+    _, valid_ratio = checks.check_choice(None, valid_ratio, None)
+    map_a, map_b = (x if isinstance(x, NormMap) else norm_map(x, block) for x in (a, b))
+    if map_a.block != map_b.block:
+        raise ValueError(f"norm maps of tiles of {map_a.block} and {map_b.block}: take both with one block")
+    norms_a, norms_b, on_gpu = checks.norms(map_a.norms, map_b.norms)
+    iterations, tolerance = checks.check_search(iterations, tolerance)
+    checks.check_norms_are_real(norms_a, norms_b)
+    if on_gpu:
+        from spectile.nearsparse.cuda.search import tune_tau_cuda
+
+        return tune_tau_cuda(norms_a, norms_b, valid_ratio, iterations, tolerance)
+    from spectile.nearsparse.cpu.norms import Maps
+    from spectile.nearsparse.cpu.search import tune
+
+    norms_a, norms_b = np.asarray(norms_a, dtype=np.float64), np.asarray(norms_b, dtype=np.float64)
+    checks.check_maps(norms_a, norms_b)
+    one, two = (None if isinstance(x, NormMap) else checks.matrix(*checks.widened(x)) for x in (a, b))
+    maps = Maps.of_norms(norms_a, norms_b, one, two, map_a.block)
+    checks.check_finite_norms(maps.a, maps.b)
+    return tune(maps, valid_ratio, iterations, tolerance)
 
 
 #: What `spectile.explain` asks, by the name of the function.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 from collections.abc import Callable
@@ -58,8 +57,8 @@ def rounding_bound(
     alpha, beta : float
         Factors.
     of_tiles : tuple of float, optional
-        What the sums of A B may be off by, infinity where that follows from the rest, and a bound of the Frobenius norm
-        of ``|A| |B|``, by the products of tiles that are multiplied, in place of those by the whole norms.
+        What the sums of A B may be off by, and a bound of the Frobenius norm of ``|A| |B|``, by the products of tiles
+        that are multiplied, in place of those by the whole norms.
 
     Returns
     -------
@@ -83,7 +82,7 @@ def rounding_bound(
     if max(norm_a, norm_b) > row.largest_operand:
         return math.inf
     if of_tiles is not None:
-        summed, product = abs(alpha) * min(of_tiles[0], relative * of_tiles[1]), abs(alpha) * of_tiles[1]
+        summed, product = abs(alpha) * of_tiles[0], abs(alpha) * of_tiles[1]
     else:
         if norm_a > 0 and norm_b > 0:
             lift_a, lift_b = _lifts(shape, row)
@@ -137,7 +136,6 @@ class Rounding(NamedTuple):
     largest: float
 
 
-@functools.lru_cache(maxsize=256)
 def rounding_terms(shape: tuple[int, int, int], precision: str) -> Rounding:
     """Return the bound of A B's rounding error as numbers that do not depend on A and B.
 
@@ -168,29 +166,30 @@ def square_unit(size: float) -> float:
     return 2.0 ** -max(-1000, min(1000, exponent))
 
 
-def skipping_limit(allowed: float, rounding: float, asked: tuple[str, float]) -> float:
-    """Return what skipped products may add up to where an error is allowed that rounding counts to.
+def skipping_limit(rtol: float, scale: float, rounding: float) -> float:
+    """Return what skipped products may add up to where the whole error is to stay within `rtol` of ||A|| ||B||.
 
     Parameters
     ----------
-    allowed, rounding : float
-        The error, and the bound of rounding.
-    asked : tuple of str and float
-        The option that asks for the error, which is proportional to its value.
+    rtol : float
+        Allowed relative error.
+    scale : float
+        ||A||_F ||B||_F.
+    rounding : float
+        Bound of the rounding error.
 
     Raises
     ------
     ValueError
         Rounding alone is bounded by more.
     """
-    if rounding == math.inf or rounding > allowed:
-        name, value = asked
-        share = value * (rounding / allowed) if 0 < allowed < math.inf else math.inf
+    if rounding == math.inf or rounding > rtol * scale:
+        share = rounding / scale if 0 < scale < math.inf else math.inf
         raise ValueError(
-            f"{name} = {value} is below what rounding alone is bounded by, {share:.3g} for this inner dimension, "
-            f"precision and size of the entries: take a larger {name} or float64, or scale what underflows or overflows"
+            f"rtol = {rtol} is below what rounding alone is bounded by, {share:.3g} for this inner dimension, "
+            "precision and size of the entries: take a larger rtol or float64, or scale what underflows or overflows"
         )
-    return allowed - rounding
+    return rtol * scale - rounding
 
 
 def largest_tau(skipped: Callable[[float], float], largest: float, limit: float) -> float:

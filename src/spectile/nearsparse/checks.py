@@ -20,7 +20,7 @@ from spectile.core.host import in_kind_of
 from spectile.core.options import number, word
 from spectile.core.placement import Work
 from spectile.nearsparse.result import SpammResult
-from spectile.nearsparse.types import ALL, COMPLEX, OF_DTYPE, NormMap, Request, Split
+from spectile.nearsparse.types import ALL, COMPLEX, OF_DTYPE, Request, Split
 
 #: Scalar operations for each tile product of a search for its threshold.
 SEARCH = 30
@@ -41,8 +41,6 @@ class Operands:
     distributed: bool = False
     #: Whether these are the transposes of what was given, in the other order.
     swapped: bool = False
-    #: The norms of the tiles of A and of B, None where they are to be taken.
-    norms: tuple[Any, Any] = (None, None)
 
     def _parts(self) -> list[tuple[Any, Any, Any, Any]]:
         """Return A, B, C and the result of each device, or of the one product that is not distributed."""
@@ -106,7 +104,7 @@ class Operands:
     def check_results(self, request: Request) -> None:
         """Raise where C or out have another shape or dtype than the product."""
         for a, b, c, out in self._parts():
-            shape = result_shape(shape_of(a), shape_of(b))
+            shape = result_shape(_shape(a), _shape(b))
             if c is not None:
                 _check_result_array("c", c, shape, None)
                 if check_dtype("c", c) in COMPLEX and request.arithmetic.parts == 1:
@@ -130,39 +128,10 @@ class Operands:
         """Whether this is one product, with entries, of matrices in host memory."""
         return not self.on_gpu and self.a.ndim == self.b.ndim == 2 and 0 not in (*self.a.shape, self.b.shape[1])
 
-    def with_norms(self, given: Any, block: int) -> Operands:
-        """Return these operands with norms that were kept, as `norm_map` makes them, for both or one of A and B."""
-        if given is None:
-            return self
-        pair = isinstance(given, tuple | list) and len(given) == 2 and not self.distributed
-        if not pair or any(not isinstance(one, NormMap | None) for one in given):
-            raise TypeError("norms are those of a and b on one device: give two of norm_map's, or None in place of one")
-        check_two_matrices(self.a, self.b)
-        kept: list[Any] = [None, None]
-        for side, x in enumerate((self.a, self.b)):
-            name, one = "ab"[side], given[side]
-            if one is None:
-                continue
-            shape = tuple(-(-size // block) for size in shape_of(x))
-            if one.block != block or shape_of(one.norms) != shape:
-                raise ValueError(
-                    f"norms of {name} are of {shape_of(one.norms)} tiles of {one.block}, and a product with block = "
-                    f"{block} has {shape} of them: give norm_map({name}, {block})"
-                )
-            if np.dtype(_dtype(one.norms)).kind not in "fiu":
-                raise TypeError(
-                    f"norms of {name} are {_dtype(one.norms)}, and norms are real: pass what norm_map returns"
-                )
-            kept[side] = found = _array(f"the norm map of {name}", one.norms, self.on_gpu)
-            if isinstance(found, np.ndarray) and found.size and not found.min() >= 0:
-                raise ValueError(f"norms of {name} hold negative numbers or NaN: pass what norm_map returns")
-        return dataclasses.replace(self, norms=(kept[0], kept[1]))
-
     def transposed(self) -> Operands:
         """Return B^T, A^T and C^T, of the product C^T = B^T A^T."""
         a, b, c = (None if x is None else x.swapaxes(-1, -2) for x in (self.a, self.b, self.c))
-        of_b, of_a = (None if x is None else x.T for x in reversed(self.norms))
-        return dataclasses.replace(self, a=b, b=a, c=c, swapped=True, norms=(of_b, of_a))
+        return dataclasses.replace(self, a=b, b=a, c=c, swapped=True)
 
     @property
     def by_columns(self) -> bool:
@@ -174,7 +143,6 @@ class Operands:
         """Return the result with `out`, or C in the kind of the operands."""
         if self.swapped:
             result.c = result.c.swapaxes(-1, -2)
-            result.swap_norms()
         if self.out is not None:
             result.c = self.given
         elif not self.on_gpu:
@@ -245,14 +213,14 @@ def result_shape(shape_a: tuple[int, ...], shape_b: tuple[int, ...]) -> tuple[in
     return (*batch, shape_a[-2], shape_b[-1])
 
 
-def check_choice(**options: float | None) -> tuple[str, float]:
-    """Return the name and value of the one option that is given; raise unless it is in its range."""
-    given = [(name, x) for name, x in options.items() if x is not None]
+def check_choice(tau: float | None, valid_ratio: float | None, rtol: float | None) -> tuple[str, float]:
+    """Return the name and value of the one of the three that is given; raise unless it is in its range."""
+    given = [(name, x) for name, x in (("tau", tau), ("valid_ratio", valid_ratio), ("rtol", rtol)) if x is not None]
     if len(given) != 1:
-        *most, last = options
         what = " and ".join(name for name, _ in given) or "none"
-        choice = f"give exactly one of {', '.join(most)} and {last}"
-        raise ValueError(f"{choice}; {what} {'was' if not given else 'were'} given")
+        raise ValueError(
+            f"give exactly one of tau, valid_ratio and rtol; {what} {'was' if not given else 'were'} given"
+        )
     name, value = given[0]
     wanted = number(name, value)
     if name == "tau":
@@ -279,18 +247,74 @@ def check_scalars(block: Any, alpha: Any = 1.0, beta: Any = 0.0) -> tuple[int, f
     return int(block), *factors
 
 
+def check_split(split: str) -> None:
+    """Raise for a word that does not say how operands are distributed."""
+    word("split", split, "rows", "columns")
+
+
+def check_method(method: str) -> None:
+    """Raise for a word that does not say which product is wanted."""
+    word("method", method, "spamm", "auto")
+
+
 def check_one_batch(a: Any, b: Any) -> None:
     """Raise for operands that `distribute` does not cut."""
-    batch = result_shape(shape_of(a), shape_of(b))[:-2]
-    if len(batch) > 1 or any(shape_of(x)[:-2] not in ((), batch) for x in (a, b)):
+    batch = result_shape(_shape(a), _shape(b))[:-2]
+    if len(batch) > 1 or any(_shape(x)[:-2] not in ((), batch) for x in (a, b)):
         raise ValueError("distribute takes two matrices, or a batch of them along one leading dimension: reshape it")
 
 
 def check_two_matrices(a: Any, b: Any) -> None:
     """Raise unless these are two matrices that multiply."""
-    shape = result_shape(shape_of(a), shape_of(b))
+    shape = result_shape(_shape(a), _shape(b))
     if len(shape) > 2:
         raise ValueError(f"a threshold is of one product, and a and b have {len(shape)} dimensions: pass one of them")
+
+
+def check_search(iterations: Any, tolerance: Any) -> tuple[int, float]:
+    """Return a number of bisections and a tolerance as Python's numbers; raise for those that no search has."""
+    if not isinstance(iterations, int | np.integer) or not 1 <= iterations < 2**31:
+        raise ValueError(
+            f"iterations = {reprlib.repr(iterations)} counts no bisections: give a positive integer, as 20"
+        )
+    wanted = number("tolerance", tolerance)
+    if not wanted >= 0:
+        raise ValueError(f"tolerance = {wanted} is not a tolerance: give a number >= 0")
+    return int(iterations), wanted
+
+
+def norms(norms_a: Any, norms_b: Any) -> tuple[Any, Any, bool]:
+    """Return two norm maps as arrays, and whether one of them is on a GPU."""
+    on_gpu = on_device(norms_a) or on_device(norms_b)
+    return _array("the norm map of a", norms_a, on_gpu), _array("the norm map of b", norms_b, on_gpu), on_gpu
+
+
+def check_norms_are_real(*maps: Any) -> None:
+    """Raise for norm maps of another kind than real numbers."""
+    for norms in maps:
+        if np.dtype(_dtype(norms)).kind not in "fiu":
+            raise TypeError(f"a norm map holds {_dtype(norms)}, and norms are real: pass what norm_map returns")
+
+
+def check_maps(norms_a: Any, norms_b: Any) -> None:
+    """Raise for two arrays that are not the norm maps of a product; reads device arrays back."""
+    for name, norms in (("the norm map of a", norms_a), ("the norm map of b", norms_b)):
+        if norms.size and not norms.min() >= 0:
+            raise ValueError(f"{name} holds negative numbers or NaN, as no norm map does: pass what norm_map returns")
+    if norms_a.ndim != 2 or norms_b.ndim != 2 or norms_a.shape[1] != norms_b.shape[0]:
+        raise ValueError(
+            f"norm maps of shapes {norms_a.shape} and {norms_b.shape} do not multiply: the columns of the first must "
+            "be the rows of the second"
+        )
+
+
+def check_finite_norms(norms_a: Any, norms_b: Any) -> None:
+    """Raise for norms that no search on the CPU compares: infinity times zero is no number."""
+    for name, norms in (("a", norms_a), ("b", norms_b)):
+        if norms.max(initial=0.0) == math.inf:
+            raise ValueError(
+                f"the norm map of {name} holds infinity: pass a matrix of finite entries instead, or scale it"
+            )
 
 
 def matrix(a: Any) -> Any:
@@ -385,8 +409,8 @@ def _check_writable(out: Any, shape: tuple[int, ...], dtype: str) -> None:
 
 
 def _check_result_array(name: str, array: Any, shape: tuple[int, ...], dtype: str | None) -> None:
-    if shape_of(array) != shape:
-        raise ValueError(f"{name} has shape {shape_of(array)}, and the product has {shape}")
+    if _shape(array) != shape:
+        raise ValueError(f"{name} has shape {_shape(array)}, and the product has {shape}")
     if dtype is not None and _dtype(array) != dtype:
         raise TypeError(f"{name} is {_dtype(array)}, and the product is {dtype}: pass an array of that dtype")
 
@@ -410,7 +434,7 @@ def _check_lists(operands: dict[str, Any], count: int) -> None:
 
 def _check_parts(a: Sequence[Any], b: Sequence[Any], split: Split) -> None:
     """Check the shapes of parts and copies, or of the operands that are whole."""
-    shapes_a, shapes_b = [shape_of(x) for x in a], [shape_of(x) for x in b]
+    shapes_a, shapes_b = [_shape(x) for x in a], [_shape(x) for x in b]
     if max(map(len, (*shapes_a, *shapes_b))) > 2:
         empty = all(0 in (*result_shape(x, y), x[-1]) for x, y in zip(shapes_a, shapes_b, strict=True))
         if len(a) > 1 and (split != "rows" or {len(x) for x in (*shapes_a, *shapes_b)} - {2, 3}):
@@ -425,8 +449,7 @@ def _check_parts(a: Sequence[Any], b: Sequence[Any], split: Split) -> None:
         raise ValueError("a product without entries is not spread: leave devices out")
 
 
-def shape_of(array: Any) -> tuple[int, ...]:
-    """Return the shape of an array of any library."""
+def _shape(array: Any) -> tuple[int, ...]:
     return tuple(array.shape if hasattr(array, "shape") else array.__cuda_array_interface__["shape"])
 
 

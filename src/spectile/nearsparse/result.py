@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from spectile.core.pictures import draw_sizes, shown, shown_html
-from spectile.nearsparse.types import NormMap
 
 
 class SpammResult:
@@ -37,11 +36,6 @@ class SpammResult:
     faster : {"spamm", "dense"} or None
         Which product is faster on this GPU where so many tile products are executed, by an estimate; None where there
         is none: of a batch, of several GPUs, on the CPU.
-    norm : float
-        Frobenius norm of c.
-    norms : pair of NormMap, or None
-        The norms of the tiles of a and b, to be passed on where one is multiplied again; those that they have when they
-        are read, where the product did without.  None of a batch and on several devices.
     error_bound_rel : float
         `error_bound` relative to ``||c||_F`` (NaN when c is zero and the bound is too, infinity where the bound is).
     """
@@ -58,7 +52,6 @@ class SpammResult:
         error_bound: Any | Callable[[], Any],
         norm_c: Any | Callable[[], Any],
         faster: str | Callable[[], str] | None = None,
-        norms: Callable[[], tuple[NormMap, NormMap]] | None = None,
         method: str = "spamm",
         read: Callable[[Callable[[], Any]], Any] | None = None,
     ) -> None:
@@ -70,7 +63,6 @@ class SpammResult:
             "error_bound": error_bound,
             "norm_c": norm_c,
             "faster": faster,
-            "norms": norms,
         }
 
     def __getstate__(self) -> tuple[Any, str, dict[str, Any]]:
@@ -119,23 +111,6 @@ class SpammResult:
         """The faster product."""
         name: str | None = self._number("faster")
         return name
-
-    @property
-    def norm(self) -> Any:
-        """Frobenius norm of c."""
-        return self._number("norm_c")
-
-    @property
-    def norms(self) -> tuple[NormMap, NormMap] | None:
-        """The norms of the tiles of a and b."""
-        found: tuple[NormMap, NormMap] | None = self._number("norms")
-        return found
-
-    def swap_norms(self) -> None:
-        """Take the norms for those of the transposes, in the other order."""
-        given = self._numbers["norms"]
-        if given is not None:
-            self._numbers["norms"] = lambda: tuple(NormMap(x.norms.T, x.block) for x in reversed(given()))
 
     @property
     def error_bound_rel(self) -> Any:

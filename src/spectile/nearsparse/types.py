@@ -100,17 +100,11 @@ OF_DTYPE = {"float16": "fp16", "float32": "fp32", "float64": "fp64"} | {name: na
 
 @dataclass(frozen=True)
 class Request:
-    """A product as :func:`spectile.nearsparse.spamm` takes it.
-
-    One of `tau`, `valid_ratio`, `rtol_factors` and `atol` is given, or `rtol`, from which ``relative.py`` makes an
-    `atol`: it stays beside that, to be named in errors.
-    """
+    """A product as :func:`spectile.nearsparse.spamm` takes it; one of `tau`, `valid_ratio` and `rtol` is given."""
 
     precision: str
     tau: float | None = None
     valid_ratio: float | None = None
-    rtol_factors: float | None = None
-    atol: float | None = None
     rtol: float | None = None
     alpha: float = 1.0
     beta: float = 0.0
@@ -133,20 +127,8 @@ class Request:
 
     @property
     def value(self) -> float:
-        """The one of tau, `valid_ratio` and the errors that is given."""
-        given = (self.tau, self.valid_ratio, self.rtol_factors, self.atol, self.rtol)
-        return next(x for x in given if x is not None)
-
-    @property
-    def bounds_error(self) -> bool:
-        """Whether an error is asked for, which rounding counts to."""
-        return self.tau is self.valid_ratio is None
-
-    @property
-    def asked(self) -> tuple[str, float]:
-        """The error that was asked for: its name and value, as its caller wrote them."""
-        given = (("rtol", self.rtol), ("atol", self.atol), ("rtol_factors", self.rtol_factors))
-        return next((name, value) for name, value in given if value is not None)
+        """The one of tau, `valid_ratio` and `rtol` that is given."""
+        return next(x for x in (self.tau, self.valid_ratio, self.rtol) if x is not None)
 
     @property
     def norms_first(self) -> bool:

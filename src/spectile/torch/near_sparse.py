@@ -94,9 +94,7 @@ def spamm(
     tau: float | None = None,
     valid_ratio: float | None = None,
     rtol: float | None = None,
-    rtol_factors: float | None = None,
-    atol: float | None = None,
-    backward_rtol_factors: float | None = None,
+    backward_rtol: float | None = None,
     block: int = 32,
     backend: Backend = "auto",
 ) -> NearSparseProduct:
@@ -104,8 +102,8 @@ def spamm(
 
     It is :func:`spectile.spamm`, differentiable in forward and reverse mode, under `torch.func` with its `vmap`.  The
     gradients are those of the product A B itself, not of its thresholded form, and near-sparse products with an error
-    of their own: with the cotangent G of C, ``||dA - G Bᴴ||_F <= r ||G||_F ||B||_F`` and
-    ``||dB - Aᴴ G||_F <= r ||A||_F ||G||_F`` with r = `backward_rtol_factors`, for each product of a batch.
+    of their own: with the cotangent G of C, ``||dA - G Bᴴ||_F <= backward_rtol ||G||_F ||B||_F`` and
+    ``||dB - Aᴴ G||_F <= backward_rtol ||A||_F ||G||_F``, for each product of a batch.
 
     Parameters
     ----------
@@ -113,11 +111,11 @@ def spamm(
         float32, float64, complex64 or complex128.
     b : tensor, shape (..., k, n)
         Of the same dtype.  Leading dimensions broadcast.
-    tau, valid_ratio, rtol, rtol_factors, atol, block, backend
-        As for :func:`spectile.spamm`; one of the first five.
-    backward_rtol_factors : float, optional
+    tau, valid_ratio, rtol, block, backend
+        As for :func:`spectile.spamm`; one of the first three.
+    backward_rtol : float, optional
         Error of each product that a derivative is made of, rounding included; 0 multiplies everything.  By default
-        `rtol` or `rtol_factors` where one is given, and 0 otherwise.
+        `rtol` where that is given, and 0 otherwise.
 
     Returns
     -------
@@ -127,12 +125,12 @@ def spamm(
     Raises
     ------
     TypeError, ValueError
-        As for :func:`spectile.spamm`; ValueError in the backward pass, too, for a `backward_rtol_factors` below what
-        rounding allows: the inner dimensions there are n and m.
+        As for :func:`spectile.spamm`; ValueError in the backward pass, too, for a `backward_rtol` below what rounding
+        allows: the inner dimensions there are n and m.
 
     Notes
     -----
-    With ``backward_rtol_factors=0`` NaN in a cotangent propagates as in a dense product.
+    With ``backward_rtol=0`` NaN in a cotangent propagates as in a dense product.
 
     Examples
     --------
@@ -148,8 +146,7 @@ def spamm(
     """
     require_dense(a=a, b=b)
     kinds = tuple(str(x.dtype).removeprefix("torch.") for x in (a, b))
-    wanted = {"tau": tau, "valid_ratio": valid_ratio, "rtol": rtol, "rtol_factors": rtol_factors, "atol": atol}
-    how = choices((a.shape, b.shape), (kinds[0], kinds[1]), wanted, backward_rtol_factors, block, backend)
+    how = choices((a.shape, b.shape), (kinds[0], kinds[1]), tau, valid_ratio, rtol, backward_rtol, block, backend)
     refuse_two_tangents()
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = (x.expand(*batch, *x.shape[-2:]) for x in (a, b))

@@ -10,6 +10,7 @@ import pytest
 
 from spectile import evd, nearsparse
 from spectile.core import device
+from spectile.nearsparse import NormMap
 from tests.random.memory import Place
 from tests.random.misuse import MISTAKES
 
@@ -30,8 +31,9 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "spamm of a sum": lambda a, c: nearsparse.spamm(a, a, tau=0.0, beta=1.0, c=c),
     "spamm into": lambda a, out: nearsparse.spamm(a, a, tau=0.0, out=out),
     "parts": lambda a, b: nearsparse.spamm([a, a], [b, b], tau=0.0, devices=2),
-    "threshold": lambda a, b: nearsparse.spamm_threshold(a, b, rtol_factors=0.1),
+    "threshold": lambda a, b: nearsparse.spamm_threshold(a, b, rtol=0.1),
     "explain": lambda a, b: nearsparse.explain(a, b, tau=0.0),
+    "tune_tau": lambda a, b: nearsparse.tune_tau(NormMap(a), NormMap(b), 0.5),
     "eigh": lambda a, b: evd.eigh(a, b),
     "eigh_tridiagonal": lambda d, e: evd.eigh_tridiagonal(d, e),
 }

@@ -20,7 +20,8 @@ TILES = spectile.TileMatrix.from_dense(DENSE, 4, hermitian=True)
 BAND = np.array([np.full(N, 2.0), np.ones(N)])
 CALLS = {
     "spamm": ((DENSE, DENSE), {"tau": 0.1}),
-    "spamm_threshold": ((DENSE, DENSE), {"rtol_factors": 0.1}),
+    "spamm_threshold": ((DENSE, DENSE), {"rtol": 0.1}),
+    "tune_tau": ((DENSE, DENSE, 0.5), {}),
     "spgemm": ((SPARSE, SPARSE), {}),
     "eigh": ((DENSE,), {}),
     "eigvalsh": ((DENSE,), {}),
@@ -75,20 +76,7 @@ FLAGS = {
     "complement",
     "progress",
 }
-NUMBERS = {
-    "tau",
-    "valid_ratio",
-    "rtol",
-    "rtol_factors",
-    "atol",
-    "alpha",
-    "beta",
-    "block",
-    "iterations",
-    "tolerance",
-    "type",
-    "memory_limit",
-}
+NUMBERS = {"tau", "valid_ratio", "rtol", "alpha", "beta", "block", "iterations", "tolerance", "type", "memory_limit"}
 NUMBERS |= {"num_moments", "num_vectors", "checkpoint_s", "area", "energy_resolution", "num_states", "prune", "top_n"}
 NUMBERS |= {"electrons", "mu", "error", "tol"}
 WORDS = {
@@ -109,7 +97,7 @@ WORDS = {
 PATHS = {"checkpoint"}
 RESULTS = {"start"}
 # Of arrays and of what is judged with them: their own tests.
-OTHERS = {"b", "out", "c", "norms", "devices", "bounds", "subset_by_index", "subset_by_value", "select_range", "x0"}
+OTHERS = {"b", "out", "c", "devices", "bounds", "subset_by_index", "subset_by_value", "select_range", "x0"}
 OTHERS |= {"mask", "C", "s", "permutation", "df", "comm"}
 OTHERS |= {"weights", "orbitals", "bra", "vectors", "operator", "periods"}
 OTHERS |= {"max_ev"}  # SciPy leaves it to LAPACK, which is not asked
@@ -160,7 +148,7 @@ def options():
         for option, parameter in signature.parameters.items():
             if parameter.kind is parameter.VAR_KEYWORD:
                 continue
-            if option not in taken and option not in words.keys() & {"tau", "rtol_factors"} | OTHERS:
+            if option not in taken and option not in words.keys() & {"tau", "rtol"} | OTHERS:
                 yield name, option
 
 
@@ -234,8 +222,8 @@ def test_numbers_of_any_kind_are_taken_or_refused_by_name(name, option):
     given, words = CALLS[name]
     if option in ("overwrite_b", "type"):
         words = words | {"b": np.eye(N)}
-    if option in ("rtol", "rtol_factors", "atol"):
-        words = {key: value for key, value in words.items() if key not in ("tau", "rtol_factors")}
+    if option == "rtol":
+        words = {key: value for key, value in words.items() if key != "tau"}
     for value in KINDS:
         with warnings.catch_warnings():
             warnings.simplefilter("error", RuntimeWarning)

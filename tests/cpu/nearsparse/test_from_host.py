@@ -9,23 +9,13 @@ import numpy as np
 import pytest
 
 from spectile.core.compile import Unit
-from spectile.core.devices import TABLE, Device
-from spectile.core.launch import Shape
-from spectile.core.tiling import ceil_div
+from spectile.core.devices import TABLE
 from spectile.nearsparse.cuda import geometry
 from spectile.nearsparse.cuda import norms as cuda_norms
 from spectile.nearsparse.cuda import product as cuda_product
 from spectile.nearsparse.cuda import search as cuda_search
 from spectile.nearsparse.cuda import survey as cuda_survey
-from spectile.nearsparse.cuda.choose import (
-    Problem,
-    choose,
-    count_launch,
-    norms_launch,
-    plan_search,
-    survey_launch,
-    tiles_by_diagonal,
-)
+from spectile.nearsparse.cuda.choose import Problem, choose, launches, norms_launch, tiles_by_diagonal
 from spectile.nearsparse.cuda.geometry import LARGEST_SIZE, check_sizes
 from spectile.nearsparse.cuda.tuning import PORTABLE, WGMMA, rates
 from spectile.nearsparse.cuda.units import (
@@ -64,21 +54,6 @@ def _asserts(name: str, layout: np.dtype[Any], shift: int) -> str:
     ]
     size = layout.itemsize if shift == 0 else cuda_product.WGMMA_PRODUCT.itemsize
     return "\n".join([*lines, f'static_assert(sizeof({name}) == {size}, "size");'])
-
-
-def launches(problem: Problem, device: Device) -> list[Shape]:
-    """Return the launches of one call of :func:`spectile.nearsparse.spamm`, as a device would get them."""
-    choice = choose(problem, device)
-    itemsize = np.dtype(PRECISIONS[problem.precision].dtype).itemsize
-    batch = (problem.batches,) if problem.batches > 1 else ()
-    shapes = [norms_launch((*batch, problem.m, problem.k), (*batch, problem.k, problem.n), itemsize), choice.launch]
-    if choice.order in ("bins", "sorted"):
-        shapes.append(choice.order_launch(problem.m, problem.n))
-    rows, columns, depth = (ceil_div(size, problem.block) for size in (problem.m, problem.n, problem.k))
-    shapes += [survey_launch(rows, columns), count_launch(rows, columns, depth, device)]
-    norms = np.dtype(PRECISIONS[problem.precision].norm).itemsize
-    shapes += (plan_search(kind, rows, columns, depth, norms, device).launch for kind in ("ratio", "error"))
-    return shapes
 
 
 @pytest.mark.parametrize("name", STRUCTS)

@@ -20,7 +20,7 @@ from spectile.nearsparse import api
 from spectile.nearsparse.cuda import after, parts, repeated
 from spectile.nearsparse.cuda import plan as plans
 from spectile.nearsparse.cuda.geometry import fill, record
-from spectile.nearsparse.cuda.norms import NORM_TASKS, Norms
+from spectile.nearsparse.cuda.norms import NORM_TASKS
 from spectile.nearsparse.cuda.product import ORDER, PRODUCT, WGMMA_PRODUCT
 from spectile.nearsparse.cuda.search import SEARCH, Places
 from spectile.nearsparse.cuda.survey import COUNT
@@ -209,7 +209,7 @@ def test_a_complex_plan_makes_the_real_form_of_b_anew(machine: Machine) -> None:
         assert float(product["tau"]) == tau
 
 
-@pytest.mark.parametrize("choice", ["valid_ratio", "rtol_factors"])
+@pytest.mark.parametrize("choice", ["valid_ratio", "rtol"])
 def test_a_plan_that_searches_writes_where_tau_will_lie(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, choice: str
 ) -> None:
@@ -238,7 +238,7 @@ def test_a_plan_that_searches_writes_where_tau_will_lie(
         assert [name for name, _ in machine.launched] == ["norms", "search", "order", "product"]
         norms, search, order, product = (parameters for _, parameters in machine.launched)
         assert float(search["wanted" if choice == "valid_ratio" else "rtol"]) == value
-        assert choice == "rtol_factors" or float(search["tolerance"]) == 0.01
+        assert choice == "rtol" or float(search["tolerance"]) == 0.01
         result = int(search["result"])
         assert int(product["tau_device"]) == int(order["tau_device"]) == result and result % 16 == 0
         assert int(search["arrived"]) == int(norms["counter"]) + 4 and result >= int(norms["counter"]) + 8
@@ -248,7 +248,7 @@ def test_a_plan_that_searches_writes_where_tau_will_lie(
         assert int(order["counts"]) == 0
     for wrong in (0.0, -1.0, float("inf")):
         assert repeated.execute(key, a, b, None, wrong) is None
-    if choice == "rtol_factors":
+    if choice == "rtol":
         with pytest.raises(ValueError, match="too small"):
             repeated.execute(key, a, b, None, 1e-9)
 
@@ -332,8 +332,8 @@ def test_a_dense_product_that_is_always_faster_prepares_nothing_else(
     monkeypatch.setattr(plans.dense, "decide_here", lambda *_: ("dense", -1.0))
     monkeypatch.setattr(plans, "prepared_choice", refuse)
     a, b = Array((100, 70)), Array((70, 90))
-    request = Request("fp32", rtol_factors=1e-3, method="auto")
-    key = repeated.key_of(a, b, None, 1e-3, "rtol_factors", *OPTIONS[1:-1], "auto")
+    request = Request("fp32", rtol=1e-3, method="auto")
+    key = repeated.key_of(a, b, None, 1e-3, "rtol", *OPTIONS[1:-1], "auto")
     for turn in range(2):
         result = repeated.execute(key, a, b, None, 1e-3, request if turn == 0 else None)
         assert result is not None and result.method == "dense" and result.valid_ratio == 1
@@ -344,7 +344,7 @@ def test_a_dense_product_that_is_always_faster_prepares_nothing_else(
         repeated.execute(key, a, b, None, 1e-9)
     # What the entries' size rules out is told when tau is read.
     for scale, refused in ((1.0, False), (1e-30, True), (float("nan"), True), (0.0, False)):
-        norms = Norms(np.full((4, 3), scale), np.full((3, 3), scale), 32)
+        norms = SimpleNamespace(a=np.full((4, 3), scale), b=np.full((3, 3), scale))
         found = plans.dense_result(np.zeros((100, 90), "f4"), norms, request, (100, 70, 90), 1e-3, read=None)
         if refused:
             with pytest.raises(ValueError, match="nothing was left out"):
@@ -355,7 +355,7 @@ def test_a_dense_product_that_is_always_faster_prepares_nothing_else(
 
 def test_a_capture_reads_nothing_back(machine: Machine) -> None:
     machine.stream.capturing = True
-    request = Request("fp32", rtol_factors=1e-3, method="auto")
+    request = Request("fp32", rtol=1e-3, method="auto")
     assert plans.dense.decide_here((64, 64, 64), request) == ("spamm", 1.0)
 
 

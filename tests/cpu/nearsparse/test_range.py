@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spectile.nearsparse import norm_map, spamm, spamm_threshold
+from spectile.nearsparse import NormMap, norm_map, spamm, spamm_threshold, tune_tau
 from spectile.nearsparse.bounds import MOST_BISECTIONS, largest_tau
 
 # Least and largest exponents of entries: of the smallest subnormal number, and of the largest number.
@@ -84,11 +84,9 @@ def test_the_error_is_within_its_bound_over_the_whole_range(data: Any) -> None:
     c = entries(rng, m, n, c_type, (-20, 10)) if beta else None
     product = float(np.max(norm_map(a, 4).norms)) * float(np.max(norm_map(b, 4).norms))
     choice = data.draw(
-        st.sampled_from(
-            [{"tau": 0.0}, {"tau": product / 8}, {"tau": 5e-324}, {"rtol_factors": 1e-3}, {"rtol_factors": 10.0}]
-        )
+        st.sampled_from([{"tau": 0.0}, {"tau": product / 8}, {"tau": 5e-324}, {"rtol": 1e-3}, {"rtol": 10.0}])
     )
-    if "rtol_factors" in choice:
+    if "rtol" in choice:
         alpha, beta, c = 1.0, 0.0, None
     with np.errstate(all="ignore"):
         try:
@@ -102,9 +100,9 @@ def test_the_error_is_within_its_bound_over_the_whole_range(data: Any) -> None:
         return
     error = error_square(result.c, a, b, alpha, beta, c)
     assert root_at_most(error, bound)
-    if "rtol_factors" in choice:
+    if "rtol" in choice:
         norms = square(parts(a)) * square(parts(b))
-        assert error <= Fraction(choice["rtol_factors"]) ** 2 * norms * (1 + Fraction(1, 10**9))
+        assert error <= Fraction(choice["rtol"]) ** 2 * norms * (1 + Fraction(1, 10**9))
 
 
 @pytest.mark.parametrize("dtype", EXPONENTS)
@@ -117,7 +115,7 @@ def test_every_search_ends_over_the_whole_range(dtype: str) -> None:
     for of_a, of_b in itertools.product(exponents, exponents[::4]):
         a, b = entries(rng, 12, 12, dtype, (of_a, of_a)), entries(rng, 12, 12, dtype, (of_b, of_b))
         with np.errstate(all="ignore"):
-            for choice in ({"rtol_factors": 1e-3}, {"rtol_factors": 1e300}, {"valid_ratio": 0.3}):
+            for choice in ({"rtol": 1e-3}, {"rtol": 1e300}, {"valid_ratio": 0.3}):
                 try:
                     found = spamm_threshold(a, b, block=4, backend="cpu", **choice)
                 except ValueError as error:
@@ -131,7 +129,7 @@ def test_a_wanted_error_of_products_near_the_smallest_number(size: float) -> Non
     x = size * np.random.default_rng(0).standard_normal((128, 128))
     for call in (spamm, spamm_threshold):
         try:
-            found = call(x, x, rtol_factors=1e-6, backend="cpu")
+            found = call(x, x, rtol=1e-6, backend="cpu")
         except ValueError as error:
             assert "below what rounding" in str(error) and size < 1e-155
         else:
@@ -157,15 +155,11 @@ def test_operands_may_lie_anywhere_if_their_product_fits(of_a: int, of_b: int, d
     if dtype == "c16":
         a, b = a + 1j * a.T, b - 2j * b
     one, two = (np.ldexp(x.view("f8"), exponent).view(dtype) for x, exponent in ((a, of_a), (b, of_b)))
-    near = spamm(a, b, rtol_factors=1e-3, block=4, backend="cpu", method="spamm")
+    near = spamm(a, b, rtol=1e-3, block=4, backend="cpu", method="spamm")
     assert 0.1 < near.valid_ratio < 0.9
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for wanted in (
-            {"rtol_factors": 1e-3},
-            {"valid_ratio": near.valid_ratio},
-            {"tau": math.ldexp(near.tau, of_a + of_b)},
-        ):
+        for wanted in ({"rtol": 1e-3}, {"valid_ratio": near.valid_ratio}, {"tau": math.ldexp(near.tau, of_a + of_b)}):
             found = spamm(one, two, block=4, backend="cpu", method="spamm", **wanted)
             before = spamm_threshold(one, two, block=4, backend="cpu", **wanted)
             assert found.tau == before.tau
@@ -174,7 +168,7 @@ def test_operands_may_lie_anywhere_if_their_product_fits(of_a: int, of_b: int, d
             c = np.ldexp(found.c.view("f8"), -of_a - of_b).view(dtype)
             error, bound = np.linalg.norm(c - a @ b), math.ldexp(found.error_bound, -of_a - of_b)
             assert 0 < error <= bound == pytest.approx(near.error_bound, rel=0.2)
-            if "rtol_factors" in wanted:
+            if "rtol" in wanted:
                 assert found.tau == pytest.approx(math.ldexp(near.tau, of_a + of_b), rel=1e-5)
                 assert bound <= 1e-3 * np.linalg.norm(a) * np.linalg.norm(b) * (1 + 1e-9)
 
@@ -182,8 +176,8 @@ def test_operands_may_lie_anywhere_if_their_product_fits(of_a: int, of_b: int, d
 @pytest.mark.parametrize("small", [2.0**-1000, 2.0**-1022, 2.0**-1060])
 def test_a_product_that_is_exact_is_no_reason_to_refuse(small: float) -> None:
     for a, b in (([[1.0]], [[small]]), ([[small]], [[1.0]]), ([[2.0**1000]], [[small]])):
-        assert spamm_threshold(a, b, rtol_factors=0.1, backend="cpu").error_bound <= 0.1 * a[0][0] * b[0][0]
-        assert spamm(a, b, rtol_factors=0.1, backend="cpu").c[0, 0] == a[0][0] * b[0][0]
+        assert spamm_threshold(a, b, rtol=0.1, backend="cpu").error_bound <= 0.1 * a[0][0] * b[0][0]
+        assert spamm(a, b, rtol=0.1, backend="cpu").c[0, 0] == a[0][0] * b[0][0]
 
 
 def test_a_large_matrix_times_zero_has_a_bound() -> None:
@@ -237,14 +231,14 @@ def test_norms_near_zero_are_rounded_up() -> None:
     huge = np.full((2, 1), 1e300)
     result = spamm(tiny, huge, tau=math.inf, backend="cpu")
     assert root_at_most(error_square(result.c, tiny, huge, 1.0, 0.0, None), result.error_bound)
-    assert spamm_threshold(tiny, huge, valid_ratio=0.3, backend="cpu").valid_ratio in (0.0, 1.0)
+    assert tune_tau(tiny, huge, 0.3)[1] in (0.0, 1.0)
 
 
 @pytest.mark.parametrize("bad", [10**400, np.float64(1e400)])
-@pytest.mark.parametrize("name", ["tau", "rtol_factors", "alpha", "beta"])
+@pytest.mark.parametrize("name", ["tau", "rtol", "alpha", "beta"])
 def test_numbers_beyond_the_largest_are_refused_in_a_sentence(name: str, bad: Any) -> None:
     x = np.eye(4)
-    keywords = {"tau": 0.0} | ({name: bad} if name != "rtol_factors" else {"tau": None, "rtol_factors": bad})
+    keywords = {"tau": 0.0} | ({name: bad} if name != "rtol" else {"tau": None, "rtol": bad})
     if name == "tau" and bad == math.inf:
         assert not spamm(x, x, tau=bad, backend="cpu").c.any()
         return
@@ -276,11 +270,10 @@ def test_a_share_that_is_said_is_the_threshold_s_over_the_whole_range(of_a: int,
         # Norms of tiles of several entries leave the range where these do not.
         for block in (1, 3):
             wide_a, wide_b = (np.repeat(np.repeat(x, block, 0), block, 1) for x in (a, b))
-            for wanted in (0.3, 1e-3):
+            for wanted, options in ((0.3, {}), (1e-3, {"tolerance": 1e-5, "iterations": 40})):
                 with warnings.catch_warnings(), np.errstate(divide="raise", over="raise", invalid="raise"):
                     warnings.simplefilter("error")
-                    found = spamm_threshold(wide_a, wide_b, valid_ratio=wanted, block=block, backend="cpu")
-                tau, share = found.tau, found.valid_ratio
+                    tau, share = tune_tau(wide_a, wide_b, wanted, block=block, **options)
                 assert 0 <= tau < math.inf
                 low, high = shares(*(block * exact(abs(x)) for x in (a, b)), tau)
                 assert low <= share <= high, (of_b, block, wanted, tau)
@@ -289,15 +282,28 @@ def test_a_share_that_is_said_is_the_threshold_s_over_the_whole_range(of_a: int,
                     assert abs(share - min(wanted, positive)) < 0.03, (of_b, block, wanted, tau)
 
 
+@pytest.mark.parametrize("where", ["norms of a", "norms of b", "entries"])
+def test_a_share_of_norms_that_are_infinite_is_refused(where: str) -> None:
+    x, infinite = np.ones((2, 2)), np.array([[1.0, math.inf], [1.0, 1.0]])
+    given = {"norms of a": (NormMap(infinite), NormMap(x)), "norms of b": (NormMap(x), NormMap(infinite))}
+    with pytest.raises(ValueError, match=r"norm map of [ab] holds infinity"):
+        tune_tau(*given.get(where, (x, infinite)), 0.5)
+
+
 def test_searches_of_a_share_end_without_warnings() -> None:
     rng = np.random.default_rng(3)
     for sizes in ((1e153, 1e155), (1e300, 1e300), (1e-300, 1e-300), (5e-324, 1.0)):
         a, b = (size * rng.standard_normal((40, 40)) for size in sizes)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            found = spamm_threshold(a, b, valid_ratio=0.5, block=8, backend="cpu")
-        assert found.tau >= 0 and 0 <= found.valid_ratio <= 1
+            tau, share = tune_tau(a, b, 0.5, iterations=2**31 - 1, tolerance=0.0, block=8)
+        assert tau >= 0 and 0 <= share <= 1
     equal = np.ones((40, 40))
-    assert spamm_threshold(equal, equal, valid_ratio=0.5, block=8, backend="cpu").valid_ratio in (0.0, 1.0)
+    assert tune_tau(equal, equal, 0.5, iterations=2**31 - 1, block=8)[1] in (0.0, 1.0)
+    for bad in ({"iterations": 10**400}, {"iterations": 0}, {"tolerance": 10**400}, {"tolerance": -1.0}):
+        with pytest.raises(ValueError, match=r"iterations|tolerance"):
+            tune_tau(equal, equal, 0.5, **bad)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="norms are real"):
+        tune_tau(NormMap(equal * 1j), NormMap(equal), 0.5)
     with pytest.raises(ValueError, match="larger than any matrix"):
         norm_map(equal, 2**63)

@@ -62,8 +62,9 @@ def test_repeated_calls_give_the_bits_of_the_first(precision: str, shape: tuple[
             assert result.c is out
             _same(result, wanted[turn])
     assert len(repeated._plans) >= 2
+    plan = spamm_plan(*pairs[0], precision=precision, alpha=1.5)
     for turn, pair in enumerate(pairs):
-        plan = spamm_plan(*pair, precision=precision, alpha=1.5)
+        plan.reset_operands(*pair)
         _same(plan.execute(tau * (1 + turn)), wanted[turn])
         _same(plan.execute(tau * (1 + turn), out=out), wanted[turn])
 
@@ -143,6 +144,10 @@ def test_what_a_plan_refuses() -> None:
 
     a, b = _random(64, 96, "f4"), _random(96, 32, "f4")
     plan = spamm_plan(a, b)
+    with pytest.raises(ValueError, match="make another plan"):
+        plan.reset_operands(a=_random(65, 96, "f4"))
+    with pytest.raises(ValueError, match="make another plan"):
+        plan.reset_operands(b=_random(96, 32, "f8"))
     with pytest.raises(ValueError, match="pass a C-contiguous"):
         plan.execute(1.0, out=cupy.empty((64, 33), "f4"))
     with pytest.raises(ValueError, match="not a threshold"):

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spectile.nearsparse import bounds, norm_map, spamm, spamm_plan, spamm_threshold
+from spectile.nearsparse import NormMap, bounds, norm_map, spamm, spamm_plan, spamm_threshold, tune_tau
 from spectile.nearsparse.cuda import choose, dense, repeated
 from spectile.nearsparse.cuda import search as cuda_search
 from spectile.nearsparse.cuda.norms import NormMaps, Norms
 from spectile.nearsparse.cuda.search import Wanted, search, tolerance_of
-from spectile.nearsparse.cuda.survey import count_products, frobenius, skipped_bound
+from spectile.nearsparse.cuda.survey import count_products, frobenius, rounding, skipped_bound
 from spectile.nearsparse.types import Request
 
 pytestmark = pytest.mark.gpu
@@ -82,8 +82,7 @@ def error_by_trials(maps: Norms, rtol: float, shape: tuple[int, int, int], preci
         return math.inf
     slack = bounds.norm_slack(Request(precision).arithmetic.dtype)
     scale = norm_a * norm_b / slack**2
-    norms = (frobenius(x) * slack for x in (maps.a, maps.b))
-    limit = bounds.skipping_limit(rtol * scale, bounds.rounding_bound(shape, *norms, precision), ("rtol", rtol))
+    limit = bounds.skipping_limit(rtol, scale, rounding(shape, maps.a, maps.b, Request(precision)))
     largest = float((maps.a.max(axis=0).astype("f8") * maps.b.max(axis=0)).max())
     return bounds.largest_tau(
         lambda tau: float(skipped_bound(maps, (0, 0), cupy.asarray([tau]), slack)), largest, limit
@@ -187,9 +186,7 @@ def _random(n: int, dtype: str) -> Any:
     return (cupy.random.standard_normal((n, n)) * cupy.exp(-0.2 * abs(i[:, None] - i))).astype(dtype)
 
 
-@pytest.mark.parametrize(
-    "choice", [{"valid_ratio": 0.2}, {"rtol_factors": 0.05}], ids=lambda choice: next(iter(choice))
-)
+@pytest.mark.parametrize("choice", [{"valid_ratio": 0.2}, {"rtol": 0.05}], ids=lambda choice: next(iter(choice)))
 @pytest.mark.parametrize("precision", ["float16", "float32", "tf32x3", "float64"])
 def test_repeated_calls_plans_and_graphs_search_alike(precision: str, choice: dict[str, float]) -> None:
     import cupy
@@ -238,14 +235,14 @@ def test_a_batch_searches_for_each_product() -> None:
 def test_a_tolerance_that_cannot_be_kept_is_said_when_it_is_read() -> None:
     a = (1e-24 * _random(256, "f4")).astype("f4")
     for method in ("spamm", "auto", "spamm", "auto"):
-        result = spamm(a, a, rtol_factors=1e-3, method=method)  # type: ignore[arg-type]
+        result = spamm(a, a, rtol=1e-3, method=method)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="underflow"):
             _ = result.tau
         assert result.executed_ratio == 1
         with pytest.raises(ValueError, match="below what rounding"):
-            spamm(a, a, rtol_factors=1e-12)
+            spamm(a, a, rtol=1e-12)
     with pytest.raises(ValueError, match="underflow"):
-        spamm(a, a, rtol_factors=1e-3, check_finite=True, method="spamm")
+        spamm(a, a, rtol=1e-3, check_finite=True, method="spamm")
 
 
 def test_more_rows_than_a_grid_has_blocks_for() -> None:
@@ -265,11 +262,11 @@ def test_more_rows_than_a_grid_has_blocks_for() -> None:
 
 def test_norm_maps_searched_from_the_library() -> None:
     maps = _maps((100, 90, 80), "f8", 2.0)
-    tau, ratio = search(maps, (0, 0), Wanted("ratio", 0.2, 20, 0.01), (1, 1, 1), "fp64").get().tolist()
+    tau, ratio = tune_tau(NormMap(maps.a), NormMap(maps.b.T), 0.2)
     assert (tau, ratio) == pytest.approx(ratio_by_trials(maps, 0.2, 20, 0.01), rel=1e-12)
 
 
-@pytest.mark.parametrize("choice", ["tau", "valid_ratio", "rtol_factors"])
+@pytest.mark.parametrize("choice", ["tau", "valid_ratio", "rtol"])
 @pytest.mark.parametrize(
     ("n", "precision"), [(512, "float16"), (1500, "float32"), (4096, "float32"), (2048, "float64")]
 )
@@ -282,7 +279,7 @@ def test_auto_takes_one_of_both_products_and_says_which(n: int, precision: str, 
     for share in (0.02, 0.95):
         known = spamm(a, b, valid_ratio=share, precision=precision)  # type: ignore[arg-type]
         scale = float(cupy.linalg.norm(a.astype("f8")) * cupy.linalg.norm(b.astype("f8")))
-        value = {"tau": known.tau, "valid_ratio": share, "rtol_factors": 1.01 * known.error_bound / scale}[choice]
+        value = {"tau": known.tau, "valid_ratio": share, "rtol": 1.01 * known.error_bound / scale}[choice]
         methods = set()
         for alpha in (1.0, 1.0, 1.0, -2.0):
             found = spamm(a, b, precision=precision, method="auto", alpha=alpha, **{choice: value})  # type: ignore[arg-type]
@@ -292,7 +289,7 @@ def test_auto_takes_one_of_both_products_and_says_which(n: int, precision: str, 
             if found.method == "dense":
                 assert (found.tau, found.valid_ratio, found.executed_ratio) == (0.0, 1.0, 1.0)
                 assert found.faster == "dense" and "dense" in repr(found)
-            elif choice != "rtol_factors":
+            elif choice != "rtol":
                 assert found.tau == pytest.approx(known.tau, rel=1e-6)
         assert len(methods) == 1
         if choice == "valid_ratio" and precision != "float16":
@@ -305,7 +302,7 @@ def test_auto_takes_one_of_both_products_and_says_which(n: int, precision: str, 
         assert float(cupy.linalg.norm(found.c.astype("f8") - wanted)) <= limit
 
 
-@pytest.mark.parametrize("choice", ["tau", "rtol_factors"])
+@pytest.mark.parametrize("choice", ["tau", "rtol"])
 @pytest.mark.parametrize("precision", ["float16", "float32", "tf32x3", "float64"])
 def test_auto_by_the_count(precision: str, choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import cupy
@@ -354,7 +351,7 @@ def test_what_counting_found_is_kept_for_a_while(monkeypatch: pytest.MonkeyPatch
     repeated._plans.clear()
     for share, method in ((0.1, "spamm"), (0.7, "dense")):
         rtol = 1.001 * spamm(a, a, valid_ratio=share).error_bound / scale
-        found = [spamm(a, a, rtol_factors=rtol, method="auto") for _ in range(12)]
+        found = [spamm(a, a, rtol=rtol, method="auto") for _ in range(12)]
         assert {one.method for one in found} == {method}
         for one in found[1:]:
             assert (one.c == found[0].c).all() and one.error_bound <= rtol * scale * (1 + 1e-4)
@@ -411,8 +408,8 @@ def test_auto_of_what_it_does_not_choose_for() -> None:
     assert spamm(a, a, tau=0.0, method="auto").method == "spamm"
     host = a[0].get()
     assert spamm(host, host, tau=0.0, method="auto", backend="cuda").method in ("spamm", "dense")
-    assert spamm(a[0], a[0], rtol_factors=0.1, strict=True).method == spamm(a[0], a[0], tau=0.0).method == "spamm"
-    assert spamm(a[0], a[0], rtol_factors=0.1).method == "dense"  # so small a product always is
+    assert spamm(a[0], a[0], rtol=0.1, strict=True).method == spamm(a[0], a[0], tau=0.0).method == "spamm"
+    assert spamm(a[0], a[0], rtol=0.1).method == "dense"  # so small a product always is
     host[0, 0] = np.nan
     with pytest.raises(ValueError, match="NaN or infinity"):
         spamm(host, host, tau=0.0, method="auto", backend="cuda")
@@ -431,7 +428,7 @@ def test_ratios_in_maps_of_which_blocks_hold_a_part(chunks: int, dtype: str) -> 
     # Memory that the search gets has NaN where nothing was written.
     for size in (norms_a.size, norms_b.size, norms_a.size + norms_b.size + (1 << 16)):
         cupy.full(2 * size, cupy.nan)
-    maps = Norms(norms_a, cupy.ascontiguousarray(norms_b.T), 32)
-    tau, ratio = search(maps, (0, 0), Wanted("ratio", 0.2, 40, 0.0), (1, 1, 1), "fp64").get().tolist()
+    given = NormMap(norms_a.astype(dtype)), NormMap(norms_b.astype(dtype))
+    tau, ratio = tune_tau(*given, 0.2, iterations=40, tolerance=0.0)
     count = sum(int((row[:, None] * norms_b >= tau).sum()) for row in norms_a)
     assert ratio == count / (4 * depth * columns)

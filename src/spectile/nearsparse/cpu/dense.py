@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from spectile.core.placement import CORE_RATES
-from spectile.nearsparse.bounds import Rounding
+from spectile.nearsparse.bounds import Rounding, rounding_terms
 from spectile.nearsparse.types import Request
 
 # A multiply-add of a valid tile product, over one of a dense product.
@@ -22,8 +22,6 @@ TILED = 1.6
 # Multiply-adds in whose time an entry of A or B is squared for the norms, packed, or read by a dense product, and an
 # entry of C is written from a tile or by a dense product.
 SQUARED, PACKED, READ, STORED, WRITTEN = 5.0, 30.0, 4.0, 12.0, 4.0
-# The same of an entry of A or B for an estimate of the norm of A B.
-ESTIMATED = 8.0
 # Seconds of a search for a threshold, and of a tile product in it, and of the calls of one product.
 SEARCHED, SEARCHED_TILE, CALLED = 300e-6, 10e-9, 150e-6
 # What finding out is weighed against: skipping where so small a share is multiplied.
@@ -52,7 +50,6 @@ def is_faster(shape: tuple[int, int, int], request: Request, share: float, is_kn
     return dense <= skipping + (0.0 if is_known else found)
 
 
-@functools.lru_cache(maxsize=256)
 def is_taken_at_once(shape: tuple[int, int, int], request: Request) -> bool:
     """Return whether the dense product is taken before it is known how many tile products are valid.
 
@@ -77,10 +74,30 @@ def _costs(shape: tuple[int, int, int], request: Request, share: float) -> tuple
     found = SQUARED * given
     if request.tau is None:
         found += rate * (SEARCHED + SEARCHED_TILE * math.prod(tiles))
-    if request.rtol is not None:  # the norm of A B is estimated before, and that of C taken after
-        found += 2 * ESTIMATED * given + SQUARED * made
     skipping = TILED * share * products + PACKED * packed + STORED * made + rate * CALLED
     return products + READ * given + WRITTEN * made, skipping, found
+
+
+class Prospect(NamedTuple):
+    """What is known of a product by its sizes and what is wanted alone.
+
+    Attributes
+    ----------
+    at_once : bool
+        Whether the dense product is taken before it is known how many tile products are valid.
+    rounding : Rounding or None
+        The bound of rounding, where an error is wanted.
+    """
+
+    at_once: bool
+    rounding: Rounding | None
+
+
+@functools.lru_cache(maxsize=256)
+def prospect(shape: tuple[int, int, int], request: Request) -> Prospect:
+    """Return what is known of a product of (m, k, n)."""
+    terms = None if request.rtol is None else rounding_terms(shape, request.precision)
+    return Prospect(is_taken_at_once(shape, request), terms)
 
 
 def tells(a: Any, b: Any, out: Any, request: Request, terms: Rounding | None) -> bool:
@@ -89,11 +106,8 @@ def tells(a: Any, b: Any, out: Any, request: Request, terms: Rounding | None) ->
     That is one at all entries of C or at those of A and B, which are fewer; where it does not tell, norm maps do.
 
     NaN and infinity in A or B leave some in C; and no entry of C is above ``||A||_F ||B||_F``, so that one that is far
-    above what underflows is enough to see that rounding stays within `rtol_factors`.  Warnings of NumPy are the
-    caller's.
+    above what underflows is enough to see that rounding stays within `rtol`.  Warnings of NumPy are the caller's.
     """
-    if terms is not None and request.rtol_factors is None:
-        return _is_within(a, b, out, request, terms)
     few = 2 * out.size <= a.size + b.size or not (a.flags.c_contiguous and b.flags.c_contiguous)
     if few and request.alpha == 1 and (terms is None or terms.lift_a == 0):
         least = _least_norm(out) / math.sqrt(out.size)  # the largest is not below their root mean square
@@ -117,30 +131,20 @@ def tells(a: Any, b: Any, out: Any, request: Request, terms: Rounding | None) ->
     return within and rounding + terms.underflow / norm_a / norm_b <= request.value
 
 
-def _is_within(a: Any, b: Any, out: Any, request: Request, terms: Rounding) -> bool:
-    """Return whether rounding is known to stay within `atol`, or within `rtol` of the norm of A B."""
-    norms = [_least_norm(x) for x in (a, b)]
-    # Squares below the normal numbers may be lost.
-    lost = math.sqrt(float(np.finfo(a.dtype).tiny))
-    norm_a, norm_b = (1.03 * norm + math.sqrt(x.size) * lost for norm, x in zip(norms, (a, b), strict=True))
-    if not (min(norms) > 0 and max(norms) < math.inf and norm_a * norm_b < terms.largest):
-        return False
-    rounding = terms.relative * (norm_a + terms.lift_a) * (norm_b + terms.lift_b) + terms.underflow
-    if request.atol is not None:
-        return request.rtol is not None or rounding <= request.atol
-    return request.alpha == 1 and rounding <= request.value * (_least_norm(out) - rounding)
-
-
 def _least_norm(x: Any) -> float:
     """Return a Frobenius norm, a hundredth too small at most and not too large; NaN where it is not easily told."""
     if not x.flags.c_contiguous:
         return math.nan
     flat, total = x.reshape(-1), 0.0
-    if x.size <= _SUMMED:
-        total = float(np.vdot(flat, flat).real)
-        return 0.99 * math.sqrt(total) if total >= 0 else math.nan
     # Sums of so many squares are off by 2^-9 at most, in any order; those of tiny entries are too small.
     for first in range(0, flat.size, _SUMMED):
         part = flat[first : first + _SUMMED]
         total += float(np.vdot(part, part).real)
     return 0.99 * math.sqrt(total) if total >= 0 else math.nan
+
+
+def multiply(a: Any, b: Any, alpha: float, out: Any) -> None:
+    """Compute alpha A B into `out`, which is apart from both."""
+    np.matmul(a, b, out=out)
+    if alpha != 1:
+        np.multiply(out, out.dtype.type(alpha), out=out)

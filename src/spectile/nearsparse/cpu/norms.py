@@ -14,7 +14,6 @@ from spectile.core.jit import njit
 from spectile.core.pointers import without_read_only
 from spectile.core.threads import blas_threads, each
 from spectile.core.tiling import ceil_div
-from spectile.nearsparse.types import NormMap
 
 # Tile rows in one task of the norm map.
 STRIP = 4
@@ -26,6 +25,8 @@ TRANSPOSED, SERIAL_ENTRIES = 32, 1 << 16
 _SAFE_SQUARES = (2.0**-900, 2.0**1000)
 # Between them products of norms, and their sums, are far from the ends of the range of float64.
 _SAFE_NORMS = (2.0**-400, 2.0**400)
+# Norms of tiles of up to 2**62 finite entries are below the largest number over this power of two.
+_TILE_EXPONENT = 32
 # The smallest normal number of float64, and the smallest.
 _NORMAL, _SMALLEST = 2.0**-1022, 2.0**-1074
 
@@ -114,18 +115,13 @@ class Maps:
     ----------
     a, b : numpy.ndarray
         Norms over 2**p and 2**q.
-    exponents : pair of int
-        p and q.
+    exponent : int
+        p + q: products of these norms are those of A and B over 2**exponent.
     """
 
     a: Any
     b: Any
-    exponents: tuple[int, int] = (0, 0)
-
-    @property
-    def exponent(self) -> int:
-        """Sum of both: products of these norms are those of A and B over 2**exponent."""
-        return sum(self.exponents)
+    exponent: int = 0
 
     @functools.cached_property
     def largest(self) -> tuple[float, float]:
@@ -138,18 +134,19 @@ class Maps:
         return whole_norm(self.a, self.largest[0]), whole_norm(self.b, self.largest[1])
 
     @classmethod
-    def of(cls, a: Any, b: Any, block: int, kept: tuple[Any, Any] = (None, None)) -> Maps:
-        """Return the maps of two matrices, whose norms may be known."""
-        one, p = _near_one(a, block, kept[0])
-        two, q = (one, p) if b is a and kept[1] is None else _near_one(b, block, kept[1])
-        return cls(one, two, (p, q))
+    def of(cls, a: Any, b: Any, block: int) -> Maps:
+        """Return the maps of two matrices."""
+        (one, p), (two, q) = (_near_one(x, block) for x in (a, b))
+        return cls(one, two, p + q)
 
-    def kept(self, block: int) -> tuple[NormMap, NormMap]:
-        """Return the norms themselves, rounded up near 0, and infinite above the largest number."""
-        with np.errstate(over="ignore", under="ignore"):
-            norms = [np.ldexp(x, exponent) for x, exponent in zip((self.a, self.b), self.exponents, strict=True)]
-        one, two = (np.where((x > 0) & (x < _NORMAL), np.nextafter(x, math.inf), x) for x in norms)
-        return NormMap(one, block), NormMap(two, block)
+    @classmethod
+    def of_norms(cls, a: Any, b: Any, matrix_a: Any, matrix_b: Any, block: int) -> Maps:
+        """Return given maps, those with infinite norms taken anew of their matrices over a power of two.
+
+        Of the matrices None stands for one that is not there.
+        """
+        (one, p), (two, q) = (_finite(*pair, block) for pair in ((a, matrix_a), (b, matrix_b)))
+        return cls(one, two, p + q)
 
     def inside(self, value: float) -> float:
         """Return a threshold, or a bound, in the unit of the products of these norms."""
@@ -160,14 +157,20 @@ class Maps:
         return shifted(value, self.exponent)
 
 
-def _near_one(x: Any, block: int, kept: Any) -> tuple[Any, int]:
-    norms = norm_map(x, block) if kept is None else np.ascontiguousarray(kept, np.float64)
+def _near_one(x: Any, block: int) -> tuple[Any, int]:
+    norms = norm_map(x, block)
     largest = float(norms.max(initial=0.0))
     if largest == 0 or math.isnan(largest) or _SAFE_NORMS[0] <= largest <= _SAFE_NORMS[1]:
         return norms, 0
     # Of a norm that overflows the entries do not.
     shift = math.frexp(largest)[1] if largest < math.inf else sys.float_info.max_exp
     return norm_map(x, block, shift), shift
+
+
+def _finite(norms: Any, x: Any, block: int) -> tuple[Any, int]:
+    if x is None or norms.max(initial=0.0) < math.inf:
+        return norms, 0
+    return norm_map(x, block, _TILE_EXPONENT), _TILE_EXPONENT
 
 
 def shifted(value: float, exponent: int) -> float:

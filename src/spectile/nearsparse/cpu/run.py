@@ -14,7 +14,6 @@ from spectile.core.memory import require_host_free
 from spectile.core.pointers import overlap
 from spectile.core.progress import PARTS, Progress
 from spectile.core.tiling import ceil_div
-from spectile.nearsparse.bounds import Rounding, rounding_terms
 from spectile.nearsparse.cpu import dense
 from spectile.nearsparse.cpu.multiply import Division, multiply
 from spectile.nearsparse.cpu.norms import Maps, as_summed, check_norms, norm_map, row_major, whole_norm
@@ -28,17 +27,17 @@ UNASKED = 64 << 20
 
 
 @Progress("spamm", unit=PARTS)
-def spamm_cpu(a: Any, b: Any, c: Any, out: Any, request: Request, norms: tuple[Any, Any] = (None, None)) -> SpammResult:
+def spamm_cpu(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResult:
     """Multiply on the CPU; see :func:`spectile.nearsparse.spamm`.  Exactly the valid products, `strict` or not."""
     with np.errstate(all="ignore"):  # what overflows has an infinite bound
-        return _product(a, b, c, out, request, norms)
+        return _product(a, b, c, out, request)
 
 
-def _product(a: Any, b: Any, c: Any, out: Any, request: Request, norms: tuple[Any, Any]) -> SpammResult:
+def _product(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResult:
     # Of a batch, or a sum with C, every product is SpAMM's.
     chooses = request.method == "auto" and a.ndim == b.ndim == 2 and c is None and 0 not in (*a.shape, *b.shape)
-    if chooses and out is None and (made := DenseAtOnce((*a.shape, b.shape[1]), request)(a, b)) is not None:
-        return made
+    if chooses and out is None and (at_once := _dense_at_once(a, b, request)) is not None:
+        return at_once
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     sums = np.dtype(np.float32) if a.dtype == np.float16 else a.dtype
     # A and B are packed while C is written.
@@ -50,9 +49,9 @@ def _product(a: Any, b: Any, c: Any, out: Any, request: Request, norms: tuple[An
     if c is not None:
         c = copy_if_overlapping(np.ascontiguousarray(c, dtype=sums), result, True)
     taus, ratios, bounds = np.empty(batch), np.empty(batch), np.empty(batch, object)
-    method, kept = "spamm", None
+    method = "spamm"
     for index, one in zip(np.ndindex(batch), each_product(a, b, c, result, batch), strict=True):
-        taus[index], ratios[index], bounds[index], method, kept = _one(*one, request, chooses, norms)
+        taus[index], ratios[index], bounds[index], method = _one(*one, request, chooses)
     if request.arithmetic.output != result.dtype:
         result = _rounded(result, request.arithmetic.output)
     if out is not None and result is not out:
@@ -65,75 +64,46 @@ def _product(a: Any, b: Any, c: Any, out: Any, request: Request, norms: tuple[An
         executed_ratio=_number(ratios),
         error_bound=lambda: _collect(batch, lambda index: bounds[index]()),
         norm_c=lambda: _collect(batch, lambda index: whole_norm(norm_map(result[index], request.block))),
-        norms=None if batch else kept,
         method=method,
     )
 
 
-class DenseAtOnce:
-    """The dense product of two matrices of (m, k, n), where it is taken whatever is valid.
-
-    A call returns it, or None where it is not taken or norms have to tell more.
-    """
-
-    def __init__(self, shape: tuple[int, ...], request: Request) -> None:
-        row = request.arithmetic
-        self._request = request
-        self._terms: Rounding | None = None
-        self._converted, self._rounded = row.dtype == "float16", row.output == "float16"
-        self._taken = len(shape) == 3 and 0 not in shape and request.method == "auto" and request.beta == 0
-        if self._taken:
-            sizes = shape[0], shape[1], shape[2]
-            self._taken = dense.is_taken_at_once(sizes, request)
-            self._terms = rounding_terms(sizes, request.precision) if request.bounds_error else None
-        if self._terms is not None and request.atol is None:
-            self._taken &= self._terms.relative < request.value
-        self._bytes = 8 * row.parts * shape[0] * shape[-1]
-        self._copied = 4 * shape[-2] * (shape[0] + shape[-1]) if self._converted else 0
-
-    def __call__(self, a: Any, b: Any) -> SpammResult | None:
-        """Multiply."""
-        if not self._taken:
-            return None
-        request, x, y = self._request, a, b
-        shape = a.shape[0], a.shape[1], b.shape[1]
-        if self._bytes + self._copied > UNASKED:
-            require_host_free(self._bytes, f"the product of shape {(shape[0], shape[-1])}")
-        if self._converted:
-            x = as_summed(a)
-            y = x if b is a else as_summed(b)
-        with np.errstate(all="ignore"):  # what overflows has an infinite bound
-            out = np.matmul(x, y)
-            if request.alpha != 1:
-                np.multiply(out, out.dtype.type(request.alpha), out=out)
-            told = dense.tells(x, y, out, request, self._terms)
-            alone = request.rtol is not None and request.atol is None
-            if not told and not alone:
-                return None
-            if self._rounded:
-                out = _rounded(out, request.arithmetic.output)
-        result = SpammResult(
-            out,
-            tau=0.0,
-            valid_ratio=1.0,
-            executed_ratio=1.0,
-            error_bound=lambda: error_bound(Maps.of(a, b, _block(request, shape)), 0.0, request, shape, 0.0),
-            norm_c=lambda: whole_norm(norm_map(out, request.block)),
-            norms=lambda: Maps.of(a, b, request.block).kept(request.block),
-            method="dense",
-        )
-        # By the norms of tiles the bound is less than by a look.
-        return result if told or result.error_bound_rel <= request.value / (1 + request.value) else None
+def _dense_at_once(a: Any, b: Any, request: Request) -> SpammResult | None:
+    """Return the dense product where it is taken whatever is valid, and None where norms have to tell more."""
+    shape = (*a.shape, b.shape[1])
+    known = dense.prospect(shape, request)
+    if not known.at_once or (known.rounding is not None and known.rounding.relative >= request.value):
+        return None
+    x, y = as_summed(a), as_summed(b)
+    made = shape[0] * shape[2] * x.itemsize
+    copied = sum(one.nbytes for one, given in ((x, a), (y, b)) if one is not given)
+    if made + copied > UNASKED:
+        require_host_free(made, f"the product of shape {(shape[0], shape[2])}")
+    out = np.empty((shape[0], shape[2]), x.dtype)
+    dense.multiply(x, y, request.alpha, out)
+    if not dense.tells(x, y, out, request, known.rounding):
+        return None
+    if request.arithmetic.output != out.dtype:
+        out = _rounded(out, request.arithmetic.output)
+    return SpammResult(
+        out,
+        tau=0.0,
+        valid_ratio=1.0,
+        executed_ratio=1.0,
+        error_bound=lambda: error_bound(Maps.of(a, b, _block(request, shape)), 0.0, request, shape, 0.0),
+        norm_c=lambda: whole_norm(norm_map(out, request.block)),
+        method="dense",
+    )
 
 
-def threshold_cpu(a: Any, b: Any, request: Request, norms: tuple[Any, Any]) -> Threshold:
+def threshold_cpu(a: Any, b: Any, request: Request) -> Threshold:
     """Return what a request leaves; see :func:`spectile.nearsparse.spamm_threshold`."""
     shape = (*a.shape, b.shape[1])
     # One operand at a time is copied where its rows are not as its norms are taken from.
     needed = max(map(_copied_bytes, (a, b))) + _map_bytes(shape, request.block)
     if needed > UNASKED:
         require_host_free(needed, f"the threshold of a product of shape {(shape[0], shape[2])}")
-    maps = Maps.of(a, b, request.block, norms)
+    maps = Maps.of(a, b, request.block)
     check_norms(maps)
     tau, compared = threshold(maps, request, shape)
     left = share_of(maps.a, maps.b, count_valid(maps.a, maps.b, compared))
@@ -192,45 +162,41 @@ def _block(request: Request, shape: tuple[int, int, int]) -> int:
 
 
 def _one(
-    a: Any, b: Any, c: Any, out: Any, request: Request, chooses: bool, norms: tuple[Any, Any]
-) -> tuple[float, float, Callable[[], float], str, Callable[[], Any]]:
-    """Multiply two matrices; return tau, the valid ratio, what bounds the error, what multiplied, what has the norms.
+    a: Any, b: Any, c: Any, out: Any, request: Request, chooses: bool
+) -> tuple[float, float, Callable[[], float], str]:
+    """Multiply two matrices; return tau, the valid ratio, a function that bounds the error, and what multiplied.
 
     With `chooses` the dense product does where it is faster: before the threshold is searched, or when it is known.
     """
-    shape, given = (*a.shape, b.shape[1]), request.block
-    if (block := _block(request, shape)) != given:
+    shape = (*a.shape, b.shape[1])
+    if (block := _block(request, shape)) != request.block:
         request = dataclasses.replace(request, block=block)
-    at_once = chooses and dense.is_taken_at_once(shape, request)
-    x = row_major(as_summed(a))
-    y = x if b is a else row_major(as_summed(b))
-    maps = Maps.of(x, y, request.block, norms)
-    kept = functools.partial(maps.kept, given)
+    at_once = chooses and dense.prospect(shape, request).at_once
+    x, y = row_major(as_summed(a)), row_major(as_summed(b))
+    maps = Maps.of(x, y, request.block)
     if request.norms_first:
         check_norms(maps)
     if at_once:
-        if request.bounds_error:
+        if request.rtol is not None:
             allowed(maps, request, shape)
-        return *_dense(x, y, out, maps, request, shape), kept
+        return _dense(x, y, out, maps, request, shape)
     tau, compared = threshold(maps, request, shape)
     if chooses:
         share = share_of(maps.a, maps.b, count_valid(maps.a, maps.b, compared))
         if dense.is_faster(shape, request, share, is_known=True):
-            return *_dense(x, y, out, maps, request, shape), kept
+            return _dense(x, y, out, maps, request, shape)
     # C may be overwritten before its norm is asked for.
     norm_c = 0.0 if c is None else whole_norm(norm_map(c, request.block))
     executed = multiply(x, y, maps.a, maps.b, compared, request.block, request.alpha, request.beta, c, out)
     bound = functools.partial(error_bound, maps, compared, request, shape, norm_c)
-    return tau, share_of(maps.a, maps.b, executed), bound, "spamm", kept
+    return tau, share_of(maps.a, maps.b, executed), bound, "spamm"
 
 
 def _dense(
     a: Any, b: Any, out: Any, maps: Maps, request: Request, shape: tuple[int, int, int]
 ) -> tuple[float, float, Callable[[], float], str]:
-    """Return what :func:`_one` returns but the norms, of the dense product: nothing is skipped."""
-    np.matmul(a, b, out=out)
-    if request.alpha != 1:
-        np.multiply(out, out.dtype.type(request.alpha), out=out)
+    """Return what :func:`_one` returns, of the dense product: nothing is skipped."""
+    dense.multiply(a, b, request.alpha, out)
     return 0.0, 1.0, functools.partial(error_bound, maps, 0.0, request, shape, 0.0), "dense"
 
 

@@ -134,8 +134,7 @@ def tune_tau(
 ) -> tuple[float, float]:
     """Search tau for a valid ratio as the paper does (Section 3.5.2), in finite norms.
 
-    The upper bound grows from the mean norm product on while it leaves more than wanted; it doubles where the paper
-    adds one, which is the same up to twice the mean.
+    See :func:`spectile.nearsparse.tune_tau`.
     """
     mean = _mean_product(norms_a, norms_b)
     if valid_ratio == 1 or mean == 0:
@@ -177,6 +176,15 @@ def _mean_product(norms_a: Any, norms_b: Any) -> float:
     return min(shifted(float(sums) / max(1, norms_a.size * norms_b.shape[1]), p + q), sys.float_info.max)
 
 
+def tune(maps: Maps, valid_ratio: float, iterations: int, tolerance: float) -> tuple[float, float]:
+    """Search tau for a valid ratio; return it in the unit of A B, and the ratio that it leaves."""
+    tau, ratio = tune_tau(maps.a, maps.b, valid_ratio, iterations, tolerance)
+    if maps.exponent == 0:
+        return tau, ratio
+    tau = _least(maps, tau)
+    return tau, share_of(maps.a, maps.b, count_valid(maps.a, maps.b, maps.inside(tau)))
+
+
 def threshold(maps: Maps, request: Request, shape: tuple[int, int, int]) -> tuple[float, float]:
     """Return tau of a request, searched in the norm maps where it is not given, and in the unit of their products."""
     if request.tau is not None:
@@ -195,20 +203,16 @@ def threshold(maps: Maps, request: Request, shape: tuple[int, int, int]) -> tupl
 def allowed(maps: Maps, request: Request, shape: tuple[int, int, int]) -> float:
     """Return what skipped products may add up to in the unit of the maps, infinity where A or B is zero.
 
-    Of an error that is relative to the product, rounding is added when that is known.
-
     Raises
     ------
     ValueError
         If rounding alone is bounded by more than the error that is wanted.
     """
+    assert request.rtol is not None
     scale = math.prod(maps.whole)
     if scale == 0:
         return math.inf
-    if request.rtol is not None:
-        return maps.inside(request.value)
-    allowed = maps.inside(request.value) if request.rtol_factors is None else request.rtol_factors * scale
-    return skipping_limit(allowed, maps.inside(_rounding(maps, request, shape)), request.asked)
+    return skipping_limit(request.rtol, scale, maps.inside(_rounding(maps, request, shape)))
 
 
 def _least(maps: Maps, tau: float) -> float:

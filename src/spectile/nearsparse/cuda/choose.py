@@ -391,6 +391,21 @@ def plan_search(kind: str, rows: int, columns: int, depth: int, itemsize: int, d
     return SearchPlan("search_ratio", launch, held, slot, held < each)
 
 
+def launches(problem: Problem, device: Device) -> list[Shape]:
+    """Return the launches of one call of :func:`spectile.nearsparse.spamm`, as a device would get them."""
+    choice = choose(problem, device)
+    itemsize = np.dtype(PRECISIONS[problem.precision].dtype).itemsize
+    batch = (problem.batches,) if problem.batches > 1 else ()
+    shapes = [norms_launch((*batch, problem.m, problem.k), (*batch, problem.k, problem.n), itemsize), choice.launch]
+    if choice.order in ("bins", "sorted"):
+        shapes.append(choice.order_launch(problem.m, problem.n))
+    rows, columns, depth = (ceil_div(size, problem.block) for size in (problem.m, problem.n, problem.k))
+    shapes += [survey_launch(rows, columns), count_launch(rows, columns, depth, device)]
+    norms = np.dtype(PRECISIONS[problem.precision].norm).itemsize
+    shapes += (plan_search(kind, rows, columns, depth, norms, device).launch for kind in ("ratio", "error"))
+    return shapes
+
+
 def tiles_by_diagonal(count: tuple[int, int], tile: tuple[int, int], band: int) -> np.ndarray[Any, Any]:
     """Return the numbers of all tiles, those on the diagonal first.
 

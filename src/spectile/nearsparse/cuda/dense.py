@@ -25,7 +25,6 @@ from spectile.nearsparse.cuda.tuning import (
     FIXED_SECONDS,
     KEPT,
     LAUNCH_SECONDS,
-    PROVEN_SECONDS,
     READ_SECONDS,
     SEARCH_SECONDS,
     SPLIT_DEPTH,
@@ -155,23 +154,18 @@ def _search_seconds(request: Request, tiles: int) -> float:
     """Return what the search for a threshold takes, in the norm maps of so many tile products."""
     if request.tau is not None:
         return 0.0
-    fixed, growing, rate = SEARCH_SECONDS["error" if request.bounds_error else "ratio"]
+    fixed, growing, rate = SEARCH_SECONDS["ratio" if request.rtol is None else "error"]
     return max(fixed, fixed + growing * math.log(tiles / 2**15, 8)) + tiles / rate
 
 
 def decide(
     shape: tuple[int, int, int], request: Request, device: Device, launch_s: float = LAUNCH_SECONDS
 ) -> tuple[Verdict, float]:
-    """Return the verdict on a product, and the executed share up to which SpAMM is faster.
-
-    Where an error is relative to the product, SpAMM's has to be waited for, and the dense one not.
-    """
+    """Return the verdict on a product, and the executed share up to which SpAMM is faster."""
     # Of a threshold and an error the value does not matter.
-    tau, error = None if request.tau is None else 1.0, 1.0 if request.bounds_error else None
-    general = dataclasses.replace(request, tau=tau, rtol_factors=error, atol=None, rtol=None, alpha=1.0, beta=0.0)
+    tau, rtol = (None if wanted is None else 1.0 for wanted in (request.tau, request.rtol))
+    general = dataclasses.replace(request, tau=tau, rtol=rtol, alpha=1.0, beta=0.0)
     costs = _costs(shape, general, device, launch_s)
-    if request.rtol is not None and request.atol is None:
-        return "dense" if costs.dense < PROVEN_SECONDS else "spamm", costs.limit
     return costs.verdict(request.valid_ratio), costs.limit
 
 

@@ -15,7 +15,7 @@ from spectile.nearsparse.cuda.choose import norms_launch
 from spectile.nearsparse.cuda.geometry import is_aligned, layout, log2, pitch, stride
 from spectile.nearsparse.cuda.parts import Pairing
 from spectile.nearsparse.cuda.units import NORM_UNITS
-from spectile.nearsparse.types import Grain, NormMap, Request
+from spectile.nearsparse.types import Grain, Request
 
 NORM_TASK = layout(
     "matrix:p norms:p stride_matrix:l stride_norms:l leading:l rows:i columns:i norm_rows:i norm_columns:i batches:i "
@@ -33,10 +33,6 @@ class Norms:
     block: int
     #: Next tile of the persistent product, zero before each; None where nothing is multiplied.
     counter: Any = None
-
-    def kept(self) -> tuple[NormMap, NormMap]:
-        """Return the norms as they are given on."""
-        return NormMap(self.a, self.block), NormMap(self.b.swapaxes(-1, -2), self.block)
 
     @property
     def k_blocks(self) -> int:

@@ -34,21 +34,7 @@ from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import Grain, Request
 
 
-class Planned:
-    """What plans of both products have: of what, for which layout, and from which entry to which."""
-
-    def __init__(self, a: Any, b: Any, out: Any, request: Request) -> None:
-        self.request, self.shape, self.device = request, (*a.shape, b.shape[1]), a.data.device_id
-        self.result_shape, self.output = (a.shape[0], b.shape[1]), np.dtype(request.arithmetic.output)
-        self._spans = tuple(map(span, (a, b, out)))
-
-    def check(self, value: float) -> None:
-        """Raise for an error below what rounding alone is bounded by."""
-        if self.request.rtol_factors is not None:
-            Search.error_terms(value, self.shape, self.request.precision)
-
-
-class CallPlan(Planned):
+class CallPlan:
     """One product of two device matrices, C = alpha A B, for operands of one layout.
 
     Parameters
@@ -58,12 +44,14 @@ class CallPlan(Planned):
     out : cupy.ndarray
         Likewise.
     request : Request
-        Without beta.  Runs give other values of the one of tau, `valid_ratio` and the errors that it has.
+        Without beta.  Runs give other values of the one of tau, `valid_ratio` and `rtol` that it has.
     """
 
     def __init__(self, a: Any, b: Any, out: Any, request: Request) -> None:
-        super().__init__(a, b, out, request)
+        self.request, self.shape, self.device = request, (*a.shape, b.shape[1]), a.data.device_id
+        self.result_shape, self.output = (a.shape[0], b.shape[1]), np.dtype(request.arithmetic.output)
         self._lock = threading.Lock()
+        self._spans = tuple(map(span, (a, b, out)))
         #: What multiplies, or "count" where the valid products decide; and the share up to which SpAMM is faster.
         self.verdict, limit = dense.decide_here(self.shape, request)
         paired, given = request.arithmetic.parts == 2, b
@@ -113,6 +101,11 @@ class CallPlan(Planned):
                 bound.add_map(address(product.parameters) + 128 * number, name, pointer)
         return bound
 
+    def check(self, value: float) -> None:
+        """Raise for an error below what rounding alone is bounded by."""
+        if self.request.rtol is not None:
+            Search.error_terms(value, self.shape, self.request.precision)
+
     def _verdict_on(self, value: float) -> dense.Verdict:
         """Return the verdict on a run that has its own: a valid ratio decides, or what was counted before."""
         if self._count is not None:
@@ -122,7 +115,7 @@ class CallPlan(Planned):
     def run(self, a: Any, b: Any, out: Any, value: float) -> RunNorms | None:
         """Launch on the current stream and return the norms and tau; nothing is copied, and only a count is waited for.
 
-        `value` is of tau, `valid_ratio` or an error, as the request has it.  Nothing is launched, and nothing returned,
+        `value` is of tau, `valid_ratio` or `rtol`, as the request has it.  Nothing is launched, and nothing returned,
         where the memory of `out` overlaps that of an operand, which would be overwritten while it is read.
         """
         import cupy
@@ -178,7 +171,6 @@ class CallPlan(Planned):
             error_bound=lambda: error_bound(norms, (0, 0), norms.tau, request, self.shape, 0.0),
             norm_c=functools.partial(frobenius, out),
             faster=lambda: dense.faster(norms.executed_ratio(), self.shape, request),
-            norms=norms.kept,
             read=norms.read,
         )
 
@@ -252,41 +244,44 @@ def dense_result(
 
     def tau() -> float:
         # An error is of the product without its factors.
-        if request.bounds_error:
+        if request.rtol is not None:
             norm_a, norm_b = frobenius(norms.a), frobenius(norms.b)
             known = min(norm_a, norm_b) >= LEAST_NORM[norms.a.dtype.name]
             bound = rounding(shape, norms.a, norms.b, plain)
-            allowed = value if request.rtol_factors is None else value * norm_a * norm_b
-            if request.rtol is not None:  # of which an absolute error is proven later
-                allowed = value * (frobenius(out) - bound) if request.atol is None else math.inf
-            kept = known and bound < math.inf and bound <= allowed
+            kept = known and bound < math.inf and bound <= value * norm_a * norm_b
             if not kept and 0 not in (norm_a, norm_b):
-                raise ValueError(refusal(with_value(request, value).asked, "nothing was left out"))
+                raise ValueError(refusal(value, "nothing was left out"))
         return 0.0
 
     plain = request if request.alpha == 1 and request.beta == 0 else dataclasses.replace(request, alpha=1.0, beta=0.0)
     return SpammResult(
         out,
-        tau=tau if request.bounds_error else 0.0,
+        tau=0.0 if request.rtol is None else tau,
         valid_ratio=1.0,
         executed_ratio=1.0,
         error_bound=lambda: rounding(shape, norms.a, norms.b, request, norm_c() if norm_c else 0.0),
         norm_c=functools.partial(frobenius, out),
         faster="dense",
-        norms=norms.kept,
         method="dense",
         read=read,
     )
 
 
-class DensePlan(Planned):
+class DensePlan:
     """The dense product of two matrices of one layout: what :class:`CallPlan` is where nothing else is ever faster."""
 
     ordered_by_work = False
 
     def __init__(self, a: Any, b: Any, out: Any, request: Request) -> None:
-        super().__init__(a, b, out, request)
+        self.request, self._shape, self._device = request, (*a.shape, b.shape[1]), a.data.device_id
+        self.result_shape, self.output = (a.shape[0], b.shape[1]), np.dtype(request.arithmetic.output)
+        self._spans = tuple(map(span, (a, b, out)))
         self._multiply = dense.Gemm(a, b, out, request)
+
+    def check(self, value: float) -> None:
+        """Raise for an error below what rounding alone is bounded by."""
+        if self.request.rtol is not None:
+            Search.error_terms(value, self._shape, self.request.precision)
 
     def run(self, a: Any, b: Any, out: Any, value: float) -> RunNorms | None:
         """Multiply on the current stream, or return None where `out` overlaps an operand."""
@@ -296,11 +291,11 @@ class DensePlan(Planned):
         if overlaps(*places, self._spans):
             return None
         self._multiply(*places)
-        return DenseNorms(a, b, self.request.block, value).enqueued(self.device, cupy.cuda.get_current_stream())
+        return DenseNorms(a, b, self.request.block, value).enqueued(self._device, cupy.cuda.get_current_stream())
 
     def result(self, out: Any, norms: RunNorms) -> SpammResult:
         """Return the result of a run."""
-        return dense_result(out, norms, self.request, self.shape, norms.value, read=norms.read)
+        return dense_result(out, norms, self.request, self._shape, norms.value, read=norms.read)
 
 
 def overlaps(at_a: int, at_b: int, at_out: int, spans: tuple[int, ...]) -> bool:
@@ -343,14 +338,8 @@ class CallNorms(RunNorms):
 
     def read_tau(self) -> float:
         """Return the threshold, read back where it was searched."""
-        return found(self.tau, with_value(self._plan.request, self.value))
-
-
-def with_value(request: Request, value: float) -> Request:
-    """Return a request with another value of the one that it has of tau, `valid_ratio` and the errors."""
-    names = "tau", "valid_ratio", "rtol_factors", "atol", "rtol"
-    name = next(name for name in names if getattr(request, name) is not None)
-    return dataclasses.replace(request, **{name: value})  # type: ignore[arg-type]
+        request = self._plan.request
+        return found(self.tau, request if request.rtol is None else dataclasses.replace(request, rtol=self.value))
 
 
 class _Search:
@@ -361,12 +350,11 @@ class _Search:
 
         # The memory of each run is its own; this address is replaced.
         self.result = cupy.empty(1, np.float64)
-        wanted = Wanted.of(request)
-        search = Search(maps.a, maps.b, wanted, shape, request.precision, 0, 0)
+        search = Search(maps.a, maps.b, Wanted.of(request), shape, request.precision, 0, 0)
         self.places, self.parameters, self.launch = search.places, search.parameters, search.bind()
         #: Where what is wanted lies, and the addresses.
-        values = {wanted.field: "value"} | ({"tolerance": "tolerance"} if wanted.kind == "ratio" else {})
-        self.fields = values | {"norms_a": "complex_a", "norms_b": "complex_b"} | {name: name for name in _OF_SEARCH}
+        wanted = {"rtol": "value"} if request.rtol is not None else {"wanted": "value", "tolerance": "tolerance"}
+        self.fields = wanted | {"norms_a": "complex_a", "norms_b": "complex_b"} | {name: name for name in _OF_SEARCH}
 
 
 class _Count:
@@ -493,6 +481,17 @@ def span(x: Any) -> int:
     return int((rows - 1) * x.strides[0] + columns * x.itemsize)
 
 
+def same_layout(x: Any, y: Any) -> bool:
+    """Return whether a plan for one array serves another."""
+    return bool(
+        x.shape == y.shape
+        and x.strides == y.strides
+        and x.dtype == y.dtype
+        and x.device == y.device
+        and address(x) % 16 == address(y) % 16
+    )
+
+
 class SpammPlan:
     """A product of two GPU matrices, planned once and executed many times; see :func:`spectile.spamm_plan`."""
 
@@ -523,16 +522,33 @@ class SpammPlan:
             self._plans[kind] = plan
         return plan
 
+    def reset_operands(self, a: Any = None, b: Any = None) -> None:
+        """Take other operands of the same shape, strides, dtype, alignment and device.
+
+        Raises
+        ------
+        ValueError
+            If one of them has another layout: make another plan.
+        """
+        for name, old, new in (("a", self._a, a), ("b", self._b, b)):
+            if new is not None and type(new) is not type(old):
+                raise TypeError(f"{name} is a {type(new).__name__}: pass a CuPy array, as cupy.asarray({name}) is")
+            if new is not None and not same_layout(old, new):
+                raise ValueError(
+                    f"{name} of shape {new.shape}, strides {new.strides} and dtype {new.dtype} is not laid out as the "
+                    f"one that was planned (shape {old.shape}, strides {old.strides}, {old.dtype}): make another plan"
+                )
+        self._a, self._b = (old if new is None else new for old, new in ((self._a, a), (self._b, b)))
+
     def execute(
         self,
         tau: float | None = None,
         out: Any = None,
         *,
         valid_ratio: float | None = None,
-        rtol_factors: float | None = None,
-        atol: float | None = None,
+        rtol: float | None = None,
     ) -> SpammResult:
-        """Multiply on the current stream, with one of `tau`, `valid_ratio`, `rtol_factors`, `atol`; nothing waits.
+        """Multiply on the current stream, with one of `tau`, `valid_ratio` and `rtol`; nothing waits.
 
         Parameters
         ----------
@@ -540,7 +556,7 @@ class SpammPlan:
             Threshold.
         out : cupy.ndarray, shape (m, n), optional
             Receives C; C-contiguous, apart from A and B, at a multiple of 16 bytes.
-        valid_ratio, rtol_factors, atol : float
+        valid_ratio, rtol : float
             As in :func:`spectile.spamm`: the threshold is searched on the device.
 
         Returns
@@ -560,10 +576,10 @@ class SpammPlan:
                 f"the plan is of arrays on device {self._device_id}, which is not the current device: execute it "
                 f"inside `with cupy.cuda.Device({self._device_id}):`"
             )
-        if valid_ratio is rtol_factors is atol is None and tau is not None and tau >= 0:
+        if valid_ratio is rtol is None and tau is not None and tau >= 0:
             kind, value = "tau", float(tau)
         else:
-            kind, value = checks.check_choice(tau=tau, valid_ratio=valid_ratio, rtol_factors=rtol_factors, atol=atol)
+            kind, value = checks.check_choice(tau, valid_ratio, rtol)
         plan = self._plan(kind, value)
         plan.check(value)
         if out is None:

@@ -176,7 +176,6 @@ def _result(returned: Any, items: list[_Item], batch: tuple[int, ...]) -> SpammR
         error_bound=collect(_Item.error_bound),
         norm_c=collect(lambda item: frobenius(item.out)),
         faster=(lambda: dense.faster(items[0].executed_ratio(), items[0].shape, items[0].request)) if single else None,
-        norms=items[0].maps.kept if single else None,
         read=after,
     )
 
@@ -248,8 +247,8 @@ def _launch(a: Any, b: Any, c: Any, out: Any, request: Request) -> list[_Item]:
     if verdict == "dense" and request.check_finite:
         verdict, limit = "count", -1.0
     if verdict == "dense":
-        if request.rtol_factors is not None:
-            Search.error_terms(request.rtol_factors, shape, request.precision)
+        if request.rtol is not None:
+            Search.error_terms(request.rtol, shape, request.precision)
         dense.multiply(a, b, c, out, request)
         return [_Item(None, (0, 0), 0.0, request, added, out, DenseNorms(a, b, request.block), shape)]
     x, y, beside, z = (a, b, c, out) if request.arithmetic.parts == 1 else parts.real_forms(a, b, c, out)

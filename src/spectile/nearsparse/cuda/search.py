@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core import device, launch
+from spectile.core import arrays, device, launch
 from spectile.core.pointers import address
 from spectile.core.tiling import ceil_div
 from spectile.nearsparse import bounds
+from spectile.nearsparse.checks import check_maps
 from spectile.nearsparse.cuda.choose import plan_search
 from spectile.nearsparse.cuda.geometry import fill, layout
 from spectile.nearsparse.cuda.norms import Norms
@@ -22,7 +23,7 @@ from spectile.nearsparse.types import ALL, Request
 
 SEARCH = layout(
     "norms_a:p norms_b:p columns_a:p sorted:p partial:p counts:p arrived:p result:p rows:i columns:i depth:i "
-    "iterations:i held:i slot:i wanted:d tolerance:d rtol:d atol:d slack:d relative:d lift_a:d lift_b:d "
+    "iterations:i held:i slot:i wanted:d tolerance:d rtol:d slack:d relative:d lift_a:d lift_b:d "
     "underflow:d highest:d operand:d"
 )
 # Candidates of all passes of a search for a ratio; of one for an error, curves and intervals of listed products.
@@ -42,25 +43,19 @@ class Wanted:
     Attributes
     ----------
     kind : {"ratio", "error"}
-        A valid ratio, or an error.
+        A valid ratio, or an error relative to ``||A||_F ||B||_F``.
     value : float
         The ratio, or the error.
     iterations : int
         Largest number of bisections for a ratio.
     tolerance : float
         Absolute difference of the ratio at which they end.
-    absolute : bool
-        Whether the error is not one relative to ``||A||_F ||B||_F``.
-    rounds : bool
-        Whether rounding counts to the error.
     """
 
     kind: str
     value: float
     iterations: int = 60
     tolerance: float = 0.0
-    absolute: bool = False
-    rounds: bool = True
 
     @classmethod
     def of(cls, request: Request) -> Wanted:
@@ -70,12 +65,8 @@ class Wanted:
         """
         if request.valid_ratio is not None:
             return cls("ratio", request.valid_ratio, 60, tolerance_of(request.valid_ratio))
-        return cls("error", request.value, absolute=request.rtol_factors is None, rounds=request.rtol is None)
-
-    @property
-    def field(self) -> str:
-        """The field of the kernel's parameters that has the value."""
-        return "wanted" if self.kind == "ratio" else "atol" if self.absolute else "rtol"
+        assert request.rtol is not None
+        return cls("error", request.rtol)
 
 
 def tolerance_of(valid_ratio: float) -> float:
@@ -119,11 +110,9 @@ class Search:
         dtype = norms_a.dtype.name
         self.places = Places.of(rows, columns, depth, norms_a.itemsize)
         values: dict[str, Any] = {"iterations": wanted.iterations, "tolerance": wanted.tolerance}
-        values[wanted.field] = wanted.value
+        values["wanted" if wanted.kind == "ratio" else "rtol"] = wanted.value
         if wanted.kind == "error":
-            values |= self.error_terms(None if wanted.absolute else wanted.value, shape, precision)
-            if not wanted.rounds:
-                values |= dict.fromkeys(("relative", "lift_a", "lift_b", "underflow"), 0.0)
+            values |= self.error_terms(wanted.value, shape, precision)
         plan = plan_search(wanted.kind, rows, columns, depth, norms_a.itemsize, device.describe())
         sizes = {"rows": rows, "columns": columns, "depth": depth, "held": plan.held, "slot": plan.slot}
         addresses = {"norms_a": address(norms_a), "norms_b": address(norms_b), "arrived": arrived}
@@ -132,15 +121,9 @@ class Search:
         self._kernel = launch.kernel(SEARCH_UNITS[wanted.kind, dtype], plan.function)
 
     @staticmethod
-    @functools.lru_cache(maxsize=256)  # a call that repeats asks again
-    def error_terms(rtol: float | None, shape: tuple[int, int, int], precision: str) -> dict[str, float]:
-        """Return what the kernel takes from the bound of rounding, or raise where a relative error is below that."""
-        row = ALL[precision]
-        terms, slack = bounds.rounding_terms(shape, precision), bounds.norm_slack(row.dtype)
-        if rtol is not None:
-            bounds.skipping_limit(rtol / slack**2, terms.relative * slack**2, ("rtol_factors", rtol))
-        named = terms._asdict()
-        return named | {"slack": slack, "highest": named.pop("largest"), "operand": row.largest_operand}
+    def error_terms(rtol: float, shape: tuple[int, int, int], precision: str) -> dict[str, float]:
+        """Return what the kernel takes from a wanted error's bound, or raise where rounding alone is above it."""
+        return dict(_error_terms(rtol, shape, precision))
 
     def __call__(self) -> None:
         """Search on the current stream; the norm maps must be there."""
@@ -149,6 +132,15 @@ class Search:
     def bind(self) -> launch.BoundLaunch:
         """Return the launch with its parameters, which may be changed in place."""
         return self._kernel.bind(self._shape, self.parameters)
+
+
+@functools.lru_cache(maxsize=256)  # a call that repeats asks again
+def _error_terms(rtol: float, shape: tuple[int, int, int], precision: str) -> dict[str, float]:
+    row = ALL[precision]
+    terms, slack = bounds.rounding_terms(shape, precision), bounds.norm_slack(row.dtype)
+    bounds.skipping_limit(rtol, 1 / slack**2, terms.relative * slack**2)
+    named = terms._asdict()
+    return named | {"slack": slack, "highest": named.pop("largest"), "operand": row.largest_operand}
 
 
 @dataclass(frozen=True)
@@ -218,17 +210,16 @@ def found(tau: Any, request: Request) -> float:
     value = float(tau) if isinstance(tau, float) else float(tau[0])
     if not math.isnan(value):
         return value
-    if request.bounds_error:
-        raise ValueError(refusal(request.asked, "every tile product was multiplied"))
+    if request.rtol is not None:
+        raise ValueError(refusal(request.rtol, "every tile product was multiplied"))
     raise ValueError(_NO_RATIO)
 
 
-def refusal(asked: tuple[str, float], done: str) -> str:
+def refusal(rtol: float, done: str) -> str:
     """Return why no threshold keeps a wanted error, and what was done."""
-    name, value = asked
     return (
-        f"{name} = {value} is below what rounding, underflow and overflow are bounded by for entries of this size, or "
-        f"a or b holds NaN or infinity, so {done}: take a larger {name}, or scale a and b"
+        f"rtol = {rtol} is below what rounding, underflow and overflow are bounded by for entries of this size, or a "
+        f"or b holds NaN or infinity, so {done}: take a larger rtol, or scale a and b"
     )
 
 
@@ -237,3 +228,23 @@ def threshold(maps: Norms, item: tuple[int, int], request: Request, shape: tuple
     if request.tau is not None:
         return float(request.tau)
     return found(search(maps, item, Wanted.of(request), shape, request.precision)[:1], request)
+
+
+def tune_tau_cuda(
+    norms_a: Any, norms_b: Any, valid_ratio: float, iterations: int, tolerance: float
+) -> tuple[float, float]:
+    """Search tau on the device from two norm maps; see :func:`spectile.nearsparse.tune_tau`.  Reads the result back."""
+    import cupy
+
+    names = "the norm map of a", "the norm map of b"
+    norms_a, norms_b = (arrays.to_device(x, name)[0] for name, x in zip(names, (norms_a, norms_b), strict=True))
+    for name, x in zip(names, (norms_a, norms_b), strict=True):
+        arrays.require_here(name, x)
+    check_maps(norms_a, norms_b)
+    wide_a, wide_b = (cupy.ascontiguousarray(x, dtype=np.float64) for x in (norms_a, norms_b.T))
+    maps = Norms(wide_a, wide_b, 32)
+    wanted = Wanted("ratio", valid_ratio, iterations, tolerance)
+    tau, share = search(maps, (0, 0), wanted, (1, 1, 1), "fp64").tolist()
+    if math.isnan(tau):
+        raise ValueError(_NO_RATIO)
+    return tau, share

@@ -231,24 +231,9 @@ def kept_norms(x: Any, block: int) -> Any:
 
 
 def rounding(shape: tuple[int, int, int], norms_a: Any, norms_b: Any, request: Request, norm_c: float = 0.0) -> float:
-    """Bound the rounding error of a product from its norm maps, as ``nearsparse.bounds.rounding_bound``.
-
-    Beside the norm of the product itself it is that of each tile of C, which is less: ``|A_i1| |B_1j| + ...`` has at
-    most the norm ``||A_i1|| ||B_1j|| + ...``, an entry of the product of the norm maps.  Searches know whole norms.
-    """
+    """Bound the rounding error of a product from its norm maps, as ``nearsparse.bounds.rounding_bound``."""
     slack = norm_slack(request.arithmetic.dtype)
-    largest = [float(x.max()) if x.size else 0.0 for x in (norms_a, norms_b)]
     norm_a, norm_b = frobenius(norms_a) * slack, frobenius(norms_b) * slack
-    tiles = None
-    if request.rtol is not None and all(0 < one < math.inf for one in largest):
-        # In a unit that keeps squares in the range; entries near 0 are rounded as if they were larger.
-        lift = request.arithmetic.least_operand * math.sqrt(request.arithmetic.parts) * request.block
-        high, wide = (
-            (x > 0) * (x.astype(np.float64) * slack + lift) / (one + lift)
-            for x, one in zip((norms_a, norms_b), largest, strict=True)
-        )
-        lost = math.sqrt(len(high) * len(wide)) * high.shape[1] * 2.0**-1020  # by products that underflow
-        unit = frobenius(high @ wide.T) * (1 + 1e-9) + lost
-        tiles = math.inf, unit * (largest[0] + lift) * (largest[1] + lift)
-    scales = {"alpha": request.alpha, "beta": request.beta, "norm_c": norm_c}
-    return bounds.rounding_bound(shape, norm_a, norm_b, request.precision, of_tiles=tiles, **scales)
+    return bounds.rounding_bound(
+        shape, norm_a, norm_b, request.precision, alpha=request.alpha, beta=request.beta, norm_c=norm_c
+    )

@@ -227,8 +227,6 @@ RATES = {
 # Measured on an H200: what a call of SpAMM takes beside reading, writing and multiplying, what reading one number back
 # and launching anew takes, and the share of a device's peak bandwidth that a copy reaches.
 FIXED_SECONDS, READ_SECONDS, COPY_SHARE = 16e-6, 20e-6, 0.82
-# What it takes to estimate the norm of a product, and to prove an error by it.
-PROVEN_SECONDS = 8e-3
 # Of counting valid products: what the kernel takes after the norm map even where there are few, and products a second.
 COUNT_SECONDS, COUNT_RATE = 18e-6, 8e12
 # What launching a kernel took the host of these measurements.

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.nearsparse.api import norm_map, spamm
+from spectile.nearsparse.api import norm_map, spamm, tune_tau
 from spectile.nearsparse.types import PRECISIONS
 from spectile_study.bench.case import Clock, Context, Method, Problem, Skipped, Value
 from spectile_study.bench.provenance import digest_array
@@ -97,7 +97,8 @@ def _vgg(row: Mapping[str, Any], context: Context) -> Problem:
     a, b = layer.weights.astype(dtype), layer.patches().astype(dtype)
     maps = norm_map(a, BLOCK), norm_map(b, BLOCK)
     taus = {
-        name: _tau_of_share(maps[0].norms, maps[1].norms, ratio) for name, ratio in network_ratios(row["layer"]).items()
+        name: float(tune_tau(*maps, ratio, iterations=60, tolerance=2e-4)[0])
+        for name, ratio in network_ratios(row["layer"]).items()
     }
     taus |= {_name_of_tau(tau): tau for tau in NETWORK_TAUS[row["layer"]]}
     timed = _Timed(a, b, precision, "graph")
@@ -117,22 +118,6 @@ def _vgg(row: Mapping[str, Any], context: Context) -> Problem:
     shape = "x".join(map(str, (*a.shape, b.shape[1])))
     values: dict[str, Value] = {"accuracy_base": base, "shape": shape, "validation_images": layer.images}
     return Problem([*methods, timed.vendor()], {"a": digest_array(a), "b": digest_array(b)}, values)
-
-
-def _tau_of_share(norms_a: Any, norms_b: Any, ratio: float) -> float:
-    """Return the threshold that leaves a share of the tile products, nearer to it than the library's search."""
-    if isinstance(norms_a, np.ndarray):
-        from spectile.nearsparse.cpu.search import tune_tau
-
-        return tune_tau(norms_a, norms_b, ratio, iterations=60, tolerance=2e-4)[0]
-    import cupy
-
-    from spectile.nearsparse.cuda.norms import Norms
-    from spectile.nearsparse.cuda.search import Wanted, search
-
-    wide_a, wide_b = (cupy.ascontiguousarray(x, dtype=np.float64) for x in (norms_a, norms_b.T))
-    maps = Norms(wide_a, wide_b, BLOCK)
-    return float(search(maps, (0, 0), Wanted("ratio", ratio, 60, 2e-4), (1, 1, 1), "fp64")[0])
 
 
 def _name_of_tau(tau: float) -> str:
@@ -227,8 +212,8 @@ class _Timed:
         methods: list[Method | Skipped] = []
         for name, rtol in tolerances.items():
             try:
-                spamm(self.a, self.b, rtol_factors=rtol, precision=self.precision)  # type: ignore[arg-type]
-                methods.append(self._called(name, rtol_factors=rtol))
+                spamm(self.a, self.b, rtol=rtol, precision=self.precision)  # type: ignore[arg-type]
+                methods.append(self._called(name, rtol=rtol))
             except ValueError as error:
                 methods.append(Skipped(name, str(error)))
         return methods

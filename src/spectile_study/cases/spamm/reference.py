@@ -153,7 +153,7 @@ def tau_for_ratio(
     norms_a, norms_b : array, shapes (p, k) and (q, k)
         Norm maps, that of B transposed.
     valid_ratio, tolerance, iterations
-        As in :func:`tune_tau`.
+        As in :func:`spectile.nearsparse.tune_tau`.
     """
     kind = norms_a.dtype.type
     with np.errstate(invalid="ignore", over="ignore"):
