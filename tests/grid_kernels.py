@@ -103,7 +103,7 @@ class GridKernels:
 
     def multiply(
         self, room: Room, a: Any, norms_a: Any, b: Any, turned_b: Any, d: Any, norms_d: Any, threshold: Any,
-        alpha: float, beta: float, shift: float, hermitian: bool,
+        alpha: float, beta: float, shift: float, hermitian: bool, hermitian_b: bool,
     ) -> Any:  # fmt: skip
         """Return a product and a sum."""
         norms_a, norms_b, norms_d = _plain(norms_a), _plain(turned_b).T, _plain(norms_d)
@@ -124,6 +124,15 @@ class GridKernels:
             sums = abs(alpha) * both[kept].sum() + abs(beta) * norm_d + abs(shift) * np.linalg.norm(eye)
             lost[i, j] = (abs(alpha) * gamma(terms, a.dtype) * both[kept].sum() + 8 * unit * sums) * 1.5
         return self._written(room, made, apart, lost, count, a.dtype, hermitian)
+
+    def adjoint(self, room: Room, a: Any, norms: Any) -> Any:
+        """Return the conjugate transpose, where its map of norms is not 0."""
+        out = np.full(room.n * room.n, np.nan, a.dtype)
+        of_a = self._tiles(room, a)
+        for (i, j), tile in self._tiles(room, out).items():
+            if norms[i, j] > 0:
+                tile[...] = of_a[j, i].conj().T
+        return self.wrapped(out)
 
     def combine(
         self, room: Room, a: Any, norms_a: Any, alpha: float, b: Any, norms_b: Any, beta: float, shift: float,
@@ -170,6 +179,10 @@ class GridKernels:
                 tile[...] = one
             else:
                 one[...] = tile
+
+    def spectral_bound(self, room: Room, norms: Any, steps: int) -> Any:
+        """Return a bound of the spectral norm."""
+        return self.wrapped(np.array([np.linalg.norm(_plain(norms), 2) * 1.001]))
 
     def totals(self, room: Room, maps: Any) -> Any:
         """Return numbers of maps."""

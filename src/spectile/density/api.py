@@ -16,12 +16,12 @@ from spectile.core.progress import MATRICES, Progress
 from spectile.density.factor import refined
 from spectile.density.functions import fermi
 from spectile.density.maps import METHODS
-from spectile.density.operands import hermitian_operand, in_tiles, positive, within_range
+from spectile.density.operands import hermitian_operand, positive, within_range
 from spectile.density.projector import Unresolved, ends_at, projector
 from spectile.density.purify import planned_to
 from spectile.density.result import DensityMatrix
 from spectile.tiles import Error, TileMatrix
-from spectile.tiles.grid import GridMatrix, in_lists
+from spectile.tiles.grid import GridMatrix, in_lists, on_grid
 from spectile.tiles.types import SLACK
 
 _LOGGER = logging.getLogger("spectile.density")
@@ -36,8 +36,8 @@ def density_matrix(
     """Return the density matrix of a Fock or Kohn-Sham matrix with an error that is guaranteed.
 
     P projects on the states below the gap.  It is found by a purification, polynomials that take the eigenvalues to 0
-    and 1, with tiles left out within budgets that follow the gap, and judged at the end by ``(I - P) F P``, which is
-    zero for the exact one.
+    and 1, with tiles left out within budgets that follow the gap, and judged at the end by ``F P - P F`` and
+    ``P^2 - P``, which are zero for the exact one.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def density_matrix(
     The methods: E. H. Rubensson, J. Chem. Theory Comput. 7, 1233 (2011); A. M. N. Niklasson, Phys. Rev. B 66, 155115
     (2002); A. M. N. Niklasson, C. J. Tymczak, M. Challacombe, J. Chem. Phys. 118, 8611 (2003); R. McWeeny, Rev. Mod.
     Phys. 32, 335 (1960).  The budgets: E. H. Rubensson, E. Rudberg, P. Sałek, J. Chem. Phys. 128, 074106 (2008).  The
-    bound is Davis and Kahan's, sharpened by moments of the computed residual.
+    bound is that of a Sylvester equation: C. Davis, W. M. Kahan, SIAM J. Numer. Anal. 7, 1 (1970).
 
     Examples
     --------
@@ -162,9 +162,13 @@ def _found(asked: _Asked, s: Any) -> DensityMatrix:
     h, electrons, mu, error, beta, method, start = asked
     if s is None:
         return _orthogonal(h, electrons, mu, error, beta, method, start)
-    h = in_lists(h)
-    overlap = within_range("s", in_tiles("s", s, np.diff(h.rows), h.permutation, hermitian=True))
-    guess = None if start is None else start.factor
+    overlap: Any = within_range("s", hermitian_operand("s", s, np.diff(h.rows), h.permutation))
+    # Both where there is room for every tile, or both in lists; a Fermi function is made of lists.
+    h, overlap = (in_lists(h), in_lists(overlap)) if beta is not None else (on_grid(h), on_grid(overlap))
+    if not (isinstance(h, GridMatrix) and isinstance(overlap, GridMatrix)):
+        h, overlap = in_lists(h), in_lists(overlap)
+    guess: Any = None if start is None else start.factor
+    guess = GridMatrix.of_tiles(guess) if guess is not None and isinstance(overlap, GridMatrix) else guess
     # A factor of another type would make P of that type.
     alike = guess is not None and guess.dtype == overlap.dtype
     near = refined(overlap, 1e-2, start=guess if alike else None)
@@ -176,7 +180,7 @@ def _found(asked: _Asked, s: Any) -> DensityMatrix:
         fine = 0.1 * share * sharper * error / max(1.0, rough)
         factor = near = refined(overlap, min(1e-2, 0.2 * fine), start=near.z)
         # A Fermi function has no gap to be safe by: it takes the factor as inexact.
-        z = factor.z._bounded(factor.norm) if beta is None else factor.factor(overlap)
+        z: Any = factor.z._bounded(factor.norm) if beta is None else factor.factor(overlap)
         inner = z.H._times(h._times(z, fine / math.sqrt(size)), fine, half="upper")
         try:
             found = _orthogonal(inner, electrons, mu, share * error / rough, beta, method, start, asked=error)
@@ -185,9 +189,11 @@ def _found(asked: _Asked, s: Any) -> DensityMatrix:
             continue
         if beta is None:
             found = _of_pencil(found, inner, factor.size + factor.norm**2 * overlap.error.fro)
-        p = z._times(found.matrix, 0.02 * error / factor.norm)._times(z.H, 0.02 * error, half="upper")
+        within: Any = GridMatrix.of_tiles(found.matrix) if isinstance(z, GridMatrix) else found.matrix
+        p = z._times(within, 0.02 * error / factor.norm)._times(z.H, 0.02 * error, half="upper")
         if p.error.fro <= error:
-            return dataclasses.replace(found, matrix=p, error=p.error.fro, factor=factor.factor(overlap))
+            factors = in_lists(factor.factor(overlap))
+            return dataclasses.replace(found, matrix=in_lists(p), error=p.error.fro, factor=factors)
         refused = ValueError(
             f"error = {error} is below what can be guaranteed with this overlap: ask for {2 * p.error.fro:.2g} or more"
         )
@@ -231,7 +237,7 @@ def explain(
     if start is not None and start.edges is not None:
         low, high = asked.h.eigenvalue_bounds()
         homo, lumo = ((high - edge) / (high - low) for edge in start.edges)
-        count = len(planned_to(asked.method, homo, lumo, ends_at(asked.error, homo - lumo))[0])
+        count = len(planned_to(asked.method, homo, lumo, ends_at(asked.error))[0])
         steps = f"about {count} steps by the gap of start"
     return [
         Candidate(one, math.nan, f"{asked.told()}; {steps}") if one == method

@@ -24,6 +24,7 @@ from spectile.core.progress import MATRICES, Progress
 from spectile.density.maps import Polynomial
 from spectile.density.operands import in_tiles, positive, within_range
 from spectile.tiles import Error, TileMatrix
+from spectile.tiles.grid import GridMatrix
 from spectile.tiles.types import EXACT, SLACK
 
 _MOST_STEPS, _PASSES = 60, 4
@@ -285,8 +286,7 @@ def refined(s: TileMatrix, error: float, cap: float = 1e-2, start: TileMatrix | 
     if high <= 0:
         raise ValueError("s is not positive definite: no eigenvalue is positive")
     exact_s = s._with(error=EXACT)
-    unit = TileMatrix.identity(np.diff(s.rows), hermitian=False, dtype=s.dtype)._with(permutation=s.permutation)
-    first = (1 / math.sqrt(high)) * (unit if s._xp is np else unit.to_device())
+    first = (1 / math.sqrt(high)) * _identity_like(s)
     z, before, best = first if start is None else start, math.inf, None
     fine = min(cap, 5e-3 if start is None else 0.05 * error)
     errors: list[Error] = []
@@ -314,6 +314,14 @@ def refined(s: TileMatrix, error: float, cap: float = 1e-2, start: TileMatrix | 
         before = size
     assert best is not None
     return best
+
+
+def _identity_like(s: TileMatrix | GridMatrix) -> Any:
+    """Return the identity, not stored as Hermitian, in the tiles of a matrix and where they are."""
+    unit = TileMatrix.identity(np.diff(s.rows), hermitian=False, dtype=s.dtype)._with(permutation=s.permutation)
+    if isinstance(s, GridMatrix):
+        return GridMatrix.of_tiles(unit.to_device())
+    return unit if s._xp is np else unit.to_device()
 
 
 def spectral_norm(z: TileMatrix) -> float:

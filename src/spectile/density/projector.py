@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from spectile.density.maps import distance
-from spectile.density.moments import MOST_DEGREES, turned_by
 from spectile.density.purify import Pass, budgets, exact, purify
 from spectile.density.result import DensityMatrix
 from spectile.tiles import TileMatrix
@@ -26,13 +25,10 @@ _LOOKS, _OPENS, _WIDEST = (3e-4, 1e-6, 1e-10), 1.25, 3e-3
 _SEEN = 0.05
 #: Passes with a budget; each tightens it by what the certificate of the last one was off by.
 _PASSES = 4
-#: The a-priori bound is about so many times the true error: the first budget makes use of it.
-PESSIMISM = 12.0
-#: What the products of the certificate may be off by, as shares of the error: those of which Q is made, relative to the
-#: gap in the unit of the width, and those of its residual, relative to the gap.
-_FINE, _CLOSE = 0.02, 0.005
-#: No sharper bound is looked for where it is at most so large a share of the error.
-_ENOUGH = 0.5
+#: What the products of the certificate may be off by, as shares of the error: Q^2 - Q, and F Q - Q F in gaps.
+_FINE, _CLOSE = 0.1, 0.05
+#: What the last iterate may lack in idempotency, as a share of the error.
+_IDEMPOTENT = 0.3
 #: Budget of all steps together that leaves no doubt which subspace was found.
 _LARGEST = 0.3
 
@@ -65,19 +61,24 @@ def projector(
     wide = x0.error.spectral
 
     def trial(by: Pass, wanted: float, known: bool) -> tuple[Pass, DensityMatrix]:
-        end = ends_at(error, by.homo[0] - by.lumo[1])
+        end = ends_at(error)
         budget, polynomials = budgets(by, method, wanted, end)
-        last = purify(x0, occupied, image, end, budget, "fro", polynomials)
+        # The energy counts what Q^2 - Q is off by in units of the width.
+        fine = min(_FINE * error * min(1.0, by.homo[0] - by.lumo[1]), 0.05 / math.sqrt(n))
+        last = purify(x0, occupied, image, end, budget, polynomials, fine)
         if known:
             last.know(by)
-        found = _certified(h, x0, last, occupied, mu, error, low, high, width, wide)
+        found = _certified(h, last, occupied, mu, error, low, high, width, wide)
         _LOGGER.debug("a pass with a budget of %.2g has a certificate of %.2g, of %.2g", wanted, found.error, error)
-        # All bounds are from inside of the gap: the widest is the nearest.
-        nearest = max(by, last, key=lambda one: one.homo[0] - one.lumo[1])
-        return last, dataclasses.replace(found, edges=(high - width * nearest.homo[0], high - width * nearest.lumo[1]))
+        # From inside of the gap, where the widest is the nearest, or what led here and was not found to be wrong.
+        edges = max((by.homo[0], by.lumo[1]), (last.homo[0], last.lumo[1]), key=lambda one: one[0] - one[1])
+        if hint is not None:
+            edges = max(edges[0], min(hint[0], last.homo[1])), min(edges[1], max(hint[1], last.lumo[0]))
+        return last, dataclasses.replace(found, edges=(high - width * edges[0], high - width * edges[1]))
 
-    wanted, reached = min(PESSIMISM * error, _LARGEST), math.inf
-    plan = None if guess is None else _guessed(x0, (high - guess[0]) / width, (high - guess[1]) / width)
+    wanted, reached = min(pessimism(len(h.rows) - 1) * error, _LARGEST), math.inf
+    hint = None if guess is None else ((high - guess[0]) / width, (high - guess[1]) / width)
+    plan = None if hint is None else _guessed(x0, *hint)
     # What a bad guess cannot resolve may have a gap all the same.
     seen, known = _look(x0, occupied, image, width) if plan is None else (plan, False)
     for _ in range(_PASSES):
@@ -104,17 +105,22 @@ def projector(
     raise Unresolved(f"error = {asked} is below what can be guaranteed in {h.dtype} with this gap and input: {advice}")
 
 
+def pessimism(tile_rows: int) -> float:
+    """Return how many times the certificate the a-priori bound is about: the first budget makes use of it.
+
+    Norms of tiles that are left out add up, and what they are norms of hardly does.
+    """
+    return min(10.0 + tile_rows, 80.0)
+
+
 def _in_tiles(found: DensityMatrix) -> DensityMatrix:
     """Return the result with P as a tile matrix."""
     return dataclasses.replace(found, matrix=in_lists(found.matrix))
 
 
-def ends_at(error: float, gap: float) -> float:
-    """Return the idempotency of the last iterate, by the wanted error and the gap of X0.
-
-    A last step squares what Q lacks in idempotency, which the certificate divides by the gap.
-    """
-    return min(1e-2, math.sqrt(error * gap) / 10)
+def ends_at(error: float) -> float:
+    """Return the idempotency of the last iterate that leaves most of the wanted error to what turns it."""
+    return min(1e-2, _IDEMPOTENT * error)
 
 
 def _look(
@@ -124,7 +130,7 @@ def _look(
     resolved = 0.0
     for size in _LOOKS:
         most = 30 + 2 * math.ceil(math.log2(1 / size))  # enough for a gap that can be told from such errors
-        seen = purify(x0, occupied, image, _SEEN, partial(_looks, size), "spectral", most=most)
+        seen = purify(x0, occupied, image, _SEEN, partial(_looks, size), most=most)
         if seen.ended:
             if min(seen.gaps(), default=1.0) > 4 * size and seen.homo[0] > seen.lumo[1]:
                 return seen, True
@@ -155,11 +161,18 @@ def _no_gap(size: float) -> ValueError:
 
 
 def _certified(
-    h: TileMatrix, x0: TileMatrix, last: Pass, occupied: int, mu: float | None, error: float, low: float, high: float,
-    width: float, wide: float,
+    h: TileMatrix, last: Pass, occupied: int, mu: float | None, error: float, low: float, high: float, width: float,
+    wide: float,
 ) -> DensityMatrix:  # fmt: skip
-    """Return the result of a pass after a McWeeny step, with the bounds that its residual gives."""
-    n, x, stored = h.shape[0], last.x, exact(h)
+    """Return the last iterate Q of a pass as a result, with the bounds that it gives for itself.
+
+    F's projector P cuts Q into blocks.  ``(I - P) Q P`` solves a Sylvester equation whose right side is that block of
+    ``W = F Q - Q F``, so that it is at most ``||W||_F / (sqrt(2) gap)``: W is skew.  The blocks on the diagonal are as
+    near to 0 and to 1 as ``Q^2 - Q`` and the square of that block allow, if they are on the right side of 1/2.
+    """
+    n, q, z = h.shape[0], last.x, last.idempotent
+    if z is None:
+        return _uncertain(q)
     # Intervals of the stored F, and of the exact one.
     homo_up, homo_low = high - width * (last.homo[0] - wide), high - width * (last.homo[1] + wide)
     lumo_low, lumo_up = high - width * (last.lumo[1] + wide), high - width * (last.lumo[0] - wide)
@@ -167,56 +180,34 @@ def _certified(
     slip = h.error.spectral
     if gap <= 2 * slip:
         raise Unresolved(str(_no_gap(gap + 2 * slip)))
-    shifted = exact(stored.shifted(-centre))
+    shifted = exact(h).shifted(-centre)
     size = max(high - centre, centre - low) * SLACK
-    fine = _FINE * error * min(1.0, gap / size)
-    square = x._times(x, fine, half="square")
-    cubic = x._times(square, fine, half="upper", scale=-2.0, plus=square, weight=3.0)
-    q = exact(cubic.truncate(fine))
-    z = q._times(q, fine, half="square", plus=q, weight=-1.0)
+    moved = math.sqrt(2) * h.error.fro / (gap - slip) if h.error.fro else 0.0
+    g = shifted._times(q, _CLOSE * gap * error)
+    skew = g - g.H
     off = (z.norm() + z.error.fro) * SLACK
-    d_q = distance(off)
-    close = _CLOSE * gap * min(error, last.angle("fro"))
-    g = shifted._times(q, close)
-    # What takes the place of Q F Q: of Hermitian matrices whichever is stored, so that its own error does no harm.
-    deep = q._times(g, close, half="upper", plus=q, weight=gap / 2, shift=-gap / 2)
-    residual = q._times(exact(deep), close, scale=-1.0, plus=g, weight=1.0)
-    # q's own projector against that of the last iterate: eigenvalues of f(x) are this close to 0 and 1.
-    eta = distance(last.idempotency)
-    turned = cubic.error.spectral + 2 * fine
-    apart = 1 - 2 * (3 * eta**2 + 2 * eta**3)
-    s = last.angle() + (turned / (apart - turned) if apart > 2 * turned else math.inf)
-    trace, count = q.trace(), occupied
-    if math.sqrt(n) * d_q < 0.5:
-        count = round(trace) if occupied < 0 else occupied
-    if not (d_q < 0.1 and s < 1 and math.sqrt(n) * d_q < 0.5 and round(trace) == count):
+    d_q, between = distance(off), (skew.norm() + skew.error.fro) / gap / math.sqrt(2) * SLACK
+    d = distance((off + math.sqrt(2) * between**2) * SLACK)
+    bound = math.hypot(math.sqrt(2) * between, d) * SLACK
+    # The trace of 3 Q^2 - 2 Q^3, each of whose eigenvalues is as near to 0 or 1 as the square of Q's.
+    trace = 3 * (q.trace() + z.trace()) - 2 * (q.norm() ** 2 + q.dot(z))
+    count = round(trace) if occupied < 0 and math.isfinite(trace) else occupied
+    unsure = 4 * d_q**2 + (3 * math.sqrt(n) + 2 * q.norm()) * z.error.fro + 1e-11 * n
+    if not (d < 0.25 and last.angle() + d_q + d < 1 and abs(trace - count) + unsure < 1):
         return _uncertain(q)
     if mu is not None and not homo_up + slip < mu < lumo_low - slip:
         raise ValueError(f"mu = {mu} is not inside of a gap that can be resolved: give a temperature (beta=)")
-    # By how much the eigenvalues of what is stored may lie above those of Q F Q, Q a projector.
-    above = size * d_q * (2 + d_q) + gap / 2 * d_q + deep.error.spectral
-    sine = math.inf
-    moved = math.sqrt(2) * h.error.fro / (gap - slip) if h.error.fro else 0.0
-    enough = (_ENOUGH * error - d_q - moved) * (1 - d_q) / math.sqrt(2) / SLACK**2
-    for degrees in (0, 0, 0, MOST_DEGREES):
-        room = gap - (high - homo_up) * s * s - above
-        if room <= 0:
-            return _uncertain(q)
-        found = turned_by(shifted, exact(deep), residual, degrees, room, high - low + above, enough)
-        sine = min(sine, found / (1 - d_q) * SLACK)
-        s = min(s, sine)
-    projector = math.sqrt(2) * sine
-    bound = (projector + d_q + moved) * SLACK
-    # tr (F - c) (3 Q^2 - 2 Q^3), whose error is of second order in the idempotency of Q.
+    # tr (F - c) (3 Q^2 - 2 Q^3), whose error is of second order.
     energy = shifted.dot(q) + shifted.dot(z) - 2 * float(np.real(g.dot(z.whole())))
     norm_h = shifted.norm()
     energy_error = (
-        size * (projector**2 + 4 * d_q**2)
+        size * ((bound + d_q)**2 + 4 * d_q**2)
         + z.error.fro * norm_h * (1 + 2 * d_q) + 2 * g.error.fro * off
         + (n + 64) * roundoff(np.float64) * norm_h * q.norm()
     )  # fmt: skip
     if h.error.fro:
         energy_error += min(h.error.fro * math.sqrt(count), slip * count)
+    bound = (bound + moved) * SLACK
     return DensityMatrix(
         q._with(error=Error.of(bound, bound)), bound, energy + centre * count, energy_error * SLACK,
         (homo_low - slip, homo_up + slip), (lumo_low - slip, lumo_up + slip), centre if mu is None else mu,

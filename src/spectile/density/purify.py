@@ -16,9 +16,9 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from spectile.density.maps import DOWN, UP, Polynomial, distance, planned
 from spectile.density.result import Step
@@ -31,6 +31,8 @@ _LOGGER = logging.getLogger("spectile.density")
 MOST_STEPS = 120
 #: Share of the bounds of the steps' errors that their sum is likely to have.
 _TOGETHER = 0.05
+#: Gaps that budgets follow, at most so many times the first: what is left out later reaches high energies.
+_NARROW = 4.0
 NormName = Literal["fro", "spectral"]
 
 
@@ -50,8 +52,8 @@ class Pass:
         Intervals of the images in X0 of the last occupied and the first empty eigenvalue: 1 is the lowest energy.
     ended : bool
         Whether X is as idempotent as was wanted, or as the errors of the steps allow.
-    idempotency : float
-        ``||X - X^2||_F`` of the last iterate, at most.
+    idempotent : TileMatrix
+        ``X^2 - X`` of the last iterate after planned steps, with its error.
     """
 
     x: TileMatrix
@@ -66,7 +68,7 @@ class Pass:
     homo: tuple[float, float] = (0.0, 1.0)
     lumo: tuple[float, float] = (0.0, 1.0)
     ended: bool = False
-    idempotency: float = math.inf
+    idempotent: Any = None
 
     def know(self, other: Pass) -> None:
         """Narrow the intervals by those of another pass from the same X0, if both found the same gap.
@@ -120,8 +122,8 @@ def exact(x: TileMatrix) -> TileMatrix:
 
 
 def purify(
-    x0: TileMatrix, occupied: int, mu: float, ends_at: float, budget: Callable[[int], float], norm: NormName,
-    polynomials: Iterator[Polynomial] | None = None, most: int = MOST_STEPS,
+    x0: TileMatrix, occupied: int, mu: float, ends_at: float, budget: Callable[[int], float],
+    polynomials: list[Polynomial] | None = None, fine: float = 0.0, most: int = MOST_STEPS,
 ) -> Pass:  # fmt: skip
     """Purify X0, whose eigenvalues are from 0 to 1.
 
@@ -134,45 +136,57 @@ def purify(
     mu : float
         The chemical potential's image in X0.
     ends_at : float
-        Idempotency that is wanted, in that norm.
+        Idempotency that is wanted.
     budget : callable
-        ``budget(number)`` is what a step may be off by.
-    norm : {"fro", "spectral"}
-        In which norm that is meant.
-    polynomials : iterator of Polynomial, optional
-        Those of the steps; without it x squared or 2 x - x squared, whichever brings the trace nearer to `occupied`.
+        ``budget(number)`` is what a step may be off by.  Both are meant in the Frobenius norm with `polynomials`, and
+        in the spectral one without.
+    polynomials : list of Polynomial, optional
+        Those of the first steps; the others are x squared or 2 x - x squared, whichever brings the trace nearer to
+        `occupied`.
+    fine : float
+        With `polynomials`: what X squared less X may be off by, of which the steps after them are made, and which is
+        kept of the last iterate.
     most : int
         Steps after which it gives up.
     """
     done = Pass(exact(x0))
     n = x0.shape[0]
+    norm: NormName = "spectral" if polynomials is None else "fro"
     for number in range(most):
         x, (low, high) = done.x, done.ranges[-1]
         trace, squares = x.trace(), x.norm() ** 2
-        if polynomials:
-            polynomial = next(polynomials)
+        planned = polynomials is not None and number < len(polynomials)
+        if polynomials is not None and planned:
+            polynomial = polynomials[number]
         elif occupied < 0:
             polynomial = DOWN if mu > 0.5 else UP
         else:
             polynomial = DOWN if abs(squares - occupied) < abs(2 * trace - squares - occupied) else UP
         allowed = budget(number)
-        made, apart = _step(polynomial, x, (low, high), allowed, norm)
+        if polynomials is None or planned:
+            made, apart = _step(polynomial, x, (low, high), allowed, norm)
+        else:
+            done.idempotent, apart = x._second_degree((0.0, -1.0, 1.0), fine, "fro")
+            made = x
         outside = max(-low, high - 1, 0.0)
         w = (abs(trace - squares) + 2e-12 * squares + 2 * n * outside * (1 + outside)) * SLACK
         least = apart.least**2 / w if w > 0 else 0.0
         done.idempotencies.append(apart.fro)
         done.most.append(min(apart.fro, apart.spectral))
         done.least.append(least if least > 2 * outside else 0.0)
-        # Or as idempotent as what the last step was off by allows.
-        spectral = norm == "spectral"
-        reached = done.most[-1] if spectral else apart.fro
-        if spectral and not _told_apart(done.most[-1], trace, squares, occupied, mu):
-            reached = math.inf
-        if reached <= ends_at or (done.errors and reached <= 2 * done.errors[-1][spectral]):
-            done.ended = True
+        if polynomials is None:
+            # Or as idempotent as what the last step was off by allows.
+            reached = done.most[-1] if _told_apart(done.most[-1], trace, squares, occupied, mu) else math.inf
+            done.ended = reached <= max(ends_at, 2 * done.errors[-1].spectral if done.errors else 0.0)
+        elif not planned:
+            # Or as idempotent as it will be: two steps would square it.
+            before = done.idempotencies[-3] if number >= len(polynomials) + 2 else math.inf
+            done.ended = apart.fro <= ends_at or (before < 0.05 and apart.fro > before / 4)
+        if done.ended or number == most - 1:  # it was looked at, and makes no step
             break
-        if number == most - 1:  # it was looked at, and makes no step
-            break
+        if made is x:
+            made = (x + done.idempotent if polynomial is DOWN else x - done.idempotent).truncate(fine)
+            made.products = done.idempotent.products
         low, high = polynomial.image(low, high)
         mu = polynomial(mu)
         done.polynomials.append(polynomial)
@@ -182,7 +196,7 @@ def purify(
         done.ranges.append((low - made.error.spectral, high + made.error.spectral))
         done.x = exact(made)
     _reveal(done)
-    done.idempotency = done.idempotencies.pop()  # the last iterate makes no step
+    done.idempotencies.pop()  # the last iterate makes no step
     if _LOGGER.isEnabledFor(logging.DEBUG):
         for number, step in enumerate(done.history()):
             _LOGGER.debug(
@@ -210,12 +224,7 @@ def _step(
     if polynomial.products == 1:
         return x._second_degree((*c, 0.0, 0.0)[:3], allowed, norm)
     square = x._times(x, allowed / 2 / sum(map(abs, c[2:])), norm, "square")
-    rest = x - square
-    apart = Apart(
-        (rest.norm() + rest.error.fro) * SLACK,
-        max(0.0, rest.norm() / SLACK - rest.error.fro),
-        (rest.norm("spectral") + rest.error.spectral) * SLACK,
-    )
+    apart = Apart.of(x - square)
     low = (c[1] * x).shifted(c[0]) if c[0] else c[1] * x if c[1] else None
     s = exact(square)
     inner = c[3] * x
@@ -268,20 +277,19 @@ def _less(x: float) -> float:
     return x - (SLACK - 1) * abs(x)
 
 
-def budgets(pass_: Pass, method: str, wanted: float, ends_at: float) -> tuple[Callable[[int], float], Iterator]:
+def budgets(
+    pass_: Pass, method: str, wanted: float, ends_at: float
+) -> tuple[Callable[[int], float], list[Polynomial]]:  # fmt: skip
     """Return the budget of each step for a wanted bound of the whole angle, and the polynomials of a method.
 
-    Both follow from the intervals of an earlier pass: ``sqrt(2) d / (gap - d) = share``, the same for each step.
+    Both follow from the intervals of an earlier pass: ``sqrt(2) d / (gap - d) = share``, the same for each step, with
+    gaps that stay narrow.  What a late step is off by turns states of all energies alike, and the certificate counts
+    each by its distance, in units of the gap; what an early one is off by turns the near ones.
     """
     polynomials, gaps = planned_to(method, pass_.homo[0], pass_.lumo[1], ends_at)
     share = wanted / len(gaps) / math.sqrt(2)
-    allowed = [max(gap, 1e-3) * share / (1 + share) for gap in gaps]
-
-    def budget(number: int) -> float:
-        return allowed[min(number, len(allowed) - 1)]
-
-    later = itertools.islice(planned(method, pass_.homo[0], pass_.lumo[1]), len(polynomials), None)
-    return budget, itertools.chain(polynomials, (polynomial for polynomial, _, _ in later))
+    allowed = [max(min(gap, _NARROW * gaps[0]), 1e-3) * share / (1 + share) for gap in gaps]
+    return lambda number: allowed[min(number, len(allowed) - 1)], polynomials
 
 
 def planned_to(method: str, h: float, l_: float, ends_at: float) -> tuple[list[Polynomial], list[float]]:
@@ -290,6 +298,6 @@ def planned_to(method: str, h: float, l_: float, ends_at: float) -> tuple[list[P
     for polynomial, high, low in itertools.islice(planned(method, h, l_), MOST_STEPS):
         polynomials.append(polynomial)
         gaps.append(high - low)
-        if max(high * (1 - high), low * (1 - low)) <= ends_at / 4:
+        if max(high * (1 - high), low * (1 - low)) <= max(ends_at / 4, 1e-15):
             break
     return polynomials, gaps

@@ -86,7 +86,7 @@ class GridMatrix:
     """
 
     __slots__ = (
-        "_sizes", "_turned", "data", "error", "hermitian", "norms", "permutation", "products", "room", "rows",
+        "_known", "_sizes", "_turned", "data", "error", "hermitian", "norms", "permutation", "products", "room", "rows",
     )  # fmt: skip
 
     def __init__(
@@ -98,6 +98,7 @@ class GridMatrix:
         self.permutation: Any = permutation if like is None else like.permutation
         self._sizes = sizes
         self._turned: Any = None
+        self._known = math.inf
         if not math.isfinite(sizes.row) or not math.isfinite(sizes.fro):
             raise ValueError("a tile holds NaN or infinity, or overflows: correct or scale the matrix")
 
@@ -183,7 +184,24 @@ class GridMatrix:
     def norm(self, kind: NormName = "fro") -> float:
         """Return a norm of the stored matrix, rounded up: the Frobenius norm, or a bound of the spectral one."""
         fro = self._sizes.fro * SLACK
-        return min(fro, self._sizes.row * SLACK) if kind == "spectral" and self.hermitian else fro
+        if kind != "spectral":
+            return fro
+        if self.hermitian:
+            return min(fro, self._sizes.row * SLACK, self._known)
+        if not math.isfinite(self._known):
+            # By sums over rows and columns of the entries: of a matrix like the identity those of tiles are too large.
+            lines = [
+                float(kernels.row_sums(self.room, one.data, one.norms).max()) * (1 + self.room.n * 2.0**-52)
+                for one in (self, self.H)
+            ]
+            self._known = math.sqrt(lines[0]) * math.sqrt(lines[1]) * SLACK
+        return min(fro, self._known)
+
+    def _bounded(self, norm: float) -> GridMatrix:
+        """Return the matrix, of whose spectral norm this bound is known."""
+        made = self._with(self.error)
+        made._known = min(self._known, norm)
+        return made
 
     def trace(self) -> float:
         """Return the trace of the stored matrix, of a complex one that is not Hermitian its real part."""
@@ -230,6 +248,18 @@ class GridMatrix:
         """Return the matrix itself, all of which is stored."""
         return self
 
+    @property
+    def H(self) -> GridMatrix:
+        """The conjugate transpose."""
+        if self.hermitian:
+            return self
+        data, sizes = kernels.adjoint(self.room, self.data, self.turned), _sizes_of(self.room, self.turned[None])[0]
+        made = GridMatrix(
+            self, self.room, self.rows, data, self.turned, sizes, self.error, False, products=self.products
+        )
+        made._turned, made._known = self.norms, self._known
+        return made
+
     # --- Algebra ---
 
     def __neg__(self) -> GridMatrix:
@@ -262,25 +292,15 @@ class GridMatrix:
             made.error = made.error + other.error.times(beta)
         return made
 
-    def _times(
-        self, other: GridMatrix, atol: float, norm: NormName = "fro", half: str | None = None, *, scale: float = 1.0,
-        plus: GridMatrix | None = None, weight: float = 0.0, shift: float = 0.0,
-    ) -> GridMatrix:  # fmt: skip
-        """Return ``scale * self @ other + weight * plus + shift``, as `TileMatrix._times`."""
-        found = self._search(other, atol / abs(scale), norm, half)
-        c, maps = self._multiplied(other, found, scale, plus, weight, shift, half)
+    def _times(self, other: GridMatrix, atol: float, norm: NormName = "fro", half: str | None = None) -> GridMatrix:
+        """Return the product, as `TileMatrix._times`."""
+        found = self._search(other, atol, norm, half)
+        c, maps = self._multiplied(other, found, 1.0, None, 0.0, 0.0, half)
         sizes, told = _sizes_of(self.room, maps, found)
-        made = self._made(c, maps, sizes, half is not None)
-        carried = self._carried(other)
-        if half is None:
-            skipped = Error.of(told[1], told[1])
-        else:
-            skipped = Error.of(told[1], told[2])
-            if half == "upper":
-                carried = Error.of(math.sqrt(2) * carried.fro, math.sqrt(2) * carried.fro)
-        made.error = made.error + (skipped + carried).times(scale)
-        if plus is not None:
-            made.error = made.error + plus.error.times(weight)
+        made, carried = self._made(c, maps, sizes, half is not None), self._carried(other)
+        if half == "upper":
+            carried = Error.of(math.sqrt(2) * carried.fro, math.sqrt(2) * carried.fro)
+        made.error = made.error + Error.of(told[1], told[2] if half else told[1]) + carried
         return made
 
     def _second_degree(
@@ -295,7 +315,8 @@ class GridMatrix:
             self.room, maps[NORMS], unit, allowed / 4, self._guess(allowed / 4), norm == "spectral"
         )
         kernels.drop(maps[NORMS], drops)
-        sizes, told = _sizes_of(self.room, maps, found, drops, _spectral_bound(maps[APART]))
+        sharp = kernels.spectral_bound(self.room, maps[APART], _SHARPENED) * SLACK
+        sizes, told = _sizes_of(self.room, maps, found, drops, sharp)
         made = self._made(c, maps, sizes, True)
         skipped, dropped = Error.of(told[1], told[2]), Error.of(told[SEARCH + 1], told[SEARCH + 2])
         own = (skipped + self._carried(self)).times(quadratic) + self.error.times(linear)
@@ -332,7 +353,7 @@ class GridMatrix:
             self, self.room, self.rows, self.data, self.norms, self._sizes, error, self.hermitian,
             products=self.products,
         )  # fmt: skip
-        made._turned = self._turned
+        made._turned, made._known = self._turned, self._known
         return made
 
     @property
@@ -365,7 +386,7 @@ class GridMatrix:
         data, norms = (None, None) if plus is None else (plus.data, plus.norms)
         return kernels.multiply(
             self.room, self.data, self.norms, other.data, other.turned, data, norms, found, scale, weight, shift,
-            half is not None,
+            half is not None, other.hermitian,
         )  # fmt: skip
 
     def _made(self, data: Any, maps: Any, sizes: list[Sizes], hermitian: bool) -> GridMatrix:
@@ -391,22 +412,6 @@ class GridMatrix:
 def _unit(norm: float) -> float:
     """Return a power of two that is no smaller."""
     return 2.0 ** math.frexp(norm)[1] if norm > 0 else 1.0
-
-
-def _spectral_bound(norms: Any) -> Any:
-    """Return a bound of the spectral norm of a Hermitian matrix whose tiles have these norms, an array of one number.
-
-    For a map N of norms and positive y: ``||N||_2 <= max(N y / y)``, sharpened by steps of the power method.
-    """
-    import cupy
-
-    y, ratios = cupy.ones(len(norms)), []
-    for _ in range(_SHARPENED):
-        image = norms @ y
-        ratios.append(image / y)
-        # Not 0, that the quotients stay finite.
-        y = image / (image.max() + 1e-290) + 1e-3
-    return cupy.stack(ratios).max(axis=1).min().reshape(1) * SLACK
 
 
 def _largest(diagonal: Any, between: Any) -> Any:

@@ -37,6 +37,12 @@ class Apart(NamedTuple):
     least: float
     spectral: float
 
+    @classmethod
+    def of(cls, rest: Any) -> Apart:
+        """Return what the difference, with its error, says."""
+        least = max(0.0, rest.norm() / SLACK - rest.error.fro)
+        return cls((rest.norm() + rest.error.fro) * SLACK, least, (rest.norm("spectral") + rest.error.spectral) * SLACK)
+
 
 class TileMatrix:
     """A near-sparse matrix: the tiles that are not zero, their norms, and a guaranteed bound of its error.
@@ -902,23 +908,12 @@ class TileMatrix:
         made.error = own + (_mirrored(carried) if half == "upper" else carried)
         return made
 
-    def _times(
-        self, other: TileMatrix, atol: float, norm: NormName = "fro", half: str | None = None, *, scale: float = 1.0,
-        plus: TileMatrix | None = None, weight: float = 0.0, shift: float = 0.0,
-    ) -> TileMatrix:  # fmt: skip
-        """Return ``scale * self @ other + weight * plus + shift``, of all of which what is left out is within an error.
+    def _times(self, other: TileMatrix, atol: float, norm: NormName = "fro", half: str | None = None) -> TileMatrix:
+        """Return the product, of which what is left out is within an error or, where rounding is more, within that.
 
-        Where that is below rounding, within what rounding allows.  `half` is "square" for the square of a Hermitian
-        matrix and "upper" for another product that is Hermitian.
+        `half` is "square" for the square of a Hermitian matrix and "upper" for another product that is Hermitian.
         """
-        made = self._multiply(other, atol / abs(scale), None, norm, half, strict=False)
-        products = made.products
-        made = made if scale == 1 else scale * made
-        if plus is not None:
-            made = made + (plus if weight == 1 else weight * plus)
-        made = made.shifted(shift) if shift else made
-        made.products = products
-        return made
+        return self._multiply(other, atol, None, norm, half, strict=False)
 
     def _second_degree(
         self, coefficients: tuple[float, ...], allowed: float, norm: NormName
@@ -926,12 +921,7 @@ class TileMatrix:
         """Return ``c + b X + a X^2`` within an error, tiles left out of the square and of the sum, and X - X^2."""
         constant, linear, quadratic = coefficients
         square = self._times(self, allowed / 2 / abs(quadratic), norm, "square")
-        rest = self - square
-        apart = Apart(
-            (rest.norm() + rest.error.fro) * SLACK,
-            max(0.0, rest.norm() / SLACK - rest.error.fro),
-            (rest.norm("spectral") + rest.error.spectral) * SLACK,
-        )
+        apart = Apart.of(self - square)
         made = square if quadratic == 1 else quadratic * square
         if linear or constant:
             low = (linear * self).shifted(constant) if constant else linear * self

@@ -51,7 +51,7 @@ def _assert_alike(found: Any, wanted: Any, room: Any, to_dense: Any) -> None:
     np.testing.assert_allclose(to_dense(data, maps[grid.NORMS]), other, atol=1e-12)
 
 
-@pytest.mark.parametrize("rows", [[8] * 4, [5, 8, 3, 7]], ids=["equal", "various"])
+@pytest.mark.parametrize("rows", [[24] * 3, [5, 8, 3, 7]], ids=["equal", "various"])
 def test_kernels_do_what_they_should(kernels: Any, rows: Any) -> None:
     room = kernels.Room.of(np.concatenate([[0], np.cumsum(rows)]))
     should = GridKernels(np.asarray)
@@ -79,11 +79,17 @@ def test_kernels_do_what_they_should(kernels: Any, rows: Any) -> None:
     flat_x, flat_y = by_rows(x), by_rows(y)
     for hermitian in (True, False):
         other, turned = (x, norms_x) if hermitian else (y, norms_y.T.copy())
-        found = kernels.multiply(room, x, norms_x, other, turned, y, norms_y, threshold, -1.5, 0.5, 2.0, hermitian)
-        wanted = should.multiply(
-            room, flat_x, norms_x, by_rows(other), turned, flat_y, norms_y, threshold, -1.5, 0.5, 2.0, hermitian
-        )
-        _assert_alike(found, (should._dense(room, wanted[0], wanted[1][grid.NORMS]), wanted[1]), room, dense)
+        # The second time another factor is what came of the first, which is not Hermitian.
+        for hermitian_b in (True, False)[: 2 - hermitian]:
+            mixed = x, norms_x, other, turned, y, norms_y, threshold, -1.5, 0.5, 2.0, hermitian, hermitian_b
+            found = kernels.multiply(room, *mixed)
+            mixed = flat_x, norms_x, by_rows(other), turned, flat_y, norms_y, *mixed[6:]
+            wanted = should.multiply(room, *mixed)
+            _assert_alike(found, (should._dense(room, wanted[0], wanted[1][grid.NORMS]), wanted[1]), room, dense)
+            other, turned = found[0], found[1][grid.NORMS].T.copy()
+        if not hermitian:
+            back = kernels.adjoint(room, other, turned)
+            np.testing.assert_array_equal(dense(back, turned), dense(other, turned.T).T)
         found = kernels.combine(room, x, norms_x, -1.5, y, norms_y, 0.5, 2.0, hermitian)
         wanted = should.combine(room, flat_x, norms_x, -1.5, flat_y, norms_y, 0.5, 2.0, hermitian)
         _assert_alike(found, (should._dense(room, wanted[0], wanted[1][grid.NORMS]), wanted[1]), room, dense)
@@ -92,6 +98,11 @@ def test_kernels_do_what_they_should(kernels: Any, rows: Any) -> None:
     np.testing.assert_allclose(kernels.diagonal(room, x, norms_x), exact.diagonal())
     np.testing.assert_allclose(kernels.dots(room, x, norms_x, y, norms_y)[0].sum(), (exact * b).sum())
     np.testing.assert_allclose(kernels.totals(room, of_x), should.totals(room, of_x))
+    largest = np.linalg.norm(of_x[grid.NORMS], 2)
+    first, last = (float(kernels.spectral_bound(room, of_x[grid.NORMS], steps)[0]) for steps in (1, 8))
+    assert largest * (1 - 1e-12) <= last <= 1.05 * largest and last < first == pytest.approx(
+        of_x[grid.NORMS].sum(axis=1).max()
+    )
 
 
 def test_thresholds_leave_out_what_is_allowed_and_little_less(kernels: Any) -> None:

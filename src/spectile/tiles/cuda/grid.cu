@@ -23,30 +23,75 @@ __device__ __forceinline__ int2 row_and_column(int at, int width) {
 }
 
 #if BLOCKS
-// Tile A times tile B is added, all of them of SIZE rows and columns.
-__device__ __forceinline__ void multiply_add_blocks(Sums& sums, const double* __restrict__ tile_a, const double* __restrict__ tile_b,
-                                                    int lane) {
-    constexpr int kBlocks = SIZE / 8;
-    const int g = lane / 4, t = lane % 4;
-    const double2* left = reinterpret_cast<const double2*>(tile_a) + lane;
-    const double* right = tile_b + entry(t, g, SIZE);
+// Tile rows that a warp has of C.  Two where a tile is an odd number of blocks of 8 rows, so that no part of 16 rows is half empty.
+constexpr int kPair = PAIR, kBlocks = SIZE / 8;
+
+// Two tiles of A, one below the other, times tile B are added, the first and the second as wanted.
+//
+// B is given by its conjugate transpose, so that lanes read it as they do A.
+template <bool first, bool second>
+__device__ __forceinline__ void multiply_add_blocks(Sums& sums, const double* __restrict__ tile_a, long long below,
+                                                    const double* __restrict__ turned_b, int lane) {
+    const double2 *upper_a = reinterpret_cast<const double2*>(tile_a) + lane, *lower_a = upper_a + below / 2;
+    const double2* right = reinterpret_cast<const double2*>(turned_b) + lane;
+    const auto rows_of = [&](int row, int k) {
+        if (row < kBlocks) return first ? upper_a[(row * kBlocks + k) * 32] : make_double2(0, 0);
+        return second && row < kPair * kBlocks ? lower_a[((row - kBlocks) * kBlocks + k) * 32] : make_double2(0, 0);
+    };
 #pragma unroll
     for (int k = 0; k < kBlocks; ++k) {
         double x[DOWN][4], y[ACROSS][2];
 #pragma unroll
-        for (int i = 0; i < DOWN; ++i) {
-            const double2 upper = left[(2 * i * kBlocks + k) * 32];
-            const double2 lower = 2 * i + 1 < kBlocks ? left[((2 * i + 1) * kBlocks + k) * 32] : make_double2(0, 0);
-            x[i][0] = upper.x, x[i][1] = lower.x, x[i][2] = upper.y, x[i][3] = lower.y;
+        for (int j = 0; j < ACROSS; ++j) {
+            const double2 both = right[(j * kBlocks + k) * 32];
+            y[j][0] = both.x, y[j][1] = both.y;
         }
 #pragma unroll
-        for (int j = 0; j < ACROSS; ++j) y[j][0] = right[(k * kBlocks + j) * 64], y[j][1] = right[(k * kBlocks + j) * 64 + 32];
-#pragma unroll
-        for (int i = 0; i < DOWN; ++i)
+        for (int i = 0; i < DOWN; ++i) {
+            if (!(first && 2 * i < kBlocks) && !(second && 2 * i + 1 >= kBlocks)) continue;
+            const double2 upper = rows_of(2 * i, k), lower = rows_of(2 * i + 1, k);
+            x[i][0] = upper.x, x[i][1] = lower.x, x[i][2] = upper.y, x[i][3] = lower.y;
 #pragma unroll
             for (int j = 0; j < ACROSS; ++j) mma_f64(sums[i][j], x[i], y[j]);
+        }
     }
 }
+
+// Tiles that a block copies to shared memory, kStages steps of k at a time: those of A, then those of B, that any of its warps wants.
+constexpr int kRows = DOWN_TILES * kPair, kTile = SIZE * SIZE, kStages = STAGES, kWarps = DOWN_TILES * ACROSS_TILES;
+constexpr int kStage = (kRows + ACROSS_TILES) * kTile;
+
+// The k that a block goes along, one after the other: those of which any of its warps wants a product.
+//
+// `wanted` has a bit for each of 32 k, by warp and by tile of the warp.
+struct Steps {
+    const unsigned* wanted;
+    int windows, window;
+    unsigned left;
+    int bit;
+    __device__ __forceinline__ bool next() {
+        while (!left && window + 1 < windows) {
+            ++window;
+            for (int w = 0; w < kWarps * kPair; ++w) left |= wanted[window * kWarps * kPair + w];
+        }
+        if (!left) return false;
+        bit = __ffs(left) - 1;
+        left &= left - 1;
+        return true;
+    }
+    __device__ __forceinline__ bool wants(int warp, int p) const { return wanted[(window * kWarps + warp) * kPair + p] >> bit & 1; }
+    // Whether any warp reads a tile of a stage.
+    __device__ __forceinline__ bool reads(int tile) const {
+        bool found = false;
+        if (tile < kRows)
+            for (int c = 0; c < ACROSS_TILES; ++c) found |= wants(tile / kPair * ACROSS_TILES + c, tile % kPair);
+        else
+            for (int r = 0; r < kRows; ++r) found |= wants(r / kPair * ACROSS_TILES + tile - kRows, r % kPair);
+        return found;
+    }
+};
+#else
+constexpr int kPair = 1;
 #endif
 
 // Maps that are written for each result: the norm of each tile, that of what it differs from D by, a bound of what it is off
@@ -95,98 +140,128 @@ __device__ __forceinline__ void write(double* __restrict__ maps, const Grid& gri
 
 // C = alpha A B + beta D + gamma I, of A B the products of tiles whose norms' product is at least tau.
 //
-// norms_b is the map of B transposed, so that both are read along k.  A warp has a tile of C, and a block DOWN_TILES x
-// ACROSS_TILES of them: they go along k together, so that what one reads the others find near.
-extern "C" __global__ void __launch_bounds__(32 * DOWN_TILES * ACROSS_TILES, 2) grid_multiply(
+// norms_b is the map of B transposed, so that both are read along k; where tiles are in blocks, b is its conjugate transpose.  A
+// warp has kPair tiles of C, one below the other, and a block DOWN_TILES x ACROSS_TILES of them: they go along k together, so that
+// what one reads the others find near.
+extern "C" __global__ void __launch_bounds__(32 * DOWN_TILES * ACROSS_TILES, RESIDENT) grid_multiply(
     const value* __restrict__ a, const double* __restrict__ norms_a, const value* __restrict__ b, const double* __restrict__ norms_b,
     const value* __restrict__ d, const double* __restrict__ norms_d, const double* __restrict__ threshold, double alpha, double beta,
     double shift, Grid grid, Rounding how, value* __restrict__ c, double* __restrict__ maps, int down, int across) {
     // Blocks that run together have few tile rows and tile columns.
     const int first_row = blockIdx.x / (GROUP * across) * GROUP, rows_here = min(GROUP, down - first_row);
     const int within = blockIdx.x % (GROUP * across), warp = threadIdx.x / 32;
-    const int i = (first_row + within % rows_here) * DOWN_TILES + warp / ACROSS_TILES;
-    const int j = within / rows_here * ACROSS_TILES + warp % ACROSS_TILES;
-    const int last_column = (within / rows_here + 1) * ACROSS_TILES - 1;
-    if (how.hermitian && last_column < (first_row + within % rows_here) * DOWN_TILES) return;
-    const bool own = i < grid.size && j < grid.size && !(how.hermitian && j < i);
+    const int own_row = (first_row + within % rows_here) * DOWN_TILES;
+    const int top = (own_row + warp / ACROSS_TILES) * kPair, j = within / rows_here * ACROSS_TILES + warp % ACROSS_TILES;
+    if (how.hermitian && (within / rows_here + 1) * ACROSS_TILES - 1 < own_row * kPair) return;
+    bool own[kPair];
+#pragma unroll
+    for (int p = 0; p < kPair; ++p) own[p] = top + p < grid.size && j < grid.size && !(how.hermitian && j < top + p);
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const int height = SIZE ? SIZE : own ? grid.height(i) : 0, width = SIZE ? SIZE : own ? grid.height(j) : 0;
+    const int width = SIZE ? SIZE : own[0] ? grid.height(j) : 0;
     const double tau = *threshold;
 
     Sums sums;
     clear(sums);
-    double total = 0;
-    int terms = 0, count = 0;
+#if BLOCKS
+    extern __shared__ float shared[];
+    double* stages = reinterpret_cast<double*>(shared);
+    unsigned* listed = reinterpret_cast<unsigned*>(stages + kStages * kStage);
+#endif
+    double total[kPair] = {};
+    int terms[kPair] = {}, count[kPair] = {};
     for (int first = 0; first < grid.size; first += 32) {
         const int k = first + lane;
-        bool wanted = false;
-        long long at_k = 0;
-        int own_depth = SIZE;
-        if (own && k < grid.size) {
-            const double both = norms_a[grid.place(i, k)] * norms_b[grid.place(j, k)];
-            wanted = both > 0 && both >= tau;
-            at_k = grid.rows[k];
-            if (!SIZE) own_depth = grid.height(k);
-            if (wanted) total += both, terms += own_depth;
+        const int own_depth = SIZE ? SIZE : k < grid.size ? grid.height(k) : 0;
+        const double norm_b = own[0] && k < grid.size ? norms_b[grid.place(j, k)] : 0;
+        unsigned wanted[kPair], left = 0;
+#pragma unroll
+        for (int p = 0; p < kPair; ++p) {
+            const double both = own[p] && k < grid.size ? norms_a[grid.place(top + p, k)] * norm_b : 0;
+            const bool kept = both > 0 && both >= tau;
+            if (kept) total[p] += both, terms[p] += own_depth;
+            wanted[p] = __ballot_sync(0xffffffffu, kept);
+            count[p] += __popc(wanted[p]), left |= wanted[p];
         }
-        unsigned left = __ballot_sync(0xffffffffu, wanted);
-        count += __popc(left);
-        if (left) {
-            const value* strip_a = a + grid.rows[i] * grid.rows[grid.size];
-            while (left) {
-                const int next = __ffs(left) - 1;
-                left &= left - 1;
-                const long long at = __shfl_sync(0xffffffffu, at_k, next);
-                const int depth = SIZE ? SIZE : __shfl_sync(0xffffffffu, own_depth, next);
-                const value* tile_a = strip_a + height * at;
-                const value* tile_b = b + at * grid.rows[grid.size] + depth * grid.rows[j];
 #if BLOCKS
-                multiply_add_blocks(sums, tile_a, tile_b, lane);
+        if (lane < kPair) listed[(first / 32 * kWarps + warp) * kPair + lane] = wanted[kPair == 2 ? lane : 0];
 #else
-                multiply_add_tiles(sums, tile_a, depth, tile_b, height, width, 0, 0, g, t);
-#endif
-            }
+        for (; left; left &= left - 1) {
+            const int next = first + __ffs(left) - 1, depth = grid.height(next);
+            multiply_add_tiles(sums, a + grid.start(top, next), depth, b + grid.start(next, j), grid.height(top), width, 0, 0, g, t);
         }
         __syncthreads();
+#endif
     }
-    if (!own) return;
-    total = whole_warp(total) * kSlack;
-    const double length = whole_warp(double(terms));
-    const double norm_d = d ? norms_d[grid.place(i, j)] : 0;
-    const bool twice = how.hermitian && i == j;  // what is above the diagonal counts for what is below it
-    const bool any = count > 0 || norm_d > 0 || (shift != 0 && i == j);
-    double squares = 0, most = 0, squares_apart = 0, most_apart = 0;
-    if (any) {
-        const value* tile_d = d + grid.start(i, j);
-        value *to = c + grid.start(i, j), *mirror = c + grid.start(j, i);
-#pragma unroll
-        for (int m = 0; m < DOWN; ++m)
-#pragma unroll
-            for (int n = 0; n < ACROSS; ++n)
-#pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    const int r = 16 * m + g + 8 * (e / 2), s = 8 * n + 2 * t + e % 2;
-                    if (r >= height || s >= width || (twice && s < r)) continue;
-                    const value other = norm_d > 0 ? tile_d[entry(r, s, width)] : zero();
-                    const value apart = difference(other, sums[m][n][e]);
-                    value made = sum(scaled(sums[m][n][e], real(alpha)), scaled(other, real(beta)));
-                    if (i == j && r == s) made = on_diagonal(made, real(shift), how.hermitian);
-                    to[entry(r, s, width)] = made;
-                    if (how.hermitian && !(twice && r == s)) mirror[entry(s, r, height)] = conjugate(made);
-                    const double weight = twice && s > r ? 2 : 1;
-                    squares += weight * square(made, 1.0), squares_apart += weight * square(apart, 1.0);
-                    most = fmax(most, largest_part(made)), most_apart = fmax(most_apart, largest_part(apart));
-                }
+#if BLOCKS
+    __syncthreads();
+    const int windows = (grid.size + 31) / 32, left_column = within / rows_here * ACROSS_TILES;
+    Steps ahead{listed, windows, -1, 0, 0}, now = ahead;
+    const auto copy = [&](double* stage) {
+        if (ahead.next()) {
+            const int k = 32 * ahead.window + ahead.bit;
+            for (int tile = warp; tile < kRows + ACROSS_TILES; tile += kWarps) {
+                if (!ahead.reads(tile)) continue;
+                const double* from = tile < kRows ? a + grid.place(own_row * kPair + tile, k) * kTile
+                                                  : b + grid.place(left_column + tile - kRows, k) * kTile;
+                for (int at = 2 * lane; at < kTile; at += 64) copy_async_16(shared_address(stage + tile * kTile + at), from + at);
+            }
+        }
+        commit_copies();
+    };
+    for (int s = 0; s < kStages - 1; ++s) copy(stages + s * kStage);
+    for (int s = 0; now.next(); s = s + 1 < kStages ? s + 1 : 0) {
+        wait_copies<kStages - 2>();
+        __syncthreads();
+        copy(stages + (s ? s - 1 : kStages - 1) * kStage);
+        const double *tiles_a = stages + s * kStage + warp / ACROSS_TILES * kPair * kTile,
+                     *tile_b = stages + s * kStage + (kRows + warp % ACROSS_TILES) * kTile;
+        const bool upper = now.wants(warp, 0), lower = kPair == 2 && now.wants(warp, kPair - 1);
+        if (upper && (lower || kPair == 1)) multiply_add_blocks<true, kPair == 2>(sums, tiles_a, kTile, tile_b, lane);
+        else if (upper) multiply_add_blocks<true, false>(sums, tiles_a, kTile, tile_b, lane);
+        else if (lower) multiply_add_blocks<false, true>(sums, tiles_a, kTile, tile_b, lane);
     }
-    squares = whole_warp(squares), squares_apart = whole_warp(squares_apart);
-    most = most_of_warp(most), most_apart = most_of_warp(most_apart);
-    if (lane == 0) {
-        const int entries = (COMPLEX ? 2 : 1) * height * width;
-        const double diagonal = i == j ? fabs(shift) * sqrt(double(height)) : 0;
-        double lost = fabs(alpha) * (gamma_of(length, how.unit) * total + 4 * length * how.least * sqrt(double(height * width)));
-        lost += any ? rounded(fabs(alpha) * total + fabs(beta) * norm_d + diagonal, height * width, how) : 0;
-        write(maps, grid, i, j, how.hermitian, norm_of(squares, most, entries), norm_of(squares_apart, most_apart, entries),
-              lost * kSlack * (twice ? 1.4142135623730952 : 1.0), count);
+#endif
+#pragma unroll
+    for (int p = 0; p < kPair; ++p) {
+        if (!own[p]) continue;
+        const int i = top + p, height = SIZE ? SIZE : grid.height(i);
+        const double sum_of_norms = whole_warp(total[p]) * kSlack, length = whole_warp(double(terms[p]));
+        const double norm_d = d ? norms_d[grid.place(i, j)] : 0;
+        const bool twice = how.hermitian && i == j;  // what is above the diagonal counts for what is below it
+        const bool any = count[p] > 0 || norm_d > 0 || (shift != 0 && i == j);
+        double squares = 0, most = 0, squares_apart = 0, most_apart = 0;
+        if (any) {
+            const value* tile_d = d + grid.start(i, j);
+            value *to = c + grid.start(i, j), *mirror = c + grid.start(j, i);
+#pragma unroll
+            for (int m = 0; m < DOWN; ++m)
+#pragma unroll
+                for (int n = 0; n < ACROSS; ++n)
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) {
+                        const int r = 16 * m + g + 8 * (e / 2) - (SIZE ? SIZE * p : 0), s = 8 * n + 2 * t + e % 2;
+                        if (r < 0 || r >= height || s >= width || (twice && s < r)) continue;
+                        const value other = norm_d > 0 ? tile_d[entry(r, s, width)] : zero();
+                        const value apart = difference(other, sums[m][n][e]);
+                        value made = sum(scaled(sums[m][n][e], real(alpha)), scaled(other, real(beta)));
+                        if (i == j && r == s) made = on_diagonal(made, real(shift), how.hermitian);
+                        to[entry(r, s, width)] = made;
+                        if (how.hermitian && !(twice && r == s)) mirror[entry(s, r, height)] = conjugate(made);
+                        const double weight = twice && s > r ? 2 : 1;
+                        squares += weight * square(made, 1.0), squares_apart += weight * square(apart, 1.0);
+                        most = fmax(most, largest_part(made)), most_apart = fmax(most_apart, largest_part(apart));
+                    }
+        }
+        squares = whole_warp(squares), squares_apart = whole_warp(squares_apart);
+        most = most_of_warp(most), most_apart = most_of_warp(most_apart);
+        if (lane == 0) {
+            const int entries = (COMPLEX ? 2 : 1) * height * width;
+            const double diagonal = i == j ? fabs(shift) * sqrt(double(height)) : 0;
+            double lost = fabs(alpha) * (gamma_of(length, how.unit) * sum_of_norms + 4 * length * how.least * sqrt(double(height * width)));
+            lost += any ? rounded(fabs(alpha) * sum_of_norms + fabs(beta) * norm_d + diagonal, height * width, how) : 0;
+            write(maps, grid, i, j, how.hermitian, norm_of(squares, most, entries), norm_of(squares_apart, most_apart, entries),
+                  lost * kSlack * (twice ? 1.4142135623730952 : 1.0), count[p]);
+        }
     }
 }
 
@@ -222,6 +297,19 @@ extern "C" __global__ void __launch_bounds__(256) grid_combine(const value* __re
     if (lane == 0) {
         const double lost = any ? rounded(fabs(alpha) * norm_a + fabs(beta) * norm_b + diagonal, height * width, how) : 0;
         write(maps, grid, i, j, how.hermitian, norm_of(squares, most, (COMPLEX ? 2 : 1) * height * width), 0, lost * kSlack, 0);
+    }
+}
+
+// The conjugate transpose, whose map of norms is given.  A warp a tile.
+extern "C" __global__ void __launch_bounds__(256) grid_adjoint(const value* __restrict__ a, const double* __restrict__ norms, Grid grid,
+                                                               value* __restrict__ c) {
+    const long long tile = (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+    const int i = int(tile / grid.size), j = int(tile % grid.size), lane = threadIdx.x % 32;
+    if (i >= grid.size || norms[tile] == 0) return;
+    const int height = grid.height(i), width = grid.height(j);
+    for (int at = lane; at < height * width; at += 32) {
+        const int2 here = row_and_column(at, width);
+        c[grid.start(i, j) + at] = conjugate(a[grid.start(j, i) + entry(here.y, here.x, height)]);
     }
 }
 

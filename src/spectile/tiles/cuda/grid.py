@@ -12,7 +12,7 @@ from spectile.core.compile import Unit
 from spectile.core.launch import Shape, kernel
 from spectile.core.pointers import address
 from spectile.core.tiling import ceil_div
-from spectile.tiles.cuda.units import GRID_SEARCH, block_tiles, grid_unit
+from spectile.tiles.cuda.units import GRID_SEARCH, block_warps, grid_unit, in_blocks, shared_bytes, tiles_of_warp
 
 _THREADS, _BINS = 256, 49
 #: Numbers of a search, and looks: the first is likely to be the last.
@@ -152,22 +152,35 @@ def drop(norms: Any, found: Any) -> None:
 
 def multiply(
     room: Room, a: Any, norms_a: Any, b: Any, turned_b: Any, d: Any, norms_d: Any, threshold: Any, alpha: float,
-    beta: float, shift: float, hermitian: bool,
+    beta: float, shift: float, hermitian: bool, hermitian_b: bool,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Return ``alpha A B + beta D + shift I`` with the products whose norms reach the threshold, and its maps."""
     import cupy
 
     for one in (a, b) if d is None else (a, b, d):
         require_here("the matrix", one)
+    kind = a.dtype.name, room.largest, room.uniform
+    if in_blocks(*kind) and not hermitian_b:
+        b = adjoint(room, b, turned_b)
     c, maps = cupy.empty_like(a), cupy.empty((MAPS, room.size, room.size))
-    down, across = (ceil_div(room.size, tiles) for tiles in block_tiles())
-    shape = Shape((down * across,), 32 * block_tiles()[0] * block_tiles()[1])
+    warps = block_warps()
+    down, across = ceil_div(room.size, tiles_of_warp(*kind) * warps[0]), ceil_div(room.size, warps[1])
+    shape = Shape((down * across,), 32 * warps[0] * warps[1], shared_bytes(*kind, room.size))
     kernel(room.unit(a), "grid_multiply")(
         shape, a, norms_a, b, turned_b, _optional(d), _optional(norms_d), threshold, np.float64(alpha),
         np.float64(beta), np.float64(shift), room.argument, _rounding(a.dtype, hermitian), c, maps, np.int32(down),
         np.int32(across),
     )  # fmt: skip
     return c, maps
+
+
+def adjoint(room: Room, a: Any, norms: Any) -> Any:
+    """Return the conjugate transpose, whose map of norms is given."""
+    import cupy
+
+    c = cupy.empty_like(a)
+    kernel(room.unit(a), "grid_adjoint")(_by_tiles(room), a, norms, room.argument, c)
+    return c
 
 
 def combine(
@@ -242,3 +255,19 @@ def totals(room: Room, maps: Any) -> Any:
     kernel(GRID_SEARCH, "grid_rows")(Shape((count * room.size,), _THREADS), maps, np.int32(room.size), rows)
     kernel(GRID_SEARCH, "grid_totals")(Shape((1,), 32 * count), rows, np.int32(room.size), out)
     return out
+
+
+def spectral_bound(room: Room, norms: Any, steps: int) -> Any:
+    """Return a bound, but for rounding, of the spectral norm of a Hermitian matrix with these norms of tiles, an array.
+
+    For a map N of norms and positive y: ``||N||_2 <= max(N y / y)``, sharpened by steps of the power method.
+    """
+    import cupy
+
+    image, quotients = None, cupy.empty((steps, room.size))
+    for step in range(steps):
+        before, image = image, cupy.empty(room.size)
+        kernel(GRID_SEARCH, "grid_sharpen")(
+            Shape((room.size,), _THREADS), norms, _optional(before), np.int32(room.size), image, quotients[step]
+        )
+    return quotients.max(axis=1).min().reshape(1)

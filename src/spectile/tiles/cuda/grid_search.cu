@@ -202,3 +202,24 @@ extern "C" __global__ void grid_totals(const double* __restrict__ rows, int inne
     }
     if (lane == 0) out[4 * map] = sqrt(squares), out[4 * map + 1] = largest, out[4 * map + 2] = total, out[4 * map + 3] = filled;
 }
+
+// A step of the power method on a map of norms N: N y, and the quotients N y / y, whose largest bounds the spectral norm of a
+// Hermitian matrix, for a positive y: ones at first, then what came of the step before, scaled.  A block a tile row.
+extern "C" __global__ void __launch_bounds__(256) grid_sharpen(const double* __restrict__ norms, const double* __restrict__ before,
+                                                               int inner, double* __restrict__ image, double* __restrict__ quotients) {
+    __shared__ double work[8];
+    const int i = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    double largest = 0, total = 0;
+    if (before)
+        for (int j = lane; j < inner; j += 32) largest = fmax(largest, before[j]);
+    for (int lanes = 16; lanes > 0; lanes /= 2) largest = fmax(largest, __shfl_xor_sync(0xffffffffu, largest, lanes));
+    // Not 0, that the quotients stay finite.
+    const auto y = [&](int j) { return before ? before[j] / (largest + 1e-290) + 1e-3 : 1.0; };
+    for (int j = threadIdx.x; j < inner; j += 256) total += norms[static_cast<long long>(i) * inner + j] * y(j);
+    for (int lanes = 16; lanes > 0; lanes /= 2) total += __shfl_xor_sync(0xffffffffu, total, lanes);
+    if (lane == 0) work[warp] = total;
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    for (int w = 1; w < 8; ++w) total += work[w];
+    image[i] = total, quotients[i] = total / y(i);
+}

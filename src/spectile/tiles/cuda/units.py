@@ -46,23 +46,42 @@ def product_unit(dtype: str, height: int, width: int) -> tuple[Unit, int, int]:
 
 SEARCH = Unit(__package__, ("search.cu",), PORTABLE)
 GRID_SEARCH = Unit(__package__, ("grid_search.cu",), PORTABLE)
-#: Tiles of C of a block, and rows of blocks that run together.
-_BLOCK = {"DOWN_TILES": 2, "ACROSS_TILES": 4, "GROUP": 16}
+#: Warps of a block down and across, rows of blocks that run together, blocks that a multiprocessor has room for, and
+#: steps of k whose tiles are in shared memory.
+_BLOCK = {"DOWN_TILES": 1, "ACROSS_TILES": 4, "GROUP": 16, "RESIDENT": 3, "STAGES": 2}
 #: Rows and columns of the largest tile of a matrix with room for every tile.
 MOST_ROWS = 16 * _MOST_DOWN
+
+
+def in_blocks(dtype: str, largest: int, uniform: bool) -> bool:
+    """Return whether tiles are stored in blocks of 8 x 8, as the matrix units want them."""
+    return dtype == "float64" and uniform and largest % 8 == 0
+
+
+def tiles_of_warp(dtype: str, largest: int, uniform: bool) -> int:
+    """Return the tiles of C, one below the other, of a warp of `grid_multiply`."""
+    return 2 if in_blocks(dtype, largest, uniform) and largest % 16 else 1
 
 
 @functools.cache
 def grid_unit(dtype: str, largest: int, uniform: bool) -> Unit:
     """Return the unit of matrices with room for every tile, the largest of so many rows, or all of them."""
-    matrix_units = dtype == "float64"
-    sizes = {"DOWN": ceil_div(largest, 16), "ACROSS": ceil_div(largest, 8)}
-    sizes["SIZE"] = largest if uniform and matrix_units else 0
-    return _unit("grid.cu", dtype, MATRIX_UNITS=int(matrix_units), **sizes, **_BLOCK)
+    pair = tiles_of_warp(dtype, largest, uniform)
+    sizes = {"DOWN": ceil_div(pair * largest, 16), "ACROSS": ceil_div(largest, 8), "PAIR": pair}
+    sizes["SIZE"] = largest if in_blocks(dtype, largest, uniform) else 0
+    return _unit("grid.cu", dtype, MATRIX_UNITS=int(dtype == "float64"), **sizes, **_BLOCK)
 
 
-def block_tiles() -> tuple[int, int]:
-    """Return the tiles of C that a block of `grid_multiply` has, down and across."""
+def shared_bytes(dtype: str, largest: int, uniform: bool, size: int) -> int:
+    """Return the shared memory of a block of `grid_multiply` for so many tile rows."""
+    if not in_blocks(dtype, largest, uniform):
+        return 0
+    pair, (down, across) = tiles_of_warp(dtype, largest, uniform), block_warps()
+    return 8 * _BLOCK["STAGES"] * (pair * down + across) * largest**2 + 4 * ceil_div(size, 32) * down * across * pair
+
+
+def block_warps() -> tuple[int, int]:
+    """Return the warps of a block of `grid_multiply`, down and across."""
     return _BLOCK["DOWN_TILES"], _BLOCK["ACROSS_TILES"]
 
 

@@ -21,7 +21,7 @@ import scipy.ndimage
 import scipy.spatial
 
 from spectile.core import devices
-from spectile.density.projector import PESSIMISM, ends_at
+from spectile.density.projector import ends_at, pessimism
 from spectile.density.purify import Pass, budgets
 from spectile.tiles import TileMatrix
 from spectile_study.bench.case import Context, Method, Problem, Value
@@ -97,8 +97,8 @@ def products(fock: np.ndarray, oxygens: np.ndarray, error: float, method: str = 
         raise ValueError(f"the Fock matrix of {count} molecules has no gap: give another one")
     wanted = error * math.sqrt(OCCUPIED * count)
     seen = Pass(None, homo=(homo, 1.0), lumo=(0.0, lumo))  # type: ignore[arg-type]
-    end = ends_at(wanted, homo - lumo)
-    budget, polynomials = budgets(seen, method, PESSIMISM * wanted, end)
+    end = ends_at(wanted)
+    budget, polynomials = budgets(seen, method, pessimism(count) * wanted, end)
     x, found = (high * np.eye(n) - fock) / (high - low), []
     decay = model_water.fitted(x, oxygens)
     for number, polynomial in enumerate(polynomials):
