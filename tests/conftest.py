@@ -92,7 +92,7 @@ def impatient(monkeypatch, caplog):
 @pytest.fixture(scope="session")
 def run_ranks():
     """Return ``run(program, ranks, *arguments)``: a Python program on MPI ranks; skip where MPI is missing."""
-    command = shutil.which("mpiexec") or shutil.which("mpiexec", path=f"{sys.prefix}/bin")
+    command = shutil.which("mpiexec", path=f"{sys.prefix}/bin") or shutil.which("mpiexec")  # mpi4py's own first
     if command is None:
         pytest.skip("no MPI runtime was found: install one (pip install mpich, or the system's openmpi-bin)")
     if subprocess.run([sys.executable, "-c", "from mpi4py import MPI"], capture_output=True, check=False).returncode:
