@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -26,12 +27,8 @@ def export(folder, *options):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    folder = faulty.faulty_workflow(
-        tmp_path_factory.mktemp("crate"), {"case": "one"}, {"case": "two", "methods": "nan"}
-    )
-    faulty.run(folder, "--cores", "2")
-    return folder
+def finished(finished_run, tmp_path_factory):
+    return shutil.copytree(finished_run, tmp_path_factory.mktemp("crate") / "copy", symlinks=True)
 
 
 def test_crate_follows_the_profile(finished):

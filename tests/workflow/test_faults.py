@@ -143,19 +143,18 @@ def test_killed_snakemake_and_two_at_once(tmp_path):
     assert (folder / "results/this/report.zip").exists()
 
 
-def test_truncated_record(tmp_path):
-    folder = faulty.faulty_workflow(tmp_path, {"case": "first"}, {"case": "second"})
-    faulty.run(folder, *ALL)
+def test_truncated_record(finished_copy):
+    folder = finished_copy
     before = faulty.records(folder)
-    path = folder / "results/this/records/kpm/second.json"
+    path = folder / "results/this/records/kpm/two.json"
     path.write_bytes(path.read_bytes()[:500])
     code, printed = faulty.run(folder, *ALL, check=False)
     assert code != 0
-    assert "second.json is not a whole record" in printed and "remove it and measure the case again" in printed
+    assert "two.json is not a whole record" in printed and "remove it and measure the case again" in printed
     path.unlink()
     faulty.run(folder, *ALL)
     after = faulty.records(folder)
-    assert after["first"] == before["first"] and after["second"] != before["second"]
+    assert after["one"] == before["one"] and after["two"] != before["two"]
 
 
 @pytest.fixture

@@ -35,37 +35,20 @@ def spaced_python(tmp_path):
     return folder / "bin/python"
 
 
-def test_a_path_with_spaces_runs_from_measuring_to_the_report(spaced_python):
+def test_results_lie_elsewhere_and_a_checkout_whose_path_has_a_space_is_only_read(spaced_python):
     folder = faulty.faulty_workflow(spaced_python.parents[2] / "check out", {"case": "one"})
-    path = f"{spaced_python.parent}:{os.environ['PATH']}"
-    environment = faulty.environment(folder, PATH=path)
-    command = [str(spaced_python), "-m", "snakemake", *ALL]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1200)
-    assert done.returncode == 0, done.stdout + done.stderr
-    for name in ("figures/kpm_fig1.svg", "claims.html", "config.yaml", "report.zip"):
-        assert (folder / "results/this" / name).stat().st_size > 100
-
-
-def test_results_lie_elsewhere_and_the_checkout_is_only_read(tmp_path):
-    folder = faulty.faulty_workflow(tmp_path / "checkout", {"case": "one"})
     (folder / "config/matrices.tsv").chmod(0o444)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    out = tmp_path / "elsewhere"
+    out = spaced_python.parents[2] / "else where"
     out.mkdir()
-    command = [
-        sys.executable,
-        "-m",
-        "snakemake",
-        "--snakefile",
-        str(folder / "Snakefile"),
-        "--directory",
-        str(out),
-        *ALL,
-    ]
-    environment = faulty.environment(folder, PYTHONDONTWRITEBYTECODE="1")
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1200)
+    places = ("--snakefile", folder / "Snakefile", "--directory", out)
+    command = [str(word) for word in (spaced_python, "-m", "snakemake", *places, *ALL)]
+    path = f"{spaced_python.parent}:{os.environ['PATH']}"
+    environment = faulty.environment(folder, PATH=path, PYTHONDONTWRITEBYTECODE="1")
+    done = subprocess.run(command, cwd=out.parent, env=environment, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (out / "results/this/report.zip").stat().st_size > 1000
+    for name in ("figures/kpm_fig1.svg", "claims.html", "config.yaml", "report.zip"):
+        assert (out / "results/this" / name).stat().st_size > 100
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
@@ -92,27 +75,17 @@ def test_another_workflow_uses_it_as_a_module(tmp_path):
     assert (outside / "own.zip").read_bytes()[:2] == b"PK"
 
 
-def test_the_report_is_made_again_where_it_is_missing(tmp_path):
-    folder = faulty.faulty_workflow(tmp_path, {"case": "one"})
-    faulty.run(folder, *ALL)
+def test_a_report_that_is_missing_or_was_not_written_is_written_by_the_next_run(finished_copy):
+    folder = finished_copy
     report = folder / "results/this/report.zip"
-    whole = report.read_bytes()
-    assert whole[:2] == b"PK"
+    assert report.read_bytes()[:2] == b"PK"
     _, printed = faulty.run(folder, *ALL)
     assert "Nothing to be done" in printed
     report.unlink()
-    _, printed = faulty.run(folder, *ALL)
-    assert report.read_bytes()[:2] == b"PK" and "Measuring" not in printed
-    assert not list(folder.glob("*.zip"))
-
-
-def test_a_report_that_was_not_written_is_written_by_the_next_run(tmp_path):
-    folder = faulty.faulty_workflow(tmp_path, {"case": "one"})
     caption = folder / "workflow/report/claims.rst"
     whole = caption.read_text()
     caption.write_text("{{ nothing(")
     code, printed = faulty.run(folder, *ALL, check=False)
-    report = folder / "results/this/report.zip"
     assert code != 0 and "spectile: everything is there but the report" in printed
     assert not report.exists() and not list(report.parent.glob(".report-*"))
     caption.write_text(whole)
@@ -122,6 +95,7 @@ def test_a_report_that_was_not_written_is_written_by_the_next_run(tmp_path):
     report.write_bytes(b"not written yet")
     _, printed = faulty.run(folder, *ALL)
     assert report.read_bytes()[:2] == b"PK" and "Measuring" not in printed
+    assert not list(folder.glob("*.zip"))
 
 
 def test_the_sources_beside_the_workflow_are_those_that_run(tmp_path):

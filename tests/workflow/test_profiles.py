@@ -75,20 +75,20 @@ def test_profiles_never_limit_gpus_nor_count_bench_over_a_cluster(name):
         assert "retries" not in profile and profile["resources"] == {"bench": 1}
 
 
-@pytest.mark.parametrize("fault", ["submission", "job"])
-def test_a_finished_record_survives_what_fails_before_the_new_one_is_whole(scheduler, tmp_path, fault):
-    folder = faulty.faulty_workflow(tmp_path / "copy", {"case": "one"})
+def test_a_finished_record_survives_what_fails_before_the_new_one_is_whole(scheduler, finished_copy, tmp_path):
+    folder = finished_copy
     target = "results/this/records/kpm/one.json"
-    faulty.run(folder, target, "--cores", "1", "--set-threads", "measure_case=1")
     path = folder / target
     whole = path.read_bytes()
     qsub = tmp_path / "programs/qsub"
     working = qsub.read_text()
-    qsub.write_text("#!/bin/sh\nexit 1\n" if fault == "submission" else working.replace('bash "$script"', "false"))
     options = ("--workflow-profile", "profiles/generic", "--set-threads", "measure_case=1", "--retries", "0")
     options += ("--seconds-between-status-checks", "1", "--latency-wait", "1", target)
-    code, _ = faulty.run(folder, *options, "--forcerun", "measure_case", check=False, **scheduler)
-    assert code != 0 and path.read_bytes() == whole
+    # A submission fails, then a job.
+    for fault in ("#!/bin/sh\nexit 1\n", working.replace('bash "$script"', "false")):
+        qsub.write_text(fault)
+        code, _ = faulty.run(folder, *options, "--forcerun", "measure_case", check=False, **scheduler)
+        assert code != 0 and path.read_bytes() == whole
     qsub.write_text(working)
     faulty.run(folder, *options, "--forcerun", "measure_case", **scheduler)
     assert path.read_bytes() != whole  # measured again, once it can be
