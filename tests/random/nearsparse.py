@@ -270,8 +270,10 @@ def _may_refuse(
     if "rtol" in keywords and any(float(np.min(norm(x))) < lifted * math.sqrt(x.size) for x in (a, b)):
         return True
     sizes = np.broadcast_to(norm(a), shape[:-2]) * np.broadcast_to(norm(b), shape[:-2])
-    if name == "float16c16" and np.max(sizes) > 60000:
-        return True
+    if name == "float16c16":
+        added = norm(host(keywords["c"])) if "c" in keywords else 0.0
+        if np.max(abs(keywords.get("alpha", 1.0)) * sizes + abs(keywords.get("beta", 0.0)) * added) > 60000:
+            return True
     if "rtol" in keywords:
         # The bound that is promised may be a little above the one that is computed here.
         bounds = np.array([_rounding(shape, a.shape[-1], size, {}, 0.0, name) for size in sizes.ravel()])

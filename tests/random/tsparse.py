@@ -263,6 +263,8 @@ def _may_refuse(refused: Refused, a: Sparse, b: Sparse, keywords: dict[str, Any]
         return True
     if isinstance(refused.error, MemoryError):
         return bool(keywords.get("memory_limit", 10**9) < 10**8)
+    if any(x.duplicates and np.max(x.sizes) > np.finfo(np.float64).max for x in (a, b)):
+        return True  # duplicates whose sum no float64 holds
     sizes = _product(a, b)[1]
     largest = float(sizes.max(initial=0))
     entries = max(float(np.max(x.sizes, initial=0)) for x in (a, b))
