@@ -151,18 +151,29 @@ class Subset:
 
         Of a multiple eigenvalue at an end roundoff puts some copies on either side.  So what is within roundoff of an
         end counts as equal to it: outside at `low`, inside at `high`.  An interval as narrow as roundoff is taken as
-        it is.
+        it is.  Numbers of the matrix's dtype lie on the same side of an end and of the next such number below it, which
+        is returned: LAPACK would round to the nearest.
         """
         low, high = float(self.low), float(self.high)
         if scale:
             with np.errstate(over="ignore", under="ignore"):
                 low, high = (float(end) for end in np.ldexp((low, high), scale))
         roundoff = END_ROUNDOFF * float(np.finfo(dtype).eps) * norm
-        return (low + roundoff, high + roundoff) if high - low > 2 * roundoff else (low, high)
+        moved = roundoff if high - low > 2 * roundoff else 0.0
+        real = np.empty(0, dtype).real.dtype
+        return rounded_down(low + moved, real), rounded_down(high + moved, real)
 
     def count(self) -> int:
         """Return how many eigenvalues an index subset keeps."""
         return int(self.high - self.low + 1)
+
+
+def rounded_down(number: float, dtype: np.dtype) -> float:
+    """Return the largest number of a dtype that is not above another."""
+    with np.errstate(over="ignore", under="ignore"):
+        near = dtype.type(number)
+        # NumPy would compare in `dtype`.
+        return float(near if float(near) <= number else np.nextafter(near, dtype.type(-np.inf)))
 
 
 class EighResult(NamedTuple):

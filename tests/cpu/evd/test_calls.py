@@ -37,6 +37,27 @@ def test_an_interval_as_narrow_as_roundoff_is_taken_as_it_is():
     assert evd.eigvalsh(a, subset_by_value=(1e-21, 1e-19), backend="cpu").tolist() == [1e-20]
 
 
+@pytest.mark.parametrize("n", [20, 100])
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_ends_between_numbers_of_single_precision_count_by_every_path(dtype, n):
+    d = np.repeat(np.arange(1, n // 4 + 1, dtype="float32"), 4)
+    a, beside = np.diag(d).astype(dtype), np.zeros(n - 1, "float32")
+    for ends in ((2 - 1e-9, 2.0), (2.0, 2 + 1e-9), (2 - 1e-9, 2 + 1e-9), (2 + 1e-9, 3 + 1e-9)):
+        wanted = d[(d.astype(float) > ends[0]) & (d.astype(float) <= ends[1])]
+        for driver in (None, "evr", "evx"):
+            for found in (
+                evd.eigvalsh(a, subset_by_value=ends, driver=driver, backend="cpu"),
+                evd.eigh(a, subset_by_value=ends, driver=driver, backend="cpu")[0],
+            ):
+                np.testing.assert_allclose(found, wanted, rtol=1e-6, err_msg=f"{ends} by {driver}")
+        part = {"select": "v", "select_range": ends, "backend": "cpu"}
+        for driver in ("auto", "stebz"):
+            w, v = evd.eigh_tridiagonal(d, beside, lapack_driver=driver, **part)
+            assert v.shape == (n, len(w))
+            np.testing.assert_allclose(w, wanted, rtol=1e-6, err_msg=f"{ends} by {driver}")
+        np.testing.assert_allclose(evd.eigvals_banded(d[None].astype(dtype), **part), wanted, rtol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", [7, 40])
 def test_batches_by_value(n, dtype):

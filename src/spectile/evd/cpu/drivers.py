@@ -174,6 +174,8 @@ def standard(
         if not part.by_index:
             norm = frobenius_of_triangle(a if lower else a.T)
             part = Subset(False, *part.ends(norm, a.dtype, scale))
+            if part.low >= part.high:  # which LAPACK refuses
+                return np.empty(0, a.real.dtype), np.empty((n, 0), a.dtype) if vectors else None
     a, lower, overwrite = in_columns(a, lower, vectors, overwrite)
     work = _work(driver, letter, n, vectors) if n > UNBLOCKED_ORDER else {}
     if part is not None:

@@ -114,8 +114,8 @@ def _solve_part(solve: Callable[..., Any], diagonals: Diagonals, arrays: Arrays,
     if select == "v" and np.shape(limits) == (2,):
         if np.isnan(np.asarray(limits, np.float64)).any():
             raise ValueError("select_range must be a 2-element array-like in nondecreasing order")
-        empty = bool(limits[0] == limits[1])
         ends = Subset(False, *limits).ends(frobenius_of_diagonals(diagonals(arrays)), arrays[0].dtype, scale)
+        empty = bool(limits[0] <= limits[1] and ends[0] == ends[1])
         keywords = keywords | {"select_range": ends}
     if empty:  # as the empty part of the first eigenvalue
         keywords = keywords | {"select": "i", "select_range": (0, 0)}
