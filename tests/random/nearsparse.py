@@ -260,6 +260,11 @@ def _may_refuse(
         return True  # a norm that no number holds
     if 0 in shape:
         return False
+    sizes = np.broadcast_to(norm(a), shape[:-2]) * np.broadcast_to(norm(b), shape[:-2])
+    if name == "float16c16":
+        added = norm(host(keywords["c"])) if "c" in keywords else 0.0
+        if np.max(abs(keywords.get("alpha", 1.0)) * sizes + abs(keywords.get("beta", 0.0)) * added) > 60000:
+            return True
     if "valid_ratio" in keywords and "overflow" in str(refused):
         return _overflow(a, b)
     if "rtol" in keywords and keywords["backend"] == "cuda":
@@ -269,11 +274,6 @@ def _may_refuse(
     lifted = 2.0**8 * ALIGNED.get(name, 0.0)
     if "rtol" in keywords and any(float(np.min(norm(x))) < lifted * math.sqrt(x.size) for x in (a, b)):
         return True
-    sizes = np.broadcast_to(norm(a), shape[:-2]) * np.broadcast_to(norm(b), shape[:-2])
-    if name == "float16c16":
-        added = norm(host(keywords["c"])) if "c" in keywords else 0.0
-        if np.max(abs(keywords.get("alpha", 1.0)) * sizes + abs(keywords.get("beta", 0.0)) * added) > 60000:
-            return True
     if "rtol" in keywords:
         # The bound that is promised may be a little above the one that is computed here.
         bounds = np.array([_rounding(shape, a.shape[-1], size, {}, 0.0, name) for size in sizes.ravel()])
