@@ -493,11 +493,12 @@ class SpectralDensity(Drawn):
 
     @functools.cached_property
     def errors(self) -> Array:
-        """Standard error of `densities` over the vectors, shape (2 M,); NaN for R = 1."""
+        """Standard error of `densities` over the vectors, shape (2 M,); NaN for R = 1, infinity beyond float64."""
         count = self.moments_by_vector.shape[1]
         if count == 1:
             return np.full_like(self.densities, np.nan)
-        curves = SpectralCurves(self.moments_by_vector, self.bounds, self.kernel, self._scaling)
-        # Without the unit of energy, whose square may leave the range of floating-point numbers.
-        error: Array = (curves.densities * self.scale).std(axis=1, ddof=1) / np.sqrt(count) / self.scale
+        # Of H̃, without the unit of energy: single curves may leave the range of numbers where their mean does not.
+        curves = SpectralCurves(self.moments_by_vector, (-0.99, 0.99), self.kernel, (1.0, 0.0))
+        with np.errstate(over="ignore"):
+            error: Array = curves.densities.std(axis=1, ddof=1) / np.sqrt(count) / self.scale
         return error

@@ -172,6 +172,19 @@ def test_hard_matrices_have_their_spectrum(case, kind, dtype):
     assert ldos(H, [0], 20, backend="cpu").integrate()[0] == pytest.approx(1, rel=1e-6)
 
 
+def test_errors_are_there_where_the_mean_of_curves_is_a_number_and_a_curve_is_not():
+    matrix, kept = anderson(3, disorder=1, rng=1).toarray(), 0
+    for unit in 2.0 ** np.arange(-1019, -1013, 0.25):
+        try:
+            density = kpm_dos(matrix * unit, 20, 2, rng=1, backend="cpu")
+        except ValueError as error:
+            assert "unit of energy" in str(error)
+        else:
+            assert (density.errors > 0).all()
+            kept += 1
+    assert kept
+
+
 @pytest.mark.parametrize("unit", [1e-310, 1e-305, 1e-200, 1e-140, 1e140, 1e200, 1e300, 1e307])
 @pytest.mark.parametrize("kind", ["csr", "entries", "operator"])
 def test_every_unit_is_right_or_one_sentence(unit, kind):
