@@ -181,7 +181,12 @@ def _html_table(data: pandas.DataFrame, formats: dict[str, str], name: str = "")
     styler.set_table_styles([{"selector": selector, "props": props} for selector, props in rules.items()])
     styler.set_td_classes(data.map(lambda value: "long" if len(str(value)) > 40 else ""))
     styler.format({name: functools.partial(_cell, column=str(name), formats=formats) for name in data})
-    return styler.format_index(escape="html", axis="columns").hide(axis="index").to_html()
+    return styler.format_index(_header, axis="columns").hide(axis="index").to_html()
+
+
+def _header(name: object) -> str:
+    """Return the HTML of a column's name, whose powers of ten stay on one line."""
+    return re.sub(r"(?<=\de)-(?=\d)", "&#8209;", html.escape(str(name)))
 
 
 def _is_text(column: pandas.Series) -> bool:
