@@ -25,7 +25,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[set[Unit]]:
 def test_one_kernel_of_a_kind_is_compiled(compiled: list[set[Unit]]) -> None:
     for _ in range(2):
         run.prepare_stages(4096, *KEY, vectors=True, subset=None)
-    run.prepare_stages(2100, *KEY, vectors=True, subset=None)
+    run.prepare_stages(4200, *KEY, vectors=True, subset=None)
     run.prepare_stages(4096, *KEY, vectors=False, subset=None)
     run.prepare_stages(4096, *KEY, vectors=True, subset=Subset(True, 0, 9), dense=False)
     run.prepare_stages(40_000, *KEY, vectors=True, subset=None)
@@ -36,7 +36,7 @@ def test_one_kernel_of_a_kind_is_compiled(compiled: list[set[Unit]]) -> None:
     sweeps = {units.SWEEP_TILES[KEY], together}
     back = sweeps | {units.BACK_PANELS[KEY], units.DIVIDE, units.ROOTS, units.VECTORS}
     full, padded, values, few, large = compiled
-    assert full == dense | back | {units.LEAVES[32]}
+    assert full == dense | back | {units.LEAVES[16]}
     assert padded == dense | back | {units.LEAVES[64]}
     assert units.SWEEPS[False, 32, False] in large and together not in large
     assert dense < values and values - dense <= set(units.STURM.values()) and len(values - dense) == 1
