@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +94,30 @@ class Drawing:
     def ax(self) -> Axes:
         """The first panel."""
         return self.axes[0, 0]
+
+    def legend_beside(
+        self, ax: Axes, panels: Iterable[Axes], order: Callable[[str], Any] | None = None, **settings: Any
+    ) -> None:
+        """Name the marks of some panels once, at the right of one: within it a legend would hide marks.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes
+            The last of its row.
+        panels : iterable of matplotlib Axes
+            Marks of one label are one entry.
+        order : callable, optional
+            Key to sort the labels by; default: as they were drawn.
+        **settings
+            Passed to Matplotlib.
+        """
+        shown = {
+            label: handle for one in panels for handle, label in zip(*one.get_legend_handles_labels(), strict=True)
+        }
+        names = sorted(shown, key=order) if order else list(shown)
+        if names:
+            handles = [shown[label] for label in names]
+            ax.legend(handles, names, fontsize=6, loc="upper left", bbox_to_anchor=(1, 1), **settings)
 
     def marks(
         self,

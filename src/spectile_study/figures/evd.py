@@ -1,5 +1,6 @@
 """How fast each stage of the eigensolver could be on this machine: its work at the best rate measured for its kind."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -111,3 +112,9 @@ def words_of_problem(row: pandas.Series) -> str:
     if row["p_problem"] == "banded":
         return f"{n}, {int(row['p_bandwidth'])} subdiagonals, {what}"
     return f"{n}, {what}"
+
+
+def lacking(rows: pandas.DataFrame, lines: Sequence[object], what: str) -> list[str]:
+    """Return why methods of these rows have no result, and, where a table has no line, that there is no record."""
+    reasons = sorted(set(at(rows, status=["failed", "skipped"])["reason"].dropna()))
+    return [*reasons, *([] if lines else [f"This run holds no record of {what}."])]

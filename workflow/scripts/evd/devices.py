@@ -4,7 +4,7 @@ import pandas
 
 from spectile_study.bench.rows import at
 from spectile_study.bench.stats import speedups
-from spectile_study.figures.evd import timed
+from spectile_study.figures.evd import lacking, timed
 from spectile_study.figures.tables import Table, first_value
 
 
@@ -30,7 +30,5 @@ def table(frame: pandas.DataFrame) -> Table:
         lines.append(line)
     result.data = pandas.DataFrame(lines)
     result.formats = {head: "{:.2f}" for head in result.data if "over" in head}
-    result.notes += sorted(set(at(rows, status=["failed", "skipped"])["reason"].dropna()))
-    if not lines:
-        result.notes.append("This run holds no record of several GPUs.")
+    result.notes += lacking(rows, lines, "several GPUs")
     return result

@@ -4,7 +4,7 @@ import pandas
 
 from spectile_study.bench.rows import at
 from spectile_study.bench.stats import speedups
-from spectile_study.figures.evd import timed
+from spectile_study.figures.evd import lacking, timed
 from spectile_study.figures.palette import name
 from spectile_study.figures.tables import Table, first_value
 
@@ -36,7 +36,5 @@ def table(frame: pandas.DataFrame) -> Table:
     result.formats = {head: "{:.2f}" for head in result.data if head.startswith("over")}
     result.formats |= {head: "{:.3f}" for head in result.data if head.startswith("residual")}
     result.notes.append("Residuals are ‖A V − V Λ‖ / (n ε ‖A‖), Frobenius norms.")
-    result.notes += sorted(set(at(rows, status=["failed", "skipped"])["reason"].dropna()))
-    if not lines:
-        result.notes.append("This run holds no record of sequences.")
+    result.notes += lacking(rows, lines, "sequences")
     return result

@@ -43,11 +43,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             ax.set_yscale("log")
             if group == there[-1]:
                 ax.set_xlabel("valid ratio")
-        shown = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-        names = sorted(shown, key=lambda label: (label.partition(" ")[2].startswith("GPU"), label))
-        # Beside the panels: within one it would need a decade of empty axis.
-        last = axes[-1]
-        last.legend([shown[label] for label in names], names, fontsize=6, loc="upper left", bbox_to_anchor=(1, 1))
+        drawing.legend_beside(axes[-1], axes, lambda label: (label.partition(" ")[2].startswith("GPU"), label))
     if "fp16" in there:
         drawing.note("fp16: over cuBLAS with sums in float32; Table 2 has cublasHgemm, the paper's baseline, too.")
     for group in [group for group in GROUPS if group not in there]:

@@ -35,7 +35,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     drawing = Drawing(
         "Figure 6: speed-up of C = A² over the vendor's dense product", 2, COLUMNS, (12, 6.8), share_y=True
     )
-    rows, shown = at(frame, p_study="water", status="ok"), {}
+    rows = at(frame, p_study="water", status="ok")
     for ax, (operator, label) in zip(drawing.axes.flat, MATRICES.items(), strict=True):
         ax.set_title(label)
         here = at(rows, p_operator=operator)
@@ -61,10 +61,8 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             drawing.paper_marks(ax, taus, claims, f"paper, {gpus} GPU{'s' if gpus > 1 else ''}, mean of its matrices")
         ax.set(xlabel="threshold tau", xscale="log", yscale="log")
         ax.axhline(1, color="black", linewidth=0.5)
-        shown |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
-    if shown:  # one for all panels, beside them; its lines are long enough to tell dashes
-        beside = {"loc": "upper left", "bbox_to_anchor": (1, 1)}
-        drawing.axes[0, -1].legend(shown.values(), shown, fontsize=6, handlelength=3.5, **beside)
+    # Its lines are long enough to tell dashes.
+    drawing.legend_beside(drawing.axes[0, -1], drawing.axes.flat, handlelength=3.5)
     for ax in drawing.axes[:, 0]:
         ax.set_ylabel("speed-up")
     drawing.note(
