@@ -221,7 +221,7 @@ def molecule(cluster: Cluster, basis: str = BASIS) -> Any:
 
 def overlap(cluster: Cluster) -> np.ndarray:
     """Return the overlap matrix S of the atomic orbitals, float64, shape (24 molecules, 24 molecules)."""
-    return np.ascontiguousarray(molecule(cluster).intor("int1e_ovlp"))
+    return np.ascontiguousarray(molecule(cluster).intor("int1e_ovlp", hermi=1))
 
 
 def core_hamiltonian(cluster: Cluster, on_gpu: bool = False) -> np.ndarray:
@@ -231,8 +231,8 @@ def core_hamiltonian(cluster: Cluster, on_gpu: bool = False) -> np.ndarray:
         from gpu4pyscf.scf import hf
 
         return hf.get_hcore(described).get()
-    hamiltonian = np.ascontiguousarray(described.intor("int1e_nuc"))
-    hamiltonian += described.intor("int1e_kin")
+    hamiltonian = np.ascontiguousarray(described.intor("int1e_nuc", hermi=1))
+    hamiltonian += described.intor("int1e_kin", hermi=1)
     return hamiltonian
 
 
