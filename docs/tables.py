@@ -256,7 +256,8 @@ def kpm_calls(machine: str, study: str) -> str:
 def kpm_dos(machine: str) -> str:
     """Return the time of whole densities of states."""
     frame = _frame(machine, "kpm")
-    frame = frame[(frame["method"] == "spectile") & (frame["status"] == "ok")].sort_values("p_nx")
+    frame = frame[frame["p_study"].isin(["dos", "host_dos"]) & (frame["method"] == "spectile") & (frame["status"] == "ok")]
+    frame = frame.sort_values("p_nx")
     rows = [
         [
             f"{4 * int(row.p_nx * row.p_ny * row.p_nz):,}",
@@ -268,6 +269,20 @@ def kpm_dos(machine: str) -> str:
         for row in frame.itertuples()
     ]
     return _markdown(["rows of H", "moments M", "vectors R", "on", "time"], rows, frame, machine)
+
+
+def kpm_conductivity(machine: str) -> str:
+    """Return the time of a whole conductivity beside that of matrix products by cuBLAS."""
+    frame = _frame(machine, "kpm")
+    frame = frame[(frame["p_study"] == "conductivity") & (frame["status"] == "ok")]
+    rows = []
+    for _, here in frame.groupby("case", sort=False):
+        first, times = here.iloc[0], here.set_index("method")["time_s"]
+        size, moments = int(first["p_rows"]), int(first["p_num_moments"])
+        cells = [_duration(times["spectile"]), _duration(times["gemm"]), f"{times['gemm'] / times['spectile']:.1f}"]
+        rows.append([f"{size:,}", f"{moments} x {moments}", f"{int(first['p_num_vectors'])}", *cells])
+    words = ["rows of H", "moments", "vectors R", "conductivity", "CuPy: SpMM and GEMM", "ratio"]
+    return _markdown(words, rows, frame, machine)
 
 
 def kpm_matrices(machine: str) -> str:
@@ -476,6 +491,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "kpm matrices": lambda: kpm_matrices("h200"),
     "kpm matrices on an h100": lambda: kpm_matrices("h100"),
     "kpm dos gpu": lambda: kpm_dos("h200"),
+    "kpm conductivity": lambda: kpm_conductivity("h200"),
 }
 
 

@@ -26,7 +26,7 @@ NOT_RECORDED = {
     r"|density_.*|partition_.*",
     "tsparse": r"complex_.*|triangles_.*|streamed_.*",
     "evd": r"devices_.*|gradients_.*|sequences_.*",
-    "kpm": r"film_.*|conductivity_.*",
+    "kpm": r"-",
 }
 
 
