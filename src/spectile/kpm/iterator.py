@@ -457,6 +457,13 @@ def own_rows(engine: Engine, vectors: Any) -> Any:
     return vectors
 
 
+def most_rows(engine: Engine) -> int:
+    """Return the rows of vectors that :func:`own_rows` leaves the rank which has most: N where no rank has its own."""
+    if not hasattr(engine, "own_vectors"):
+        return engine.num_rows
+    return int(np.diff(engine.matrix.edges).max())  # type: ignore[attr-defined]
+
+
 def _here(engine: Engine, vectors: Callable[[], Any]) -> Any:
     """Return a caller's vectors; where each rank has its own, all raise what one does."""
     if not getattr(engine, "own_vectors", False):

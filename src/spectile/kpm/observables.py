@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ class Observable:
         self._engine, self._name, self.factor = engine, name, 1 + 0j
         self._matrix: Any = None
         self._function: Any = None
+        self._spread: Any = None  # a matrix whose rows lie on ranks
         self.hermitian = True
         if A is None:
             return
@@ -62,6 +64,7 @@ class Observable:
             self._hold(held)
         else:
             self._function = A if shape is None else lambda block: A @ block
+            self._spread = held if isinstance(held, PartitionedOperator) else None
             self._check()
 
     def _hold(self, held: StoredMatrix) -> None:
@@ -98,6 +101,24 @@ class Observable:
     def adjoint(self, block: Any) -> Any:
         """Return the adjoint of what a call applies, times a block; what is no matrix is Hermitian."""
         return self(block) if self._matrix is None else self._adjoint @ block
+
+    def of_own_rows(self, dtype: np.dtype[Any]) -> Callable[[Any], Any]:
+        """Return the same for blocks of this rank's rows; of a matrix, messages carry those of others that it needs."""
+        engine: Any = self._engine
+        edges, spread = engine.matrix.edges, self._spread
+        if self._matrix is not None and np.diff(edges).min() > 0:
+            spread = engine.matrix.derived(lambda rows, first: self._matrix[first : first + rows.shape[0]])
+        if spread is None or not np.array_equal(getattr(spread, "edges", ()), edges):
+            return lambda block: self(np.concatenate(engine.comm.allgather(block)))[engine.first : engine.last]
+        other = spread.engine(np.result_type(dtype, spread.dtype))
+        other.own_vectors = True
+
+        def product(block: Any) -> Any:
+            recursion = other.start(block.astype(other.dtype), 1.0, 0.0)
+            recursion.advance(1)
+            return recursion.vectors(recursion.blocks())
+
+        return product
 
     def _applied(self, block: Any) -> Any:
         image = self._function(block)

@@ -25,6 +25,9 @@ from spectile.kpm.iterator import (
     Terms,
     columns_at_once,
     engine_for,
+    most_rows,
+    over_ranks,
+    own_rows,
     random_source,
     room_for_vectors,
     within_bounds,
@@ -157,7 +160,8 @@ def correlator(
     bounds, backend
         As in :func:`kpm_dos`.
     memory_limit : int or None
-        Bytes for vectors that are kept; half of what is free if None.  With less memory the recurrence is repeated.
+        Bytes for vectors that are kept, of each rank where there are several, which keeps its own rows; half of what is
+        free if None.  With less memory the recurrence is repeated.
     checkpoint, checkpoint_s, progress
         As in :func:`evolve`; a continued call repeats at most two recurrences.
 
@@ -291,16 +295,21 @@ class _Expansion:
         So few that all vectors on the left are kept, if one's can be: else the recurrence on the right is repeated,
         which costs more than wider blocks save.
         """
-        itemsize = max(kind.itemsize for kind in self._kinds(block))
-        each = (self.count + min(self.count, RIGHT) + BESIDE) * self.engine.num_rows * itemsize
+        each = (self.count + min(self.count, RIGHT) + BESIDE) * self._vector_bytes(block)
         most = max(1, min(8, columns_at_once(self.engine, 4), memory // each))
         return 1 << (most.bit_length() - 1)
+
+    def _vector_bytes(self, block: Any) -> int:
+        """Return the bytes of a vector that is kept, of which a rank of several keeps its own rows."""
+        return most_rows(self.engine) * max(kind.itemsize for kind in self._kinds(block))
 
     def _product(self, dtype: np.dtype[Any], width: int) -> Callable[[Any], Any]:
         """Return what multiplies B with blocks of so many vectors: on a GPU by the recurrence's kernel of one product.
 
         It takes the vectors in their order, of which cuSPARSE makes columns before and after.
         """
+        if hasattr(self.engine, "own_vectors"):
+            return self.B.of_own_rows(dtype)
         matrix = self.B._matrix
         if self.engine.xp is np or matrix is None or not matrix.dtype == self.engine.dtype == dtype:
             return self.B
@@ -322,11 +331,10 @@ class _Expansion:
     def fill(self, moments: Array, start: Callable[[], Any], memory: int) -> None:
         """Write the moments of the vectors that `start` returns, shape (R, M, M), in so many bytes for vectors."""
         run, xp, count = self.run, self.engine.xp, self.count
-        n, width = self.engine.num_rows, len(moments)
-        block = start()
+        width, block = len(moments), start()
         kinds = self._kinds(block)
         # Vectors of either kind that are kept: as many on the left as possible, fewer on the right.
-        held = memory // (n * width * max(kind.itemsize for kind in kinds)) - BESIDE
+        held = memory // (width * self._vector_bytes(block)) - BESIDE
         right_count = max(1, min(RIGHT, count, held // 3), min(MOST_RIGHT, count, held - count))
         if right_count > WHOLE:
             right_count -= right_count % WHOLE
@@ -337,9 +345,10 @@ class _Expansion:
         run.progress.total = run.progress.done + (count - 1) * width * (1 + len(chunks))
         if run.past(len(pieces) * len(chunks)):
             return
-        left = Terms(self.engine, self.A.adjoint(block), self.bounds, run.progress)
-        lefts = xp.empty((width, left_count, n), kinds[0])
-        rights = xp.empty((width, right_count, n), kinds[1])
+        starts = [own_rows(self.engine, each) for each in (self.A.adjoint(block), block)]
+        left = Terms(self.engine, starts[0], self.bounds, run.progress)
+        lefts = xp.empty((width, left_count, len(starts[0])), kinds[0])
+        rights = xp.empty((width, right_count, len(starts[1])), kinds[1])
         for rows in chunks:
             done = run.past(len(pieces))
             for m in range(rows.start, rows.stop):
@@ -350,7 +359,7 @@ class _Expansion:
                 run.pause(dict)
             if done:
                 continue
-            right, at = Terms(self.engine, block, self.bounds, run.progress), 0
+            right, at = Terms(self.engine, starts[1], self.bounds, run.progress), 0
             for columns in run.each(pieces):
                 for n_right in range(columns.start, columns.stop):
                     while at < n_right:
@@ -361,7 +370,7 @@ class _Expansion:
                 # a GPU's library splits the long sums among all multiprocessors.
                 for one, left_kept, right_kept in zip(moments, lefts, rights, strict=True):
                     product = left_kept[: rows.stop - rows.start] @ right_kept[: columns.stop - columns.start].T
-                    one[rows, columns] = on_host(product)
+                    one[rows, columns] = over_ranks(self.engine, on_host(product))
             right.finish()
         left.finish()
 

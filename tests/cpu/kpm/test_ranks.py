@@ -35,6 +35,7 @@ def rows(H, first=0.3):
     return DistributedMatrix.from_rows(H[own], comm)
 
 
+own_rows = (slice(0, 19), slice(19, None))[comm.rank]
 forms = {
     "whole": lambda H: DistributedMatrix(H, comm),
     "rows": rows,
@@ -117,6 +118,27 @@ counted = Counted()
 found = kpm.kpm_dos(DistributedMatrix(real, counted), 60, 2, rng=1, operator=real, **wide).moments
 np.testing.assert_allclose(found, kpm.kpm_dos(real, 60, 2, rng=1, operator=real, **wide).moments, atol=1e-9)
 assert counted.blocks < 10, counted.blocks
+
+# So are moments of two operators, whatever these are; memory for few vectors repeats the recurrence.
+current = 1j * (real @ sp.diags_array(places[:, 0]) - sp.diags_array(places[:, 0]) @ real)
+mixed = sp.csr_array(real + 0.3 * current)
+for A, B, options in (
+    (real, current, {}),
+    (current, mixed, {"vectors": states}),
+    (None, real.toarray(), {"memory_limit": 20_000}),
+    (mixed, rows(current, 0.6), {}),
+    (rows(real), lambda block: real @ block, {}),
+):
+    def moments(H, *operators):
+        return kpm.correlator(H, *operators, num_moments=14, num_vectors=2, rng=1, **wide, **options).moments
+
+    whole = [each @ np.eye(64) if hasattr(each, "edges") else each for each in (A, B)]
+    exact = moments(real, *whole)
+    counted = Counted()
+    for H in (DistributedMatrix(real, counted), DistributedMatrix.from_rows(real[own_rows], counted)):
+        np.testing.assert_allclose(moments(H, A, B), exact, atol=1e-8 * abs(exact).max())
+    if not callable(B) and not hasattr(B, "edges"):
+        assert counted.blocks < 10, counted.blocks
 
 # Own rows of vectors.
 edge = 20
