@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from spectile.kpm import reference
 from spectile.kpm.distributed.multi_gpu import MultiGpuMatrix, local_operators
 from spectile.kpm.distributed.partition import local_planes, localize, longest_run
 from spectile.kpm.operators.lattices import anderson
@@ -28,6 +29,15 @@ def test_planes_are_the_rows_of_the_whole_matrix(first, planes):
     x = np.random.default_rng(2).random(sample.shape[0])
     np.testing.assert_allclose(matrix @ x[order][: matrix.shape[1]], (sample.matrix() @ x)[order[:rows]], atol=1e-14)
     np.testing.assert_array_equal(np.sort(order[:rows]), np.arange(first * 160, (first + planes) * 160))
+
+
+def test_vectors_of_the_cpus_planes_are_those_of_the_whole():
+    sample = TopologicalInsulator(6, 5, 8)
+    _, order = local_planes(sample, np.dtype(np.complex128), 4, 2, np)  # and the planes on both their sides
+    block = np.zeros((len(order), 2, 3))
+    hybrid.fill_planes(block, 160, order, 7, 11)
+    whole = reference.random_phases(7, sample.shape[0], 3, first_vector=11)
+    np.testing.assert_array_equal(block[:, 0] + 1j * block[:, 1], whole[order])
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 5])

@@ -79,6 +79,12 @@ def trial(sample: TopologicalInsulator, threads: int, num_vectors: int) -> dict[
     return seconds
 
 
+def fill_planes(block: Array, plane: int, order: Array, seed: int, first_vector: int) -> None:
+    """Write random vectors in the CPU's layout on planes of so many rows, whose numbers in the whole are `order`."""
+    for start in range(0, len(order), plane):
+        fill_phases(block[start : start + plane], np.uint64(seed), int(order[start]), first_vector)
+
+
 class HybridEngine:
     """The two partitions of a topological insulator, stored as a matrix: the first GPU's and the CPU's.
 
@@ -117,7 +123,7 @@ class HybridEngine:
         with self.device.working():
             state = self.local.new_state(self.local.random_block(seed, first_vector, num_vectors))
         block = self.pinned(num_vectors)
-        fill_phases(block, np.uint64(seed), self.order, 0, first_vector, 0, len(self.order))
+        fill_planes(block, self.plane, self.order, seed, first_vector)
         return HybridRecursion(self, *self.frame.scaling(a, b), state, block)
 
     def pinned(self, num_vectors: int) -> Array:
