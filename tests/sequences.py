@@ -61,12 +61,13 @@ class Calls(RuleBasedStateMachine):
     @rule(
         m=SIZES, k=SIZES, n=SIZES, seed=SEEDS, dtype=st.sampled_from(["float16", "float32", "float64"]),
         layout=st.sampled_from(["C", "padded", "shifted"]), batch=st.sampled_from([(), (), (3,)]),
-        choice=st.sampled_from(["tau", "valid_ratio", "rtol"]), out=st.booleans(), block=st.sampled_from([16, 32]),
+        choice=st.sampled_from(["tau", "valid_ratio", "rtol_factors"]), out=st.booleans(),
+        block=st.sampled_from([16, 32]),
     )  # fmt: skip
     def spamm(self, m, k, n, seed, dtype, layout, batch, choice, out, block):
         rng = np.random.default_rng(seed)
         a, b = rng.standard_normal((*batch, m, k)).astype(dtype), rng.standard_normal((*batch, k, n)).astype(dtype)
-        value = {"tau": 0.7 * block, "valid_ratio": 0.5, "rtol": 0.02}[choice]
+        value = {"tau": 0.7 * block, "valid_ratio": 0.5, "rtol_factors": 0.02}[choice]
         target = self.xp.empty((*batch, m, n), "float32" if dtype == "float16" else dtype) if out else None
         result = spectile.spamm(
             self.laid_out(a, layout), self.laid_out(b, layout), block=block, out=target, **{choice: value}
@@ -74,7 +75,7 @@ class Calls(RuleBasedStateMachine):
         exact = a.astype(np.float64) @ b.astype(np.float64)
         errors = np.linalg.norm(self.get(result.c) - exact, axis=(-2, -1))
         assert np.all(errors <= np.asarray(result.error_bound) * (1 + 1e-6)), (errors, result.error_bound)
-        if choice == "rtol":
+        if choice == "rtol_factors":
             sizes = np.linalg.norm(a.astype(float), axis=(-2, -1)) * np.linalg.norm(b.astype(float), axis=(-2, -1))
             assert np.all(errors <= value * sizes)
 

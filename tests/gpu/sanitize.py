@@ -40,7 +40,12 @@ def calls() -> None:
     a = cupy.asarray(rng.standard_normal((320, 320)))
     for dtype in ("float16", "float32", "float64"):
         x = a.astype(dtype)
-        for options in ({"tau": 20.0}, {"valid_ratio": 0.5}, {"rtol": 0.05}, {"tau": 5.0, "block": 16, "strict": True}):
+        for options in (
+            {"tau": 20.0},
+            {"valid_ratio": 0.5},
+            {"rtol_factors": 0.05},
+            {"tau": 5.0, "block": 16, "strict": True},
+        ):
             float(spectile.spamm(x, x, **options).error_bound)
         spectile.spamm(x[:, 1:], x[1:], tau=20.0)  # rows that start anywhere
         spectile.spamm(cupy.stack([x, x]), x, tau=20.0)

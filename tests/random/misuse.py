@@ -141,10 +141,10 @@ def _calls(place: Place) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]
             },
         ),
         "spamm ratio": (nearsparse.spamm, {"a": a, "b": a, "valid_ratio": 0.5, **backend}),
-        "spamm rtol": (nearsparse.spamm, {"a": a, "b": a, "rtol": 0.1, **backend}),
+        "spamm rtol": (nearsparse.spamm, {"a": a, "b": a, "rtol_factors": 0.1, **backend}),
         "spamm_threshold": (
             nearsparse.spamm_threshold,
-            {"a": a, "b": a, "rtol": 0.1, "block": 16, "precision": None, **backend},
+            {"a": a, "b": a, "rtol_factors": 0.1, "block": 16, "precision": None, **backend},
         ),
         "norm_map": (nearsparse.norm_map, {"a": a, "block": 16}),
         "tune_tau": (

@@ -123,7 +123,7 @@ def spamm(draw: Draw, place: Place) -> None:
 
     norms = _threshold(draw, keywords, wide_a, wide_b, block)
     method = draw("method", [None, None, "spamm", "auto"])
-    dense = not strict and method != "spamm" and (method == "auto" or "rtol" in keywords)
+    dense = not strict and method != "spamm" and (method == "auto" or {"atol", "rtol_factors"} & keywords.keys())
     keywords |= {"method": method} if method is not None else {}
     unchanged = Unchanged(a=a, b=b, c=c, out=out)
     result = call(draw, nearsparse.spamm, a.array, b.array, **keywords)
@@ -211,9 +211,9 @@ def _writeable(array: Any) -> bool:
 
 
 def _threshold(draw: Draw, keywords: dict[str, Any], a: np.ndarray, b: np.ndarray, block: int) -> Norms | None:
-    """Add one of tau, valid_ratio and rtol to the keywords; return the norms, of two matrices."""
+    """Add one of tau, valid_ratio, atol and rtol_factors to the keywords; return the norms, of two matrices."""
     norms = Norms(a, b, block) if a.ndim == b.ndim == 2 and a.dtype.kind == "f" else None
-    choice = draw("choice", ["tau", "tau", "valid_ratio", "rtol"])
+    choice = draw("choice", ["tau", "tau", "valid_ratio", "rtol_factors", "atol"])
     if choice == "tau":
         options: list[float] = [0.0, math.inf, 1.0]
         if norms is not None and norms.products.size:
@@ -223,8 +223,19 @@ def _threshold(draw: Draw, keywords: dict[str, Any], a: np.ndarray, b: np.ndarra
     elif choice == "valid_ratio":
         keywords["valid_ratio"] = draw("valid_ratio", (1.0, 0.5, 0.1, 0.9, 1e-3, 1e-9))
     else:
-        keywords["rtol"] = draw("rtol", (0.1, 1e-2, 1e-4, 1e-8, 1e-12, 10.0))
+        value = draw("error", (0.1, 1e-2, 1e-4, 1e-8, 1e-12, 10.0))
+        if choice == "atol":
+            size = float(np.max(norm(a), initial=0)) * float(np.max(norm(b), initial=0))
+            value = min(max(value * (size if 0 < size < math.inf else 1.0), 5e-324), 1e308)
+        keywords[choice] = value
     return norms
+
+
+def _allowed(keywords: dict[str, Any], size: Any) -> Any:
+    """Return the error that is asked for of products whose factors' norms have this product, None where none is."""
+    if "atol" in keywords:
+        return keywords["atol"] + 0 * size
+    return keywords["rtol_factors"] * size if "rtol_factors" in keywords else None
 
 
 def _rounding(shape: tuple[int, ...], k: int, size: Any, keywords: dict[str, Any], norm_c: Any, name: str) -> Any:
@@ -267,17 +278,18 @@ def _may_refuse(
             return True
     if "valid_ratio" in keywords and "overflow" in str(refused):
         return _overflow(a, b)
-    if "rtol" in keywords and keywords["backend"] == "cuda":
+    allowed = _allowed(keywords, sizes)
+    if allowed is not None and keywords["backend"] == "cuda":
         least = min(float(np.min(norm(x))) for x in (a, b))
         if least < LEAST_NORM["float64"]:
             return True
     lifted = 2.0**8 * ALIGNED.get(name, 0.0)
-    if "rtol" in keywords and any(float(np.min(norm(x))) < lifted * math.sqrt(x.size) for x in (a, b)):
+    if allowed is not None and any(float(np.min(norm(x))) < lifted * math.sqrt(x.size) for x in (a, b)):
         return True
-    if "rtol" in keywords:
+    if allowed is not None:
         # The bound that is promised may be a little above the one that is computed here.
         bounds = np.array([_rounding(shape, a.shape[-1], size, {}, 0.0, name) for size in sizes.ravel()])
-        tight = bool(np.any(2 * bounds >= keywords["rtol"] * sizes.ravel()))
+        tight = bool(np.any(2 * bounds >= allowed.ravel()))
         return tight or bool(np.max(sizes) > _largest(name) / 4)
     return False
 
@@ -318,10 +330,10 @@ def _check_one(
         lifted = norm(a) * lifts[1] + norm(b) * lifts[0] + lifts[0] * lifts[1]
         allowed += 3 * abs(alpha) * (k + 4) * ROUNDING[name][0] * lifted
         holds(bound <= allowed * (1 + 1e-3), f"the bound is {bound:.3g}, {float(allowed):.3g} would do")
-        if "rtol" in keywords and alpha == 1 and beta == 0:
-            limit = keywords["rtol"] * size
-            holds(error <= limit * (1 + 1e-9), f"rtol allows {float(limit):.3g}, the error is {float(error):.3g}")
-            holds(bound <= limit * (1 + 1e-6), f"rtol allows {float(limit):.3g}, the bound is {bound:.3g}")
+        limit = _allowed(keywords, size)
+        if limit is not None and alpha == 1 and beta == 0:
+            holds(error <= limit * (1 + 1e-9), f"{float(limit):.3g} is allowed, the error is {float(error):.3g}")
+            holds(bound <= limit * (1 + 1e-6), f"{float(limit):.3g} is allowed, the bound is {bound:.3g}")
     slack, least = (1e-9 if name == "float64" else 1e-4), 2e-323 + norms.least
     with np.errstate(over="ignore"):
         above, below = np.longdouble(tau) * (1 + slack) + least, max(np.longdouble(tau) * (1 - slack) - least, 0)

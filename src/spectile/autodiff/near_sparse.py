@@ -46,15 +46,24 @@ class Choices(NamedTuple):
     @property
     def of_derivatives(self) -> Choices:
         """What derivatives are multiplied with: the error asked of them, or no threshold, which skips nothing."""
-        kind = "rtol" if self.derived > 0 else "tau"
+        kind = "rtol_factors" if self.derived > 0 else "tau"
         return self._replace(kind=kind, value=self.derived)
 
 
 def choices(
-    shapes: tuple[Any, Any], dtypes: tuple[str, str], tau: Any, valid_ratio: Any, rtol: Any, backward_rtol: Any,
+    shapes: tuple[Any, Any], dtypes: tuple[str, str], asked: tuple[Any, Any, Any, Any], backward_rtol_factors: Any,
     block: int, backend: str,
 ) -> Choices:  # fmt: skip
     """Return how operands are multiplied, or raise where they, or an option, are none of a product.
+
+    Parameters
+    ----------
+    shapes, dtypes : tuple
+        Of the operands.
+    asked : tuple
+        What is given of ``types.ASKED``, in that order.
+    backward_rtol_factors, block, backend
+        As the public functions take them.
 
     Raises
     ------
@@ -63,17 +72,19 @@ def choices(
     ValueError
         For shapes that do not multiply, and options out of range.
     """
-    kind, value = checks.check_choice(tau, valid_ratio, rtol)
+    kind, value = checks.check_choice(*asked)
     block, _, _ = checks.check_scalars(block)
     checks.result_shape(*shapes)
     if dtypes[0] != dtypes[1] or dtypes[0] not in FLOATS:
         raise TypeError(f"a is {dtypes[0]} and b is {dtypes[1]}, and both must be of one type: {', '.join(FLOATS)}")
-    if backward_rtol is None:
-        derived = value if kind == "rtol" else 0.0
+    if backward_rtol_factors is None:
+        derived = value if kind == "rtol_factors" else 0.0
     else:
-        derived = number("backward_rtol", backward_rtol)
+        derived = number("backward_rtol_factors", backward_rtol_factors)
         if not 0 <= derived < np.inf:
-            raise ValueError(f"backward_rtol = {backward_rtol} is not a tolerance: give a finite number >= 0")
+            raise ValueError(
+                f"backward_rtol_factors = {backward_rtol_factors} is not a tolerance: give a finite number >= 0"
+            )
     return Choices(kind, value, derived, block, backend)
 
 

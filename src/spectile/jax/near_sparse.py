@@ -70,8 +70,9 @@ def spamm(
     *,
     tau: float | None = None,
     valid_ratio: float | None = None,
-    rtol: float | None = None,
-    backward_rtol: float | None = None,
+    atol: float | None = None,
+    rtol_factors: float | None = None,
+    backward_rtol_factors: float | None = None,
     block: int = 32,
     backend: Backend = "auto",
 ) -> NearSparseProduct:
@@ -80,8 +81,8 @@ def spamm(
     It is :func:`spectile.spamm`, differentiable in forward and reverse mode, under `jax.jit` and `jax.vmap`; arrays
     pass through the host.  The gradients are those of the product A B itself, not of its thresholded form, and
     near-sparse products with an error of their own: with the cotangent G of C,
-    ``||dA - G Bᵀ||_F <= backward_rtol ||G||_F ||B||_F`` and ``||dB - Aᵀ G||_F <= backward_rtol ||A||_F ||G||_F``, for
-    each product of a batch.
+    ``||dA - G Bᵀ||_F <= backward_rtol_factors ||G||_F ||B||_F`` and
+    ``||dB - Aᵀ G||_F <= backward_rtol_factors ||A||_F ||G||_F``, for each product of a batch.
 
     Parameters
     ----------
@@ -89,11 +90,11 @@ def spamm(
         float32, float64, complex64 or complex128.
     b : array, shape (..., k, n)
         Of the same dtype.  Leading dimensions broadcast.
-    tau, valid_ratio, rtol, block, backend
-        As for :func:`spectile.spamm`; one of the first three.  None of them may be traced.
-    backward_rtol : float, optional
+    tau, valid_ratio, atol, rtol_factors, block, backend
+        As for :func:`spectile.spamm`; one of the first four.  None of them may be traced.
+    backward_rtol_factors : float, optional
         Error of each product that a derivative is made of, rounding included; 0 multiplies everything.  By default
-        `rtol` where that is given, and 0 otherwise.
+        `rtol_factors` where that is given, and 0 otherwise.
 
     Returns
     -------
@@ -104,27 +105,26 @@ def spamm(
     ------
     TypeError, ValueError
         As for :func:`spectile.spamm`; what only values show is raised by JAX's runtime, when they are known, and so is
-        a `backward_rtol` below what rounding allows: the inner dimensions of gradients are n and m.
+        a `backward_rtol_factors` below what rounding allows: the inner dimensions of gradients are n and m.
 
     Notes
     -----
-    With ``backward_rtol=0`` NaN in a cotangent propagates as in a dense product.
+    With ``backward_rtol_factors=0`` NaN in a cotangent propagates as in a dense product.
 
     Examples
     --------
     >>> import jax, spectile.jax
     >>> i = jax.numpy.arange(256.0)
     >>> a = jax.numpy.exp(-abs(i[:, None] - i) / 10)
-    >>> bool(jax.numpy.linalg.norm(spectile.jax.spamm(a, a, rtol=1e-3).c - a @ a) <= 1e-3 * 2560)
+    >>> bool(jax.numpy.linalg.norm(spectile.jax.spamm(a, a, rtol_factors=1e-3).c - a @ a) <= 1e-3 * 2560)
     True
-    >>> gradient = jax.grad(lambda x: spectile.jax.spamm(x, x, rtol=1e-3).c.trace())(a)
+    >>> gradient = jax.grad(lambda x: spectile.jax.spamm(x, x, rtol_factors=1e-3).c.trace())(a)
     >>> bool(jax.numpy.linalg.norm(gradient - 2 * a.T) <= 2e-3 * 16 * jax.numpy.linalg.norm(a))
     True
     """
     a, b = jnp.asarray(a), jnp.asarray(b)
-    how = choices(
-        (a.shape, b.shape), (str(a.dtype), str(b.dtype)), tau, valid_ratio, rtol, backward_rtol, block, backend
-    )
+    asked = tau, valid_ratio, atol, rtol_factors
+    how = choices((a.shape, b.shape), (str(a.dtype), str(b.dtype)), asked, backward_rtol_factors, block, backend)
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = (jnp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b))
     return NearSparseProduct(*product_p.bind(a, b, how=how, check=True))

@@ -30,7 +30,8 @@ def spamm(
     *,
     tau: float | None = None,
     valid_ratio: float | None = None,
-    rtol: float | None = None,
+    atol: float | None = None,
+    rtol_factors: float | None = None,
     block: int = 32,
     alpha: float = 1.0,
     beta: float = 0.0,
@@ -47,7 +48,7 @@ def spamm(
     """Multiply near-sparse matrices, skipping the tile products whose norms are small (SpAMM).
 
     C = alpha A B + beta C, where the product of the tiles A_ik and B_kj is left out when
-    ``||A_ik||_F ||B_kj||_F < tau``.  Give exactly one of `tau`, `valid_ratio` and `rtol`.
+    ``||A_ik||_F ||B_kj||_F < tau``.  Give exactly one of `tau`, `valid_ratio`, `atol` and `rtol_factors`.
 
     Parameters
     ----------
@@ -66,11 +67,14 @@ def spamm(
         a tenth of the ratio, whichever is less, for each product of a batch.  Where the tiles are few or alike, the
         nearest share may be far from it: of one tile, with a ratio below 1/2, it is 0, and C is zero.  On a GPU nothing
         waits for the search: the product reads tau from device memory, and the result when it is asked for.
-    rtol : float, optional
-        Wanted error: the largest tau (to a relative 1e-6) with the guarantee ``||E||_F <= rtol ||A||_F ||B||_F``,
-        where E holds what was skipped and the rounding of the sums (for each product of a batch; alpha = 1, beta = 0).
+    atol : float, optional
+        Wanted error: the largest tau (to a relative 1e-6) with the guarantee ``||E||_F <= atol``, where E is the error
+        of A B (of each product of a batch, before alpha, beta and C): what was skipped and the rounding of the sums.
         A and B may lie anywhere in the range of their dtype if C does not leave it; on a GPU, norms of A or B below
         2^-960 are too small for a bound.
+    rtol_factors : float, optional
+        The same relative to the factors: ``||E||_F <= rtol_factors ||A||_F ||B||_F``.  The product's own norm is
+        smaller, often several times: `error_bound_rel` of the result is relative to that.
     block : int, default 32
         Tile size (LoNum in the paper), a power of two from 8 to 128 on CUDA, any positive number on the CPU.
     alpha, beta : float
@@ -93,7 +97,7 @@ def spamm(
         arrays are not, because reading the answer back would synchronise.  Unchecked, NaN and infinity
         propagate as in a dense product, since a norm product that is NaN is not below tau.  Where a search on the GPU
         finds no threshold, because of them, because products of norms overflow, or because the bound of rounding and
-        underflow alone is more than `rtol`, everything is multiplied, and reading `tau` from the result raises
+        underflow alone is more than the error, everything is multiplied, and reading `tau` from the result raises
         ValueError.
     backend : {"auto", "cpu", "cuda"}
         "auto" chooses CUDA for GPU arrays, and for real ones of the host if there is a device which is predicted to
@@ -107,9 +111,9 @@ def spamm(
     split : {"rows", "columns"}
         How the operands in lists were distributed.
     method : {"auto", "spamm"}, optional
-        By default "auto" with `rtol`, which says how large the error may be, and "spamm" with `tau` or `valid_ratio`,
-        which say what is left out.  "auto" takes the dense product (the vendor's on a GPU, NumPy's on a CPU) where it
-        is estimated to be faster, and the result's `method` says so.  Where that depends on how much is valid, it is
+        By default "auto" with an error, which either product may keep, and "spamm" with `tau` or `valid_ratio`, which
+        say what is left out.  "auto" takes the dense product (the vendor's on a GPU, NumPy's on a CPU) where it is
+        estimated to be faster, and the result's `method` says so.  Where that depends on how much is valid, it is
         counted first, if that costs less than a wrong choice would; on a GPU, calls that repeat a layout keep to what
         was found, and count again after 1, 2, 4 ... 64 of them.  With ``strict=True``, in a graph that is captured, in
         a batch and on several GPUs SpAMM always multiplies, and on a CPU where C is added.
@@ -123,7 +127,7 @@ def spamm(
     Raises
     ------
     ValueError
-        For mismatched shapes, a parameter out of range, NaN or infinity, or an `rtol` below what rounding allows.
+        For mismatched shapes, a parameter out of range, NaN or infinity, or an error below what rounding allows.
     TypeError
         For another dtype, inputs of different dtypes, or a `TileMatrix` that has an error of its own.
     RuntimeError
@@ -150,20 +154,20 @@ def spamm(
     >>> import numpy as np, spectile
     >>> i = np.arange(512)
     >>> a = np.exp(-abs(i[:, None] - i) / 20)
-    >>> result = spectile.spamm(a, a, rtol=1e-6, backend="cpu")
+    >>> result = spectile.spamm(a, a, rtol_factors=1e-6, backend="cpu")
     >>> bool(np.linalg.norm(result.c - a @ a) <= result.error_bound)
     True
     """
     key = None
-    method = _default(rtol) if method is None else method
+    kind, value = _given(tau, valid_ratio, atol, rtol_factors)
+    method = _default(kind) if method is None else method
     if devices is None and _on_cupy(a) and (check_finite is None or check_finite is False) and _is_zero(beta):
         # A call that repeats an earlier layout needs no checks.
-        kind, value = _given(tau, valid_ratio, rtol)
         key = _repeated().key_of(a, b, out, value, kind, block, alpha, strict, precision, backend, split, method)
         result = None if key is None else _repeated().execute(key, a, b, out, value)
         if result is not None:
             return result
-    wanted: dict[str, Any] = dict([checks.check_choice(tau, valid_ratio, rtol)])
+    wanted: dict[str, Any] = dict([checks.check_choice(tau, valid_ratio, atol, rtol_factors)])
     block, alpha, beta = checks.check_scalars(block, alpha, beta)
     checks.check_split(split)
     checks.check_method(method)
@@ -188,18 +192,20 @@ def spamm(
     return operands.in_kind(_on_cuda(operands, request, key) if where == "cuda" else _on_cpu(operands, request))
 
 
-def _default(rtol: float | None) -> Method:
-    """Return the method where none is named."""
-    return "spamm" if rtol is None else "auto"
+def _default(kind: str) -> Method:
+    """Return the method where none is named: an error may be kept by either product."""
+    return "auto" if kind in ("atol", "rtol_factors") else "spamm"
 
 
-def _given(tau: float | None, valid_ratio: float | None, rtol: float | None) -> tuple[str, float | None]:
-    """Return which of the three is given, and its value; no value unless it is one."""
+def _given(tau: Any, valid_ratio: Any, atol: Any, rtol_factors: Any) -> tuple[str, Any]:
+    """Return which of these is given, and its value; no value unless it is one."""
     if tau is not None:
-        return "tau", tau if valid_ratio is rtol is None else None
+        return "tau", tau if valid_ratio is atol is rtol_factors is None else None
     if valid_ratio is not None:
-        return "valid_ratio", valid_ratio if rtol is None else None
-    return "rtol", rtol
+        return "valid_ratio", valid_ratio if atol is rtol_factors is None else None
+    if atol is not None:
+        return "atol", atol if rtol_factors is None else None
+    return "rtol_factors", rtol_factors
 
 
 def _is_zero(beta: Any) -> bool:
@@ -275,8 +281,8 @@ def spamm_plan(
     Returns
     -------
     SpammPlan
-        Its ``execute(tau, out=None)``, or ``execute(valid_ratio=...)`` or ``execute(rtol=...)``, multiplies on the
-        current stream; ``reset_operands(a=None, b=None)`` takes other operands of the same layout.  Threads may share
+        Its ``execute(tau, out=None)``, or with `valid_ratio`, `atol` or `rtol_factors`, multiplies on the current
+        stream; ``reset_operands(a=None, b=None)`` takes other operands of the same layout.  Threads may share
         it, but only one stream, or one captured graph, may run it at a time.
 
     Raises
@@ -317,7 +323,8 @@ def explain(
     *,
     tau: float | None = None,
     valid_ratio: float | None = None,
-    rtol: float | None = None,
+    atol: float | None = None,
+    rtol_factors: float | None = None,
     block: int = 32,
     strict: bool = False,
     precision: PrecisionName | None = None,
@@ -331,7 +338,7 @@ def explain(
     ----------
     a, b : array, shapes (m, k) and (k, n)
         Nothing is computed with them.
-    tau, valid_ratio, rtol, block, strict, precision, backend, method, beta
+    tau, valid_ratio, atol, rtol_factors, block, strict, precision, backend, method, beta
         As for :func:`spamm`.
 
     Returns
@@ -353,8 +360,8 @@ def explain(
     >>> [one.kernel for one in explain(np.eye(64), np.eye(64), tau=1e-3, backend="cpu")]
     ['cpu']
     """
-    method = _default(rtol) if method is None else method
-    ((kind, value),) = [checks.check_choice(tau, valid_ratio, rtol)]
+    kind, value = checks.check_choice(tau, valid_ratio, atol, rtol_factors)
+    method = _default(kind) if method is None else method
     valid_ratio = value if kind == "valid_ratio" else None
     block, _, beta = checks.check_scalars(block, 1.0, beta)
     checks.check_method(method)
@@ -415,7 +422,7 @@ def distribute(
         Rows of A in order, shapes (m_p, k), and copies of B; or copies of A and columns of B, shapes (k, n_p); or items
         of the batch.  Each list has one array for each GPU.
     """
-    _, tau = checks.check_choice(tau, None, None)
+    _, tau = checks.check_choice(tau)
     block, _, _ = checks.check_scalars(block)
     for name, x in (("a", a), ("b", b)):
         checks.refuse_with_error(name, x)
@@ -472,7 +479,8 @@ def spamm_threshold(
     *,
     tau: float | None = None,
     valid_ratio: float | None = None,
-    rtol: float | None = None,
+    atol: float | None = None,
+    rtol_factors: float | None = None,
     block: int = 32,
     precision: PrecisionName | None = None,
     backend: Backend = "auto",
@@ -487,12 +495,12 @@ def spamm_threshold(
         As :func:`spamm` takes it.
     b : array, shape (k, n)
         Of the same dtype and kind.
-    tau, valid_ratio, rtol : float
-        One of the three, as in :func:`spamm`.
+    tau, valid_ratio, atol, rtol_factors : float
+        One of them, as in :func:`spamm`.
     block : int, default 32
         Tile size.
     precision, backend : str
-        As in :func:`spamm`; the precision decides about rounding, and so about `rtol`.
+        As in :func:`spamm`; the precision decides about rounding, and so about an error.
 
     Returns
     -------
@@ -515,12 +523,12 @@ def spamm_threshold(
     >>> import numpy as np, spectile
     >>> i = np.arange(512)
     >>> a = np.exp(-abs(i[:, None] - i) / 20)
-    >>> before = spectile.spamm_threshold(a, a, rtol=1e-6, backend="cpu")
+    >>> before = spectile.spamm_threshold(a, a, rtol_factors=1e-6, backend="cpu")
     >>> product = spectile.spamm(a, a, tau=before.tau, backend="cpu")
     >>> product.valid_ratio == before.valid_ratio < 1
     True
     """
-    wanted: dict[str, Any] = dict([checks.check_choice(tau, valid_ratio, rtol)])
+    wanted: dict[str, Any] = dict([checks.check_choice(tau, valid_ratio, atol, rtol_factors)])
     block, _, _ = checks.check_scalars(block)
     operands = checks.operands(a, b, None, None)
     where = operands.backend(backend, block, precision, valid_ratio=0.0)
@@ -594,7 +602,7 @@ def tune_tau(
     >>> tune_tau(a, a, 0.3) == tune_tau(norm_map(a), norm_map(a), 0.3)
     True
     """
-    _, valid_ratio = checks.check_choice(None, valid_ratio, None)
+    _, valid_ratio = checks.check_choice(None, valid_ratio)
     map_a, map_b = (x if isinstance(x, NormMap) else norm_map(x, block) for x in (a, b))
     if map_a.block != map_b.block:
         raise ValueError(f"norm maps of tiles of {map_a.block} and {map_b.block}: take both with one block")

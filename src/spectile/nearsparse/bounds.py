@@ -36,6 +36,7 @@ def rounding_bound(
     beta: float = 0.0,
     norm_c: float = 0.0,
     of_tiles: tuple[float, float] | None = None,
+    finite: bool = False,
 ) -> float:
     """Bound the rounding error of alpha A B + beta C in the Frobenius norm.
 
@@ -59,6 +60,8 @@ def rounding_bound(
     of_tiles : tuple of float, optional
         What the sums of A B may be off by, and a bound of the Frobenius norm of ``|A| |B|``, by the products of tiles
         that are multiplied, in place of those by the whole norms.
+    finite : bool, default False
+        Whether the result is known to be finite, so that no sum has overflowed, whatever the norms allow.
 
     Returns
     -------
@@ -77,7 +80,7 @@ def rounding_bound(
     held = np.finfo(row.sums)
     if any(factor and not float(held.tiny) <= abs(factor) <= float(held.max) for factor in (alpha, beta)):
         return math.inf
-    if relative == math.inf or max(norm_a * norm_b, product + abs(beta) * norm_c) > largest:
+    if relative == math.inf or (not finite and max(norm_a * norm_b, product + abs(beta) * norm_c) > largest):
         return math.inf
     if max(norm_a, norm_b) > row.largest_operand:
         return math.inf
@@ -89,12 +92,12 @@ def rounding_bound(
             product = abs(alpha) * ((norm_a + lift_a) * (norm_b + lift_b))
         summed = relative * product
     bound = summed + 2 * row.sum_roundoff * abs(beta) * norm_c
-    result = summed + product + abs(beta) * norm_c
+    rounded = row.result_roundoff * (summed + product + abs(beta) * norm_c) if row.result_roundoff else 0.0
     # Zeros lose nothing.
     products = k * abs(alpha) if norm_a > 0 and norm_b > 0 else 0.0
     own = row.result_underflow + 2 * row.product_underflow if norm_c > 0 or products > 0 else 0.0
     underflow = row.product_underflow * products + own
-    return (bound + row.result_roundoff * result) * NORM_SLACK["float64"] + underflow * math.sqrt(m * n)
+    return (bound + rounded) * NORM_SLACK["float64"] + underflow * math.sqrt(m * n)
 
 
 def _real_shape(shape: tuple[int, int, int], row: Precision) -> tuple[int, int, int]:
@@ -166,30 +169,31 @@ def square_unit(size: float) -> float:
     return 2.0 ** -max(-1000, min(1000, exponent))
 
 
-def skipping_limit(rtol: float, scale: float, rounding: float) -> float:
-    """Return what skipped products may add up to where the whole error is to stay within `rtol` of ||A|| ||B||.
+def skipping_limit(asked: tuple[str, float], allowed: float, rounding: float) -> float:
+    """Return what skipped products may add up to where the whole error is to stay within what was asked for.
 
     Parameters
     ----------
-    rtol : float
-        Allowed relative error.
-    scale : float
-        ||A||_F ||B||_F.
+    asked : tuple of str and float
+        The name and value of the argument.
+    allowed : float
+        The error that it allows: of `rtol_factors` so much of ||A||_F ||B||_F.
     rounding : float
-        Bound of the rounding error.
+        Bound of the rounding error, in the same unit.
 
     Raises
     ------
     ValueError
         Rounding alone is bounded by more.
     """
-    if rounding == math.inf or rounding > rtol * scale:
-        share = rounding / scale if 0 < scale < math.inf else math.inf
+    if rounding == math.inf or rounding > allowed:
+        word, value = asked
+        least = value * (rounding / allowed) if 0 < allowed < math.inf else math.inf
         raise ValueError(
-            f"rtol = {rtol} is below what rounding alone is bounded by, {share:.3g} for this inner dimension, "
-            "precision and size of the entries: take a larger rtol or float64, or scale what underflows or overflows"
+            f"{word} = {value} is below what rounding alone is bounded by, {least:.3g} for this inner dimension, "
+            f"precision and size of the entries: take a larger {word} or float64, or scale what underflows or overflows"
         )
-    return rtol * scale - rounding
+    return allowed - rounding
 
 
 def largest_tau(skipped: Callable[[float], float], largest: float, limit: float) -> float:

@@ -20,7 +20,7 @@ from spectile.core.host import in_kind_of
 from spectile.core.options import number, word
 from spectile.core.placement import Work
 from spectile.nearsparse.result import SpammResult
-from spectile.nearsparse.types import ALL, COMPLEX, OF_DTYPE, Request, Split
+from spectile.nearsparse.types import ALL, ASKED, COMPLEX, OF_DTYPE, Request, Split
 
 #: Scalar operations for each tile product of a search for its threshold.
 SEARCH = 30
@@ -213,14 +213,15 @@ def result_shape(shape_a: tuple[int, ...], shape_b: tuple[int, ...]) -> tuple[in
     return (*batch, shape_a[-2], shape_b[-1])
 
 
-def check_choice(tau: float | None, valid_ratio: float | None, rtol: float | None) -> tuple[str, float]:
-    """Return the name and value of the one of the three that is given; raise unless it is in its range."""
-    given = [(name, x) for name, x in (("tau", tau), ("valid_ratio", valid_ratio), ("rtol", rtol)) if x is not None]
+def check_choice(
+    tau: Any = None, valid_ratio: Any = None, atol: Any = None, rtol_factors: Any = None
+) -> tuple[str, float]:
+    """Return the name and value of the one of these that is given; raise unless it is in its range."""
+    given = [pair for pair in zip(ASKED, (tau, valid_ratio, atol, rtol_factors), strict=True) if pair[1] is not None]
     if len(given) != 1:
         what = " and ".join(name for name, _ in given) or "none"
-        raise ValueError(
-            f"give exactly one of tau, valid_ratio and rtol; {what} {'was' if not given else 'were'} given"
-        )
+        words = f"{', '.join(ASKED[:-1])} and {ASKED[-1]}"
+        raise ValueError(f"give exactly one of {words}; {what} {'was' if not given else 'were'} given")
     name, value = given[0]
     wanted = number(name, value)
     if name == "tau":

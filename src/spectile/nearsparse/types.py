@@ -98,14 +98,19 @@ ALL = PRECISIONS | COMPLEX
 OF_DTYPE = {"float16": "fp16", "float32": "fp32", "float64": "fp64"} | {name: name for name in COMPLEX}
 
 
+#: What says how much is left out: a call gives one.
+ASKED = ("tau", "valid_ratio", "atol", "rtol_factors")
+
+
 @dataclass(frozen=True)
 class Request:
-    """A product as :func:`spectile.nearsparse.spamm` takes it; one of `tau`, `valid_ratio` and `rtol` is given."""
+    """A product as :func:`spectile.nearsparse.spamm` takes it; one of the first four after it is given."""
 
     precision: str
     tau: float | None = None
     valid_ratio: float | None = None
-    rtol: float | None = None
+    atol: float | None = None
+    rtol_factors: float | None = None
     alpha: float = 1.0
     beta: float = 0.0
     block: int = 32
@@ -126,9 +131,23 @@ class Request:
         return dataclasses.replace(self, precision=OF_PARTS[self.precision])
 
     @property
+    def asked(self) -> tuple[str, float]:
+        """The name of what is given of tau, a ratio and an error, and its value."""
+        return next((name, x) for name in ASKED if (x := getattr(self, name)) is not None)
+
+    @property
     def value(self) -> float:
-        """The one of tau, `valid_ratio` and `rtol` that is given."""
-        return next(x for x in (self.tau, self.valid_ratio, self.rtol) if x is not None)
+        """What is given of tau, a ratio and an error."""
+        return self.asked[1]
+
+    def asking(self, value: float) -> Request:
+        """Return the request with another value of what it asks."""
+        return dataclasses.replace(self, **{self.asked[0]: value})  # type: ignore[arg-type]
+
+    @property
+    def within_error(self) -> bool:
+        """Whether an error is asked for."""
+        return self.tau is None is self.valid_ratio
 
     @property
     def norms_first(self) -> bool:

@@ -93,8 +93,9 @@ def spamm(
     *,
     tau: float | None = None,
     valid_ratio: float | None = None,
-    rtol: float | None = None,
-    backward_rtol: float | None = None,
+    atol: float | None = None,
+    rtol_factors: float | None = None,
+    backward_rtol_factors: float | None = None,
     block: int = 32,
     backend: Backend = "auto",
 ) -> NearSparseProduct:
@@ -102,8 +103,8 @@ def spamm(
 
     It is :func:`spectile.spamm`, differentiable in forward and reverse mode, under `torch.func` with its `vmap`.  The
     gradients are those of the product A B itself, not of its thresholded form, and near-sparse products with an error
-    of their own: with the cotangent G of C, ``||dA - G Bᴴ||_F <= backward_rtol ||G||_F ||B||_F`` and
-    ``||dB - Aᴴ G||_F <= backward_rtol ||A||_F ||G||_F``, for each product of a batch.
+    of their own: with the cotangent G of C, ``||dA - G Bᴴ||_F <= backward_rtol_factors ||G||_F ||B||_F`` and
+    ``||dB - Aᴴ G||_F <= backward_rtol_factors ||A||_F ||G||_F``, for each product of a batch.
 
     Parameters
     ----------
@@ -111,11 +112,11 @@ def spamm(
         float32, float64, complex64 or complex128.
     b : tensor, shape (..., k, n)
         Of the same dtype.  Leading dimensions broadcast.
-    tau, valid_ratio, rtol, block, backend
-        As for :func:`spectile.spamm`; one of the first three.
-    backward_rtol : float, optional
+    tau, valid_ratio, atol, rtol_factors, block, backend
+        As for :func:`spectile.spamm`; one of the first four.
+    backward_rtol_factors : float, optional
         Error of each product that a derivative is made of, rounding included; 0 multiplies everything.  By default
-        `rtol` where that is given, and 0 otherwise.
+        `rtol_factors` where that is given, and 0 otherwise.
 
     Returns
     -------
@@ -125,19 +126,19 @@ def spamm(
     Raises
     ------
     TypeError, ValueError
-        As for :func:`spectile.spamm`; ValueError in the backward pass, too, for a `backward_rtol` below what rounding
-        allows: the inner dimensions there are n and m.
+        As for :func:`spectile.spamm`; ValueError in the backward pass, too, for a `backward_rtol_factors` below what
+        rounding allows: the inner dimensions there are n and m.
 
     Notes
     -----
-    With ``backward_rtol=0`` NaN in a cotangent propagates as in a dense product.
+    With ``backward_rtol_factors=0`` NaN in a cotangent propagates as in a dense product.
 
     Examples
     --------
     >>> import torch, spectile.torch
     >>> i = torch.arange(256.0, dtype=torch.float64)
     >>> a = torch.exp(-abs(i[:, None] - i) / 10).requires_grad_()
-    >>> product = spectile.torch.spamm(a, a, rtol=1e-6)
+    >>> product = spectile.torch.spamm(a, a, rtol_factors=1e-6)
     >>> bool((product.c - a @ a).norm() <= product.error_bound)
     True
     >>> product.c.trace().backward()
@@ -146,7 +147,8 @@ def spamm(
     """
     require_dense(a=a, b=b)
     kinds = tuple(str(x.dtype).removeprefix("torch.") for x in (a, b))
-    how = choices((a.shape, b.shape), (kinds[0], kinds[1]), tau, valid_ratio, rtol, backward_rtol, block, backend)
+    asked = tau, valid_ratio, atol, rtol_factors
+    how = choices((a.shape, b.shape), (kinds[0], kinds[1]), asked, backward_rtol_factors, block, backend)
     refuse_two_tangents()
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = (x.expand(*batch, *x.shape[-2:]) for x in (a, b))

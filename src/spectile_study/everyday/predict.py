@@ -42,7 +42,7 @@ def _spamm(row: Any, device: Device) -> Predicted:
     from spectile_study.everyday.spamm import PRECISIONS
 
     problem = Problem(int(row["p_m"]), int(row["p_k"]), int(row["p_n"]), precision=PRECISIONS[row["p_dtype"]])
-    request = Request(problem.precision, rtol=float(row["p_rtol"]))
+    request = Request(problem.precision, rtol_factors=float(row["p_rtol"]))
     listed = candidates(problem, device, request, True, float(row["w_share"]))
     dense = next(one.seconds for one in listed if one.kernel == "dense")
     best = _cheapest([one for one in listed if one.kernel != "dense"])

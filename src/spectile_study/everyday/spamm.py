@@ -1,4 +1,4 @@
-"""Everyday draws of SpAMM: ``spamm(a, b, rtol=...)`` of matrices with decay, in blocks, and density matrices.
+"""Everyday draws of SpAMM: ``spamm(a, b, rtol_factors=...)`` of matrices with decay, in blocks, and density matrices.
 
 Sites lie on a lattice of one to three dimensions in Morton's order, so that sites with near numbers are near.  Rows and
 columns of a matrix are sites spread evenly over all of them.  Rivals are the dense product; ``skipping`` is the call
@@ -91,7 +91,9 @@ def build(params: Params, numbers: np.random.Generator, place: Place) -> Drawn:
         return {"error": error, "over_bound": error / bound if bound else float(error > 0)}
 
     def ours(name: str, **more: Any) -> Method:
-        made = method(name, place.call(spamm, a, b, rtol=rtol, backend=place.device, **more), check, rtol * factor)
+        made = method(
+            name, place.call(spamm, a, b, rtol_factors=rtol, backend=place.device, **more), check, rtol * factor
+        )
         made.limits = {**made.limits, "over_bound": factor}
         return made
 
@@ -104,9 +106,9 @@ def build(params: Params, numbers: np.random.Generator, place: Place) -> Drawn:
         return {"error": error_of(c)}
 
     return Drawn(
-        call="spamm(a, b, rtol=rtol)",
+        call="spamm(a, b, rtol_factors=rtol)",
         function=spamm,
-        arguments=((a, b), {"rtol": rtol, "backend": place.device}),
+        arguments=((a, b), {"rtol_factors": rtol, "backend": place.device}),
         ours=ours("spectile"),
         rivals=[method("dense", _dense(a, b, place), dense_check, rtol * factor)],
         others=[ours("skipping", method="spamm")],

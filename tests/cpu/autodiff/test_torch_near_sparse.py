@@ -28,7 +28,9 @@ def test_without_a_threshold_derivatives_of_every_mode_are_exact(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
-@pytest.mark.parametrize("wanted", [{"rtol": 1e-2}, {"tau": 1.0, "backward_rtol": 1e-2}, {"valid_ratio": 0.5}])
+@pytest.mark.parametrize(
+    "wanted", [{"rtol_factors": 1e-2}, {"tau": 1.0, "backward_rtol_factors": 1e-2}, {"valid_ratio": 0.5}]
+)
 def test_gradients_have_the_error_that_is_asked(wanted, dtype):
     a, b = decay(96, 80, 1, dtype).requires_grad_(), decay(80, 64, 2, dtype).requires_grad_()
     product = ours.spamm(a, b, **wanted, block=8, backend="cpu")
@@ -38,7 +40,7 @@ def test_gradients_have_the_error_that_is_asked(wanted, dtype):
     bar = decay(96, 64, 3, dtype)
     product.c.backward(bar)
     bar = bar.to(torch.complex128)
-    rtol = wanted.get("rtol", wanted.get("backward_rtol", 0.0))
+    rtol = wanted.get("rtol_factors", wanted.get("backward_rtol_factors", 0.0))
     for found, dense, norms in (
         (a.grad, bar @ wide[1].mH, bar.norm() * wide[1].norm()),
         (b.grad, wide[0].mH @ bar, wide[0].norm() * bar.norm()),
@@ -83,10 +85,14 @@ def test_refusals_name_the_thing():
     a = decay(6, 6).requires_grad_()
     for options, error, words in (
         ({}, ValueError, "exactly one of tau"),
-        ({"tau": 1.0, "rtol": 1.0}, ValueError, "tau and rtol were given"),
-        ({"tau": 1.0, "backward_rtol": -1.0}, ValueError, "backward_rtol = -1.0 is not a tolerance"),
-        ({"tau": 1.0, "backward_rtol": float("nan")}, ValueError, "backward_rtol = nan is not a tolerance"),
-        ({"tau": 1.0, "backward_rtol": "a"}, TypeError, "backward_rtol = 'a' is no real number"),
+        ({"tau": 1.0, "rtol_factors": 1.0}, ValueError, "tau and rtol_factors were given"),
+        ({"tau": 1.0, "backward_rtol_factors": -1.0}, ValueError, "backward_rtol_factors = -1.0 is not a tolerance"),
+        (
+            {"tau": 1.0, "backward_rtol_factors": float("nan")},
+            ValueError,
+            "backward_rtol_factors = nan is not a tolerance",
+        ),
+        ({"tau": 1.0, "backward_rtol_factors": "a"}, TypeError, "backward_rtol_factors = 'a' is no real number"),
         ({"tau": 1.0, "block": 0}, ValueError, "block = 0"),
         ({"tau": 1.0, "backend": "tpu"}, ValueError, "backend = 'tpu' is unknown"),
         ({"tau": 1.0, "b": a[:5]}, ValueError, "do not multiply"),
@@ -97,8 +103,8 @@ def test_refusals_name_the_thing():
             ours.spamm(a, **({"b": a} | options))
     with pytest.raises(TypeError, match="float16"):
         ours.spamm(a.half(), a.half(), tau=1.0)
-    product = ours.spamm(a, a, tau=0.0, backward_rtol=1e-20)
-    with pytest.raises(ValueError, match="rtol = 1e-20 is below what rounding"):
+    product = ours.spamm(a, a, tau=0.0, backward_rtol_factors=1e-20)
+    with pytest.raises(ValueError, match="rtol_factors = 1e-20 is below what rounding"):
         product.c.sum().backward()
 
 

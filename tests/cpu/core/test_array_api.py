@@ -36,7 +36,7 @@ ARRAYS = {
 }
 #: Results that are numbers, or arrays of our own.
 NUMBERS = {
-    "spamm_threshold": lambda f: spectile.spamm_threshold(f(A), f(A), rtol=1e-3, **CPU).tau,
+    "spamm_threshold": lambda f: spectile.spamm_threshold(f(A), f(A), rtol_factors=1e-3, **CPU).tau,
     "tune_tau": lambda f: spectile.tune_tau(f(A), f(A), 0.5, block=8),
     "norm_map": lambda f: nearsparse.norm_map(f(A), 8).norms,
     "TileMatrix": lambda f: spectile.TileMatrix.from_dense(f(A), 8).to_dense(),

@@ -31,7 +31,7 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "spamm of a sum": lambda a, c: nearsparse.spamm(a, a, tau=0.0, beta=1.0, c=c),
     "spamm into": lambda a, out: nearsparse.spamm(a, a, tau=0.0, out=out),
     "parts": lambda a, b: nearsparse.spamm([a, a], [b, b], tau=0.0, devices=2),
-    "threshold": lambda a, b: nearsparse.spamm_threshold(a, b, rtol=0.1),
+    "threshold": lambda a, b: nearsparse.spamm_threshold(a, b, rtol_factors=0.1),
     "explain": lambda a, b: nearsparse.explain(a, b, tau=0.0),
     "tune_tau": lambda a, b: nearsparse.tune_tau(NormMap(a), NormMap(b), 0.5),
     "eigh": lambda a, b: evd.eigh(a, b),

@@ -25,10 +25,10 @@ SPARSE = sp.csr_array(sp.random_array((40, 40), density=0.1, rng=RNG))
 CHAIN = chain(30)
 SMALL = {
     "spamm": lambda **_: spectile.spamm(DENSE, DENSE.T, tau=0.0, **_).c,
-    "spamm, float32": lambda **_: spectile.spamm(DENSE.astype("f4"), DENSE.T.astype("f4"), rtol=1e-3, **_).c,
+    "spamm, float32": lambda **_: spectile.spamm(DENSE.astype("f4"), DENSE.T.astype("f4"), rtol_factors=1e-3, **_).c,
     "spamm, a batch": lambda **_: spectile.spamm(DENSE[None], DENSE.T, valid_ratio=0.5, **_).c,
     "spamm, lists": lambda **_: spectile.spamm(DENSE.tolist(), DENSE.T.tolist(), tau=1.0, **_).c,
-    "spamm_threshold": lambda **_: spectile.spamm_threshold(DENSE, DENSE.T, rtol=1e-3, **_).tau,
+    "spamm_threshold": lambda **_: spectile.spamm_threshold(DENSE, DENSE.T, rtol_factors=1e-3, **_).tau,
     "spgemm": lambda **_: spectile.spgemm(SPARSE, SPARSE, **_).toarray(),
     "spgemm, masked": lambda **_: spectile.spgemm(SPARSE, SPARSE, mask=SPARSE, **_).toarray(),
     "spgemm, columns": lambda **_: spectile.spgemm(SPARSE.tocsc(), SPARSE.tocoo(), precision="float32", **_).toarray(),

@@ -20,7 +20,7 @@ TILES = spectile.TileMatrix.from_dense(DENSE, 4, hermitian=True)
 BAND = np.array([np.full(N, 2.0), np.ones(N)])
 CALLS = {
     "spamm": ((DENSE, DENSE), {"tau": 0.1}),
-    "spamm_threshold": ((DENSE, DENSE), {"rtol": 0.1}),
+    "spamm_threshold": ((DENSE, DENSE), {"rtol_factors": 0.1}),
     "tune_tau": ((DENSE, DENSE, 0.5), {}),
     "spgemm": ((SPARSE, SPARSE), {}),
     "eigh": ((DENSE,), {}),
@@ -76,7 +76,19 @@ FLAGS = {
     "complement",
     "progress",
 }
-NUMBERS = {"tau", "valid_ratio", "rtol", "alpha", "beta", "block", "iterations", "tolerance", "type", "memory_limit"}
+NUMBERS = {
+    "tau",
+    "valid_ratio",
+    "atol",
+    "rtol_factors",
+    "alpha",
+    "beta",
+    "block",
+    "iterations",
+    "tolerance",
+    "type",
+    "memory_limit",
+}
 NUMBERS |= {"num_moments", "num_vectors", "checkpoint_s", "area", "energy_resolution", "num_states", "prune", "top_n"}
 NUMBERS |= {"electrons", "mu", "error", "tol"}
 WORDS = {
@@ -148,7 +160,7 @@ def options():
         for option, parameter in signature.parameters.items():
             if parameter.kind is parameter.VAR_KEYWORD:
                 continue
-            if option not in taken and option not in words.keys() & {"tau", "rtol"} | OTHERS:
+            if option not in taken and option not in words.keys() & {"tau", "rtol_factors"} | OTHERS:
                 yield name, option
 
 
@@ -222,8 +234,8 @@ def test_numbers_of_any_kind_are_taken_or_refused_by_name(name, option):
     given, words = CALLS[name]
     if option in ("overwrite_b", "type"):
         words = words | {"b": np.eye(N)}
-    if option == "rtol":
-        words = {key: value for key, value in words.items() if key != "tau"}
+    if option in ("atol", "rtol_factors"):
+        words = {key: value for key, value in words.items() if key not in ("tau", "rtol_factors")}
     for value in KINDS:
         with warnings.catch_warnings():
             warnings.simplefilter("error", RuntimeWarning)

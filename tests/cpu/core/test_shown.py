@@ -18,10 +18,10 @@ A = np.exp(-abs(np.subtract.outer(np.arange(N), np.arange(N))) / 2.0)
 S = sp.csr_array(sp.random_array((N, N), density=0.1, rng=np.random.default_rng(1)))
 H = chain(N)
 RESULTS = {
-    "spamm": lambda: spectile.spamm(A, A, rtol=1e-3, block=8, backend="cpu"),
+    "spamm": lambda: spectile.spamm(A, A, rtol_factors=1e-3, block=8, backend="cpu"),
     "a batch": lambda: spectile.spamm(np.stack([A, 2 * A]), A, tau=0.1, backend="cpu"),
     "norm_map": lambda: nearsparse.norm_map(A, 8),
-    "spamm_threshold": lambda: spectile.spamm_threshold(A, A, rtol=1e-3, backend="cpu"),
+    "spamm_threshold": lambda: spectile.spamm_threshold(A, A, rtol_factors=1e-3, backend="cpu"),
     "TileMatrix": lambda: spectile.TileMatrix.from_dense(A, rows=8, hermitian=True),
     "density_matrix": lambda: spectile.density_matrix(np.diag(np.arange(N) - 9.5), electrons=10, error=1e-3),
     "symbolic": lambda: tsparse.symbolic(S, S, backend="cpu"),

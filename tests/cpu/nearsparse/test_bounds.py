@@ -91,8 +91,8 @@ def test_entries_that_become_infinite_before_they_are_multiplied_have_no_bound()
 def test_no_error_is_searched_for_where_sums_may_overflow():
     for rounding, scale in ((math.inf, 1e60), (math.inf, math.inf), (2.0, 1e3), (math.inf, 0.0)):
         with pytest.raises(ValueError, match="below what rounding alone"):
-            bounds.skipping_limit(1e-3, scale, rounding)
-    assert bounds.skipping_limit(1e-3, 1e3, 0.25) == 0.75
+            bounds.skipping_limit(("atol", 1e-3), 1e-3 * scale, rounding)
+    assert bounds.skipping_limit(("atol", 1e-3), 1.0, 0.25) == 0.75
 
 
 @pytest.mark.parametrize("size", [5e-324, 1e-300, 1e-200, 1.0, 3.0, 1e200, 1e300, math.inf])

@@ -22,7 +22,7 @@ def decay(m: int, n: int, dtype: str, length: float, seed: int = 0) -> Any:
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8", "c16"])
-@pytest.mark.parametrize("wanted", [{"tau": 0.0}, {"rtol": 1e-2}, {"valid_ratio": 0.9}])
+@pytest.mark.parametrize("wanted", [{"tau": 0.0}, {"rtol_factors": 1e-2}, {"atol": 1.0}, {"valid_ratio": 0.9}])
 def test_a_thin_product_is_dense_and_keeps_the_promises(dtype: str, wanted: dict[str, float]) -> None:
     a, b = decay(40, 300, dtype, 1e3, 1), decay(300, 25, dtype, 1e3, 2)
     wide = "c16" if dtype.startswith("c") else "f8"
@@ -39,15 +39,15 @@ def test_a_small_product_takes_no_norms_before_they_are_asked_for(dtype: str, mo
     taken: list[int] = []
     maps = Maps.of
     monkeypatch.setattr(run.Maps, "of", lambda *args: [taken.append(1), maps(*args)][1])
-    for wanted in ({"tau": 1e-9}, {"rtol": 1e-2}):
+    for wanted in ({"tau": 1e-9}, {"rtol_factors": 1e-2}, {"atol": 1.0}):
         result = spamm(a, b, **wanted, method="auto", backend="cpu")
         assert result.method == "dense" and not taken
         assert np.linalg.norm(result.c - a.astype("c16") @ b) <= result.error_bound and taken
         taken.clear()
     # What underflows, or holds no numbers, is seen by the norms.
-    assert spamm(a, b * 0, rtol=1e-2, method="auto", backend="cpu").error_bound == 0 and taken
+    assert spamm(a, b * 0, rtol_factors=1e-2, method="auto", backend="cpu").error_bound == 0 and taken
     with pytest.raises(ValueError, match="is below what rounding"):
-        spamm((least * a).astype(dtype), (least * b).astype(dtype), rtol=1e-2, method="auto", backend="cpu")
+        spamm((least * a).astype(dtype), (least * b).astype(dtype), rtol_factors=1e-2, method="auto", backend="cpu")
     zeros, bad = np.zeros_like(a), b.copy()
     bad[3, 5] = complex(0, np.nan) if dtype == "c16" else np.inf
     with pytest.raises(ValueError, match="b holds NaN"):
@@ -67,8 +67,9 @@ def test_where_the_dense_product_writes() -> None:
 
 def test_what_is_refused_is_refused_for_the_dense_product_too() -> None:
     a = decay(40, 40, "f4", 1e3)
-    with pytest.raises(ValueError, match="rtol = 1e-12 is below what rounding"):
-        spamm(a, a, rtol=1e-12, method="auto", backend="cpu")
+    for word in ("rtol_factors", "atol"):
+        with pytest.raises(ValueError, match=f"{word} = 1e-12 is below what rounding"):
+            spamm(a, a, **{word: 1e-12}, method="auto", backend="cpu")
     a[3, 5] = np.nan
     with pytest.raises(ValueError, match=r"tile \(0, 0\) of a holds NaN"):
         spamm(a, a, tau=0.0, method="auto", backend="cpu")
@@ -79,7 +80,7 @@ def test_what_is_refused_is_refused_for_the_dense_product_too() -> None:
 
 def test_a_product_of_which_little_is_valid_is_skipped() -> None:
     a = decay(700, 700, "f4", 2.0)
-    result = spamm(a, a, rtol=1e-3, method="auto", backend="cpu")
+    result = spamm(a, a, rtol_factors=1e-3, method="auto", backend="cpu")
     assert result.method == "spamm" and result.valid_ratio < 0.2
     small = decay(30, 30, "f8", 1e3)
     for operands, options in (((np.stack([small] * 2), small), {}), ((small, small), {"beta": 1.0, "c": small})):
@@ -90,7 +91,7 @@ def test_a_product_of_which_little_is_valid_is_skipped() -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "complex128"])
 def test_the_choice_follows_the_work(precision: str) -> None:
-    request, given = Request(precision, rtol=1e-3), Request(precision, tau=1.0)
+    request, given = Request(precision, rtol_factors=1e-3), Request(precision, tau=1.0)
     sizes = (1, 8, 32, 100, 500, 3000, 20000)
     shares = (0.0, 1e-3, 0.01, 0.1, 0.3, 0.6, 1.0)
     for shape in itertools.product(sizes, repeat=3):

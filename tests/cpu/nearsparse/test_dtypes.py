@@ -56,11 +56,13 @@ def test_wanted_errors_of_complex_products_are_kept_and_used(dtype: str) -> None
     a, b = (decay(rng, 200, 200, dtype=dtype) for _ in range(2))
     norm = np.linalg.norm(a.astype("c16")) * np.linalg.norm(b.astype("c16"))
     for rtol in (1e-1, 1e-3):
-        result = spamm(a, b, rtol=rtol, block=8, backend="cpu", method="spamm")
+        result = spamm(a, b, rtol_factors=rtol, block=8, backend="cpu", method="spamm")
         error = np.linalg.norm(result.c - a.astype("c16") @ b.astype("c16"))
         assert 0.05 * result.error_bound < error <= result.error_bound <= rtol * norm * (1 + 1e-9)
         assert 0 < result.valid_ratio < 1
-        assert spamm_threshold(a, b, rtol=rtol, block=8, backend="cpu").tau == pytest.approx(result.tau, rel=1e-12)
+        assert spamm_threshold(a, b, rtol_factors=rtol, block=8, backend="cpu").tau == pytest.approx(
+            result.tau, rel=1e-12
+        )
     share = tune_tau(a, b, 0.3, block=8)[1]
     assert share == pytest.approx(0.3, abs=0.01)
     assert spamm(a, b, valid_ratio=0.3, block=8, backend="cpu").valid_ratio == pytest.approx(0.3, abs=0.01)
@@ -110,8 +112,8 @@ def test_bad_complex_operands_are_named() -> None:
         spamm(np.eye(4, dtype="c16"), np.eye(4), tau=0.1, backend="cpu")
     with pytest.raises(TypeError, match="'float64' multiplies float64, and the operands are complex128"):
         spamm(np.eye(4, dtype="c16"), np.eye(4, dtype="c16"), tau=0.1, precision="float64", backend="cpu")
-    with pytest.raises(ValueError, match=r"rtol = 1e-20 is below what rounding"):
-        spamm(np.eye(4, dtype="c16"), np.eye(4, dtype="c16"), rtol=1e-20, backend="cpu")
+    with pytest.raises(ValueError, match=r"rtol_factors = 1e-20 is below what rounding"):
+        spamm(np.eye(4, dtype="c16"), np.eye(4, dtype="c16"), rtol_factors=1e-20, backend="cpu")
 
 
 def test_complex_products_of_the_host_stay_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,13 +130,13 @@ def test_bfloat16_is_multiplied_in_float32() -> None:
     rng = np.random.default_rng(4)
     a, b, c = bfloat16(rng, 2, 70, 50), bfloat16(rng, 50, 60), bfloat16(rng, 2, 70, 60)
     wide = [x.astype("f8") for x in (a, b, c)]
-    for wanted in ({"tau": 0.0}, {"tau": 30.0}, {"rtol": 0.2}, {"valid_ratio": 0.4}):
+    for wanted in ({"tau": 0.0}, {"tau": 30.0}, {"rtol_factors": 0.2}, {"valid_ratio": 0.4}):
         result = spamm(a, b, **wanted, block=8, alpha=2.0, beta=-1.0, c=c, backend="cpu")
         assert result.c.dtype == np.float32
         error = np.linalg.norm(result.c - (2 * wide[0] @ wide[1] - wide[2]), axis=(1, 2))
         assert (error <= result.error_bound).all()
     np.testing.assert_allclose(norm_map(b, 8).norms, reference.norm_map(wide[1], 8), rtol=1e-12)
-    assert spamm_threshold(a[0], b, rtol=0.2, block=8, backend="cpu").valid_ratio < 1
+    assert spamm_threshold(a[0], b, rtol_factors=0.2, block=8, backend="cpu").valid_ratio < 1
     with pytest.raises(TypeError, match="a is bfloat16 and b is float32"):
         spamm(a, b.astype("f4"), tau=0.0, backend="cpu")
     with pytest.raises(TypeError, match="out is bfloat16, and the product is float32"):

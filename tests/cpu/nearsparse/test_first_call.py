@@ -47,7 +47,7 @@ def test_what_a_call_launches_is_compiled_at_once_and_once(
 
 def test_searches_and_counts_are_compiled_with_the_product(compiled: list[tuple[Unit, ...]]) -> None:
     a = matrix(256, 256, "float32")
-    product.prepared_choice(a, a, a, Request("fp32", rtol=1e-3), counts=True)
+    product.prepared_choice(a, a, a, Request("fp32", rtol_factors=1e-3), counts=True)
     product.prepared_choice(a, a, a, Request("fp32", valid_ratio=0.1), counts=False)
     assert [units[2:] for units in compiled] == [
         (SEARCH_UNITS["error", "float64"], SURVEY_UNITS["float64"]),

@@ -43,7 +43,9 @@ def _call(kind: str, dtype: str) -> Callable[[], object]:
         options |= {"block": 5}
     elif kind == "rounded":
         options |= {"precision": "float16c16"}
-    options |= {"valid_ratio": {"valid_ratio": 1.0}, "rtol": {"rtol": 1e-2, "method": "spamm"}}.get(kind, {"tau": 0.0})  # type: ignore[operator]
+    options |= {"valid_ratio": {"valid_ratio": 1.0}, "rtol_factors": {"rtol_factors": 1e-2, "method": "spamm"}}.get(
+        kind, {"tau": 0.0}
+    )  # type: ignore[operator]
     return lambda: spamm(a, b, **options)
 
 
@@ -56,7 +58,19 @@ def _taken(call: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-KINDS = ["plain", "out", "overlap", "order", "strided", "batch", "added", "block", "valid_ratio", "rtol", "rounded"]
+KINDS = [
+    "plain",
+    "out",
+    "overlap",
+    "order",
+    "strided",
+    "batch",
+    "added",
+    "block",
+    "valid_ratio",
+    "rtol_factors",
+    "rounded",
+]
 
 
 CASES = [(kind, dtype) for kind in KINDS[:-1] for dtype in ("float16", "float32", "float64")]
@@ -83,7 +97,7 @@ def test_what_is_not_free_is_refused_before_anything_is_written(monkeypatch: pyt
         patch.setattr(memory, "host_free_bytes", lambda: 100)
         for call in (
             lambda: spamm(a, a, tau=0.0, out=out, backend="cpu"),
-            lambda: spamm_threshold(a, a, rtol=1e-2, backend="cpu"),
+            lambda: spamm_threshold(a, a, rtol_factors=1e-2, backend="cpu"),
         ):
             with pytest.raises(MemoryError, match=r"shape \(100, 100\) needs .* bytes of memory and 100 are free"):
                 call()

@@ -78,8 +78,8 @@ def test_batches_may_overlap() -> None:
         stack = places[shift : shift + 3, :N]
         out = places.reshape(4, -1)[:3].reshape(-1)[: 3 * N * N].reshape(3, N, N)
         a = stack[1] if shared else stack
-        wanted = spamm(a.copy(), stack.copy(), rtol=0.5, beta=3.0, c=stack.copy(), backend="cpu")
-        found = spamm(a, stack, rtol=0.5, beta=3.0, c=stack, out=out, backend="cpu")
+        wanted = spamm(a.copy(), stack.copy(), rtol_factors=0.5, beta=3.0, c=stack.copy(), backend="cpu")
+        found = spamm(a, stack, rtol_factors=0.5, beta=3.0, c=stack, out=out, backend="cpu")
         np.testing.assert_array_equal(out, wanted.c)
         np.testing.assert_array_equal(found.error_bound, wanted.error_bound)
 
@@ -116,8 +116,8 @@ def test_any_layout_is_read(layout: str, dtype: str) -> None:
     found = spamm(x, y, beta=2.0, c=z, **options)
     np.testing.assert_allclose(found.c, wanted.c, rtol=1e-5, atol=1e-5)
     assert found.error_bound == pytest.approx(wanted.error_bound, rel=1e-9)
-    assert spamm_threshold(x, y, rtol=0.1, backend="cpu").tau == pytest.approx(
-        spamm_threshold(a, b, rtol=0.1, backend="cpu").tau, rel=2e-6
+    assert spamm_threshold(x, y, rtol_factors=0.1, backend="cpu").tau == pytest.approx(
+        spamm_threshold(a, b, rtol_factors=0.1, backend="cpu").tau, rel=2e-6
     )
     np.testing.assert_allclose(norm_map(x).norms, norm_map(a).norms, rtol=1e-12)
     assert tune_tau(x, y, 0.4) == pytest.approx(tune_tau(a, b, 0.4))

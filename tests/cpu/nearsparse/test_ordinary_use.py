@@ -88,7 +88,7 @@ def test_the_bound_holds_where_squares_or_products_leave_the_range(dtype: str, s
             assert error <= result.error_bound / scale / scale
     if scale < 1:
         with pytest.raises(ValueError, match="underflow"):
-            spamm(a, b, rtol=1e-3, backend="cpu")
+            spamm(a, b, rtol_factors=1e-3, backend="cpu")
 
 
 def test_matrices_are_told_from_norm_maps() -> None:
@@ -103,7 +103,7 @@ def test_matrices_are_told_from_norm_maps() -> None:
         tune_tau(norm_map(a, 16), norm_map(a, 32), 0.1)
 
 
-@pytest.mark.parametrize("choice", [{"tau": 3.0}, {"valid_ratio": 0.3}, {"rtol": 0.1}, {"rtol": 1e-3}])
+@pytest.mark.parametrize("choice", [{"tau": 3.0}, {"valid_ratio": 0.3}, {"rtol_factors": 0.1}, {"rtol_factors": 1e-3}])
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
 def test_a_threshold_is_that_of_the_product(choice: dict[str, float], dtype: str) -> None:
     a, b = decay(300, 260, dtype), decay(260, 200, dtype)
@@ -192,8 +192,8 @@ def test_the_bound_holds_where_c_overflows(size: float, alpha: float) -> None:
         error = np.linalg.norm(result.c - alpha * (a.astype(float) @ a.astype(float)))
     assert not error <= 1e30 and result.error_bound == np.inf and result.error_bound_rel == np.inf
     if alpha == 1:
-        with pytest.raises(ValueError, match="rtol"):
-            spamm(a, a, rtol=1e-3, backend="cpu")
+        with pytest.raises(ValueError, match="rtol_factors"):
+            spamm(a, a, rtol_factors=1e-3, backend="cpu")
 
 
 # Powers of two by which entries below 1 are scaled, and whether norms of 256 x 256 of them have a product within range.
@@ -213,9 +213,9 @@ def test_a_wanted_error_is_met_or_refused_wherever_entries_lie(dtype: str, expon
     if not fits:
         for call in (spamm, spamm_threshold):
             with pytest.raises(ValueError, match="below what rounding"):
-                call(scaled, scaled, rtol=rtol, backend="cpu")
+                call(scaled, scaled, rtol_factors=rtol, backend="cpu")
         return
-    plain, found = (spamm(x, x, rtol=rtol, backend="cpu", method="spamm") for x in (a, scaled))
+    plain, found = (spamm(x, x, rtol_factors=rtol, backend="cpu", method="spamm") for x in (a, scaled))
     assert 0.1 < plain.valid_ratio < 0.9 and found.valid_ratio == plain.valid_ratio
     assert np.ldexp(found.tau, -2 * exponent) == pytest.approx(plain.tau, rel=2e-6)
     wide = a.astype(float)
@@ -281,10 +281,10 @@ def test_a_matrix_with_an_error_of_its_own_is_refused() -> None:
     rough, exact = (TileMatrix.from_dense(dense, 32, atol=atol) for atol in (1e-3, 0.0))
     assert rough.error.fro > 0 == exact.error.fro
     calls: list[Any] = [
-        lambda x: spamm(x, dense, rtol=1e-6, backend="cpu"),
+        lambda x: spamm(x, dense, rtol_factors=1e-6, backend="cpu"),
         lambda x: spamm(dense, x, tau=0.0, backend="cpu"),
         lambda x: spamm(dense, dense, tau=0.0, beta=1.0, c=x, backend="cpu"),
-        lambda x: spamm_threshold(x, x, rtol=1e-6, backend="cpu"),
+        lambda x: spamm_threshold(x, x, rtol_factors=1e-6, backend="cpu"),
         lambda x: norm_map(x),
         lambda x: tune_tau(x, dense, 0.5),
         lambda x: distribute(dense, x, 1.0, 1),
@@ -292,5 +292,5 @@ def test_a_matrix_with_an_error_of_its_own_is_refused() -> None:
     for call in calls:
         with pytest.raises(TypeError, match=r"is a TileMatrix with an error of its own.*to_dense\(\)"):
             call(rough)
-    found = spamm(exact, exact, rtol=1e-6, backend="cpu")
+    found = spamm(exact, exact, rtol_factors=1e-6, backend="cpu")
     assert np.linalg.norm(found.c - dense @ dense) <= found.error_bound

@@ -22,7 +22,7 @@ from spectile.nearsparse.cuda import plan as plans
 from spectile.nearsparse.cuda.geometry import fill, record
 from spectile.nearsparse.cuda.norms import NORM_TASKS
 from spectile.nearsparse.cuda.product import ORDER, PRODUCT, WGMMA_PRODUCT
-from spectile.nearsparse.cuda.search import SEARCH, Places
+from spectile.nearsparse.cuda.search import FIELD, SEARCH, Places
 from spectile.nearsparse.cuda.survey import COUNT
 from spectile.nearsparse.types import Request
 
@@ -209,7 +209,7 @@ def test_a_complex_plan_makes_the_real_form_of_b_anew(machine: Machine) -> None:
         assert float(product["tau"]) == tau
 
 
-@pytest.mark.parametrize("choice", ["valid_ratio", "rtol"])
+@pytest.mark.parametrize("choice", ["valid_ratio", "atol", "rtol_factors"])
 def test_a_plan_that_searches_writes_where_tau_will_lie(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, choice: str
 ) -> None:
@@ -218,11 +218,6 @@ def test_a_plan_that_searches_writes_where_tau_will_lie(
     class Search:
         def __init__(self, *_: Any) -> None:
             self.parameters, self.places = np.zeros((), SEARCH), Places(16, 160, 320, 480, 640)
-
-        @staticmethod
-        def error_terms(value: float, *_: Any) -> None:
-            if value < 1e-6:
-                raise ValueError("too small")
 
         def bind(self) -> Any:
             return lambda stream: machine.launched.append(("search", self.parameters.copy()))
@@ -237,8 +232,8 @@ def test_a_plan_that_searches_writes_where_tau_will_lie(
         assert repeated.execute(key, a, b, None, value, request) is not None
         assert [name for name, _ in machine.launched] == ["norms", "search", "order", "product"]
         norms, search, order, product = (parameters for _, parameters in machine.launched)
-        assert float(search["wanted" if choice == "valid_ratio" else "rtol"]) == value
-        assert choice == "rtol" or float(search["tolerance"]) == 0.01
+        assert float(search[FIELD[choice]]) == value
+        assert choice != "valid_ratio" or float(search["tolerance"]) == 0.01
         result = int(search["result"])
         assert int(product["tau_device"]) == int(order["tau_device"]) == result and result % 16 == 0
         assert int(search["arrived"]) == int(norms["counter"]) + 4 and result >= int(norms["counter"]) + 8
@@ -248,8 +243,8 @@ def test_a_plan_that_searches_writes_where_tau_will_lie(
         assert int(order["counts"]) == 0
     for wrong in (0.0, -1.0, float("inf")):
         assert repeated.execute(key, a, b, None, wrong) is None
-    if choice == "rtol":
-        with pytest.raises(ValueError, match="too small"):
+    if choice == "rtol_factors":
+        with pytest.raises(ValueError, match="is below what rounding alone"):
             repeated.execute(key, a, b, None, 1e-9)
 
 
@@ -332,8 +327,8 @@ def test_a_dense_product_that_is_always_faster_prepares_nothing_else(
     monkeypatch.setattr(plans.dense, "decide_here", lambda *_: ("dense", -1.0))
     monkeypatch.setattr(plans, "prepared_choice", refuse)
     a, b = Array((100, 70)), Array((70, 90))
-    request = Request("fp32", rtol=1e-3, method="auto")
-    key = repeated.key_of(a, b, None, 1e-3, "rtol", *OPTIONS[1:-1], "auto")
+    request = Request("fp32", rtol_factors=1e-3, method="auto")
+    key = repeated.key_of(a, b, None, 1e-3, "rtol_factors", *OPTIONS[1:-1], "auto")
     for turn in range(2):
         result = repeated.execute(key, a, b, None, 1e-3, request if turn == 0 else None)
         assert result is not None and result.method == "dense" and result.valid_ratio == 1
@@ -355,7 +350,7 @@ def test_a_dense_product_that_is_always_faster_prepares_nothing_else(
 
 def test_a_capture_reads_nothing_back(machine: Machine) -> None:
     machine.stream.capturing = True
-    request = Request("fp32", rtol=1e-3, method="auto")
+    request = Request("fp32", rtol_factors=1e-3, method="auto")
     assert plans.dense.decide_here((64, 64, 64), request) == ("spamm", 1.0)
 
 

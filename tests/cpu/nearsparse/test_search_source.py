@@ -17,7 +17,7 @@ from spectile.nearsparse.bounds import LEAST_NORM, NORM_SLACK
 from spectile.nearsparse.cuda import kernels
 from spectile.nearsparse.cuda import search as cuda_search
 from spectile.nearsparse.cuda.choose import plan_search
-from spectile.nearsparse.cuda.search import SEARCH, Places, Search
+from spectile.nearsparse.cuda.search import FIELD, SEARCH, Places, error_terms
 from spectile_study.cases.spamm.reference import tau_for_ratio
 
 from ...on_host import host_library
@@ -71,14 +71,14 @@ def by_the_kernel(library: Any, a: Any, b: Any, kind: str, held: int, **values: 
     return float(memory[0]), float(memory[1])
 
 
-def for_error(libraries: Any, a: Any, b: Any, rtol: float, listed: int) -> float:
+def for_error(libraries: Any, a: Any, b: Any, asked: tuple[str, float], listed: int) -> float:
     precision = {"float32": "fp32", "float64": "fp64"}[a.dtype.name]
     shape = 32 * a.shape[0], 32 * a.shape[1], 32 * b.shape[0]
-    terms = Search.error_terms(rtol, shape, precision)
-    return by_the_kernel(libraries["error", a.dtype.name], a, b, "error", listed, rtol=rtol, **terms)[0]
+    values = {FIELD[asked[0]]: asked[1]} | error_terms(shape, precision)
+    return by_the_kernel(libraries["error", a.dtype.name], a, b, "error", listed, **values)[0]
 
 
-def by_trials(a: Any, b: Any, rtol: float) -> tuple[float, Callable[[float], float], float]:
+def by_trials(a: Any, b: Any, asked: tuple[str, float]) -> tuple[float, Callable[[float], float], float]:
     """Return the threshold, what thresholds skip, and what they may skip; raise where there is none."""
     precision, slack = {"float32": "fp32", "float64": "fp64"}[a.dtype.name], NORM_SLACK[a.dtype.name]
     norms = [float(x.max()) * math.sqrt(float(((x / x.max()).astype("f8") ** 2).sum())) for x in (a, b)]
@@ -86,7 +86,8 @@ def by_trials(a: Any, b: Any, rtol: float) -> tuple[float, Callable[[float], flo
     rounding = bounds.rounding_bound(shape, norms[0] * slack, norms[1] * slack, precision)
     if min(norms) < LEAST_NORM[a.dtype.name]:
         raise ValueError("norms have few digits")
-    limit = bounds.skipping_limit(rtol, norms[0] * norms[1] / slack**2, rounding)
+    scale = norms[0] * norms[1] / slack**2 if asked[0] == "rtol_factors" else 1.0
+    limit = bounds.skipping_limit(asked, asked[1] * scale, rounding)
     products = a[:, None] * b[None]
     wide = a[:, None].astype("f8") * b[None].astype("f8")
     unit = bounds.square_unit(float(wide.max()))
@@ -121,11 +122,13 @@ def test_the_kernel_finds_the_thresholds_of_the_trials(
             a, b = size[kind] * np.exp(a), size[kind] * np.exp(b)
         for rtol, listed in ((2.0, 2048), (0.3, 16), (0.05, 2048)):
             pair = a.astype(dtype), b.astype(dtype)
+            size = math.prod(float(np.linalg.norm(x.astype("f8"))) for x in pair)
+            asked = ("rtol_factors", rtol) if listed == 2048 else ("atol", rtol * size)
             try:
-                wanted = by_trials(*pair, rtol)[0]
+                wanted = by_trials(*pair, asked)[0]
             except ValueError:
                 wanted = math.nan
-            found = for_error(libraries, *pair, rtol, listed)
+            found = for_error(libraries, *pair, asked, listed)
             # Sums in another order may decide the last bisection otherwise.
             assert found == pytest.approx(wanted, rel=2e-6, nan_ok=True)
 
@@ -153,11 +156,11 @@ def test_the_kernel_ends_and_is_honest_over_the_whole_range(
                 np.ldexp(1 + rng.random(size), exponent - rng.integers(0, spread + 1, size)).astype(dtype)
                 for exponent, size in zip(exponents, ((3, 2), (5, 2)), strict=True)
             )
-            for rtol in (1e-3, 0.5, 1e200):
+            for asked in (("rtol_factors", 1e-3), ("rtol_factors", 0.5), ("rtol_factors", 1e200), ("atol", 1e-20)):
                 with np.errstate(all="ignore"):
-                    found = for_error(libraries, a, b, rtol, 2048)
+                    found = for_error(libraries, a, b, asked, 2048)
                     try:
-                        wanted, skipped, limit = by_trials(a, b, rtol)
+                        wanted, skipped, limit = by_trials(a, b, asked)
                     except ValueError:
                         assert math.isnan(found)
                         answers.add("refused")

@@ -98,14 +98,15 @@ def test_valid_set_shrinks_and_bound_grows_with_tau(dtype):
     rtol=st.floats(1e-4, 2),
     rate=st.floats(0.05, 3),
     dtype=st.sampled_from(DTYPES),
+    word=st.sampled_from(["atol", "rtol_factors"]),
 )
-def test_wanted_error_is_guaranteed_and_used(seed, rtol, rate, dtype):
+def test_wanted_error_is_guaranteed_and_used(seed, rtol, rate, dtype, word):
     rng = np.random.default_rng(seed)
     m, k, n = rng.integers(20, 200, 3)
     a, b = block_decay(rng, m, k, dtype, rate=rate), block_decay(rng, k, n, dtype, rate=rate)
     wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
     scale = np.linalg.norm(wide_a) * np.linalg.norm(wide_b)
-    result = product(a, b, rtol=rtol)
+    result = product(a, b, **{word: rtol * scale if word == "atol" else rtol})
     assert np.linalg.norm(result.c - wide_a @ wide_b) <= result.error_bound <= rtol * scale * (1 + 1e-9)
     # The largest such tau: the next norm product above it would break the bound.
     norms_a, norms_b = reference.norm_map(a), reference.norm_map(b)
@@ -117,7 +118,7 @@ def test_wanted_error_is_guaranteed_and_used(seed, rtol, rate, dtype):
         assert broken + rounding > rtol * scale * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("wanted", [{"tau": 0}, {"valid_ratio": 0.3}, {"rtol": 1e-3}])
+@pytest.mark.parametrize("wanted", [{"tau": 0}, {"valid_ratio": 0.3}, {"rtol_factors": 1e-3}])
 @pytest.mark.parametrize("shape", [(0, 0, 0), (3, 0, 2), (0, 3, 2), (2, 2, 2), (40, 50, 60)])
 @pytest.mark.parametrize("precision", ["fp16", "fp16c16", "fp32", "fp64"])
 def test_empty_and_zero_operands(wanted, shape, precision):
@@ -130,10 +131,23 @@ def test_empty_and_zero_operands(wanted, shape, precision):
     assert result.error_bound >= 0
 
 
-def test_rtol_below_rounding_names_what_is_attainable():
+def test_an_error_below_rounding_names_what_is_attainable():
     a = np.ones((64, 64), np.float32)
-    with pytest.raises(ValueError, match=r"rtol = 1e-09 is below what rounding alone is bounded by, 3\.9"):
-        product(a, a, rtol=1e-9)
+    with pytest.raises(ValueError, match=r"rtol_factors = 1e-09 is below what rounding alone is bounded by, 3\.9"):
+        product(a, a, rtol_factors=1e-9)
+    with pytest.raises(ValueError, match=r"atol = 1e-09 is below what rounding alone is bounded by, 0\.016"):
+        product(a, a, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["auto", "spamm"])
+def test_an_absolute_error_is_that_of_each_product_before_its_factor(method):
+    a = block_decay(np.random.default_rng(8), 160, 160, np.float64, rate=0.5)
+    stack, atol = np.stack([a, 0.3 * a, 0 * a]), 0.1 * float(np.linalg.norm(a)) ** 2
+    result = product(stack, a, atol=atol, alpha=-3.0, method=method)
+    one, two = (product(x, a, atol=atol, method="spamm") for x in stack[:2])
+    assert result.tau[:2].tolist() == [one.tau, two.tau] and two.valid_ratio < one.valid_ratio < 1
+    assert (np.linalg.norm(result.c + 3 * stack @ a, axis=(1, 2)) <= result.error_bound).all()
+    assert (result.error_bound <= 3 * atol * (1 + 1e-9)).all() and result.error_bound[0] > atol
 
 
 def test_alpha_beta_c_and_out():
@@ -270,7 +284,7 @@ def test_one_thread_gives_the_same_bits():
 def test_nan_and_infinity(bad):
     a, b = np.eye(80), np.eye(80)
     b[70, 3] = bad
-    for wanted in ({"tau": 0.1}, {"valid_ratio": 0.5}, {"rtol": 0.1}):
+    for wanted in ({"tau": 0.1}, {"valid_ratio": 0.5}, {"rtol_factors": 0.1}):
         with pytest.raises(ValueError, match=r"tile \(2, 0\) of b holds NaN or infinity"):
             product(a, b, **wanted)
     # Unchecked they propagate: no product with them is skipped.
@@ -283,13 +297,13 @@ def test_nan_and_infinity(bad):
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({}, ValueError, "exactly one of tau, valid_ratio and rtol; none was given"),
-        ({"tau": 1, "rtol": 1}, ValueError, "tau and rtol were given"),
+        ({}, ValueError, "exactly one of tau, valid_ratio, atol and rtol_factors; none was given"),
+        ({"tau": 1, "rtol_factors": 1}, ValueError, "tau and rtol_factors were given"),
         ({"tau": -1}, ValueError, "tau = -1 is not a threshold"),
         ({"tau": math.nan}, ValueError, "tau = nan is not a threshold"),
         ({"valid_ratio": 0}, ValueError, r"valid_ratio = 0 lies outside \(0, 1\]"),
         ({"valid_ratio": 1.1}, ValueError, r"lies outside \(0, 1\]"),
-        ({"rtol": 0}, ValueError, "rtol = 0 is not a tolerance"),
+        ({"rtol_factors": 0}, ValueError, "rtol_factors = 0 is not a tolerance"),
         ({"tau": 1, "block": 0}, ValueError, "block = 0 is not a tile size"),
         ({"tau": 1, "block": 32.0}, ValueError, "block = 32.0 is not a tile size"),
         ({"tau": 1, "beta": 1}, ValueError, "beta = 1 needs c"),

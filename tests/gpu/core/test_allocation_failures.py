@@ -55,7 +55,7 @@ def _calls() -> dict[str, Callable[[], Any]]:
     return {
         "spamm_float16": lambda: spectile.spamm(half, half, tau=1.0).c,
         "spamm_float32": lambda: spectile.spamm(single, single, tau=1.0).c,
-        "spamm_rtol": lambda: spectile.spamm(a, a, rtol=1e-3).c,
+        "spamm_rtol": lambda: spectile.spamm(a, a, rtol_factors=1e-3).c,
         "spamm_valid_ratio": lambda: spectile.spamm(single, single, valid_ratio=0.5).c,
         "spgemm": lambda: spectile.spgemm(sparse, sparse).data,
         "spgemm_float16": lambda: spectile.spgemm(sparse, sparse, precision="float16").data,

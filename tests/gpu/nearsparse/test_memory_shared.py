@@ -26,7 +26,7 @@ def _place(dtype: str) -> Any:
     return cupy.random.default_rng(5).standard_normal((2 * N, N)).astype(dtype)
 
 
-@pytest.mark.parametrize("choice", [{"tau": 600.0}, {"valid_ratio": 0.5}, {"rtol": 0.5}])
+@pytest.mark.parametrize("choice", [{"tau": 600.0}, {"valid_ratio": 0.5}, {"rtol_factors": 0.5}])
 @pytest.mark.parametrize("method", ["spamm", "auto"])
 @pytest.mark.parametrize("precision", ["fp16c16", "fp32", "fp64"])
 def test_out_may_overlap_operands(precision: str, method: str, choice: dict[str, float]) -> None:
@@ -76,7 +76,7 @@ def test_plans_refuse_what_overlaps_and_run_again() -> None:
 
     place = _place("f4")
     plan = spamm_plan(place[:N], place[:N])
-    for kind in ("tau", "valid_ratio", "rtol"):
+    for kind in ("tau", "valid_ratio", "rtol_factors"):
         for first in (0, 4, N - 4):
             with pytest.raises(ValueError, match="out overlaps an operand"):
                 plan.execute(**{kind: 0.5}, out=place[first : first + N])
@@ -174,7 +174,7 @@ def test_copies_wait_for_what_makes_their_source() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["tau", "rtol", "out", "out is an operand", "added", "added overlaps", "repeated", "plan"]
+    "path", ["tau", "rtol_factors", "out", "out is an operand", "added", "added overlaps", "repeated", "plan"]
 )
 def test_memory_is_what_the_call_is_made_of(path: str) -> None:
     import cupy
@@ -187,7 +187,7 @@ def test_memory_is_what_the_call_is_made_of(path: str) -> None:
     # What each path takes of whole matrices.
     options, wanted = {
         "tau": ({"tau": 500.0}, 1),
-        "rtol": ({"rtol": 0.1}, 1),
+        "rtol_factors": ({"rtol_factors": 0.1}, 1),
         "out": ({"tau": 500.0, "out": own}, 0),
         "out is an operand": ({"tau": 500.0, "out": a}, 1),
         "added": ({"tau": 500.0, "beta": 2.0, "c": own}, 1),
@@ -199,7 +199,7 @@ def test_memory_is_what_the_call_is_made_of(path: str) -> None:
     for _ in range(2):
         spamm(a, b, **options)
     plan = spamm_plan(a, b) if path == "plan" else None
-    if path in ("tau", "rtol", "out"):
+    if path in ("tau", "rtol_factors", "out"):
         repeated._plans.clear()
     pool = cupy.cuda.MemoryPool()
     with cupy.cuda.using_allocator(pool.malloc):

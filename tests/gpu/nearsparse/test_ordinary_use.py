@@ -116,7 +116,7 @@ def test_the_bound_holds_where_products_underflow(precision: str, scale: float) 
     if scale < 1e-20:
         for method in ("spamm", "auto"):
             with pytest.raises(ValueError, match="underflow"):
-                _ = spamm(a, b, rtol=1e-3, precision=precision, method=method).tau  # type: ignore[arg-type]
+                _ = spamm(a, b, rtol_factors=1e-3, precision=precision, method=method).tau  # type: ignore[arg-type]
 
 
 # Powers of two by which entries below 1 are scaled, and whether norms of 256 x 256 of them have a product within range
@@ -140,16 +140,18 @@ def test_a_wanted_error_is_met_or_refused_wherever_entries_lie(precision: str, e
     scaled, rtol = cupy.asarray(np.ldexp(a, exponent)), 1e-3
     if not fits:
         for method in ("spamm", "auto"):
-            result = spamm(scaled, scaled, rtol=rtol, precision=precision, method=method)  # type: ignore[arg-type]
+            result = spamm(scaled, scaled, rtol_factors=rtol, precision=precision, method=method)  # type: ignore[arg-type]
             with pytest.raises(ValueError, match="below what rounding"):
                 _ = result.tau
             assert result.executed_ratio == 1
         with pytest.raises(ValueError, match=r"below what rounding|norm overflows"):
-            _ = spamm_threshold(scaled, scaled, rtol=rtol, precision=precision).tau
+            _ = spamm_threshold(scaled, scaled, rtol_factors=rtol, precision=precision).tau
         if exponent > 0:
             assert spamm(scaled, scaled, tau=0.0, precision=precision).error_bound == np.inf
         return
-    plain, found = (spamm(x, x, rtol=rtol, precision=precision, method="spamm") for x in (cupy.asarray(a), scaled))
+    plain, found = (
+        spamm(x, x, rtol_factors=rtol, precision=precision, method="spamm") for x in (cupy.asarray(a), scaled)
+    )
     assert 0.1 < plain.valid_ratio < 0.9 and found.valid_ratio == pytest.approx(plain.valid_ratio, abs=0.02)
     assert np.ldexp(found.tau, -2 * exponent) == pytest.approx(plain.tau, rel=1e-4)
     wide = a.astype(float)
@@ -158,7 +160,7 @@ def test_a_wanted_error_is_met_or_refused_wherever_entries_lie(precision: str, e
     assert 0 < error <= bound <= rtol * np.linalg.norm(wide) ** 2 * (1 + 1e-4)
 
 
-@pytest.mark.parametrize("choice", [{"tau": 3000.0}, {"valid_ratio": 0.3}, {"rtol": 0.1}])
+@pytest.mark.parametrize("choice", [{"tau": 3000.0}, {"valid_ratio": 0.3}, {"rtol_factors": 0.1}])
 @pytest.mark.parametrize("precision", ["fp16", "fp32", "fp64"])
 def test_a_threshold_is_that_of_the_product(choice: dict[str, float], precision: str) -> None:
     a, b = _random(700, 500, DTYPES[precision]), _random(500, 600, DTYPES[precision])
@@ -175,7 +177,7 @@ def test_the_largest_entries_beside_tiny_ones(precision: str) -> None:
     a, b = cupy.zeros((64, 64), "f4"), cupy.eye(64, dtype="f4") * np.float32(1e-10)
     a[3, 5] = np.finfo("f4").max
     result = spamm(a, b, tau=0.0, precision=precision)
-    searched = spamm(a, b, rtol=1e-3, precision=precision, method="spamm")
+    searched = spamm(a, b, rtol_factors=1e-3, precision=precision, method="spamm")
     if precision == "fp32":
         assert float(result.c[3, 5]) == float(a[3, 5] * b[5, 5]) and result.error_bound < np.inf
         assert searched.tau > 0

@@ -39,7 +39,7 @@ def test_errors_are_within_their_bounds_over_the_whole_range(precision: str) -> 
     for _ in range(60):
         windows = [(first, min(high, first + rng.choice([0, 3, 30, 2100]))) for first in rng.integers(low, high + 1, 2)]
         a, b = (_entries(rng, 20, 20, dtype, *window) for window in windows)
-        for choice in ({"tau": 0.0}, {"tau": math.inf}, {"rtol": 1e-2}, {"valid_ratio": 0.3}):
+        for choice in ({"tau": 0.0}, {"tau": math.inf}, {"rtol_factors": 1e-2}, {"atol": 1e-3}, {"valid_ratio": 0.3}):
             result = spamm(cupy.asarray(a), cupy.asarray(b), block=8, precision=precision, **choice)
             try:
                 tau = result.tau
@@ -53,9 +53,11 @@ def test_errors_are_within_their_bounds_over_the_whole_range(precision: str) -> 
                 continue
             error = sum(((x - y) ** 2 for x, y in zip(_exact(found).flat, _exact(a).dot(_exact(b)).flat, strict=True)))
             assert bound == math.inf or error <= Fraction(bound) ** 2
-            if "rtol" in choice:
+            if "atol" in choice:
+                assert error <= Fraction(choice["atol"]) ** 2 * (1 + Fraction(1, 10**4))
+            if "rtol_factors" in choice:
                 norms = [sum(value**2 for value in _exact(x).flat) for x in (a, b)]
-                assert error <= Fraction(choice["rtol"]) ** 2 * norms[0] * norms[1] * (1 + Fraction(1, 10**4))
+                assert error <= Fraction(choice["rtol_factors"]) ** 2 * norms[0] * norms[1] * (1 + Fraction(1, 10**4))
 
 
 @pytest.mark.parametrize("size", [1e-150, 1e-153, 1e-155, 1e-157, 1e-162, 1e-200, 1e-310, 1e150])
@@ -65,10 +67,10 @@ def test_a_wanted_error_is_kept_or_refused_and_the_search_ends(size: float) -> N
     x = size * cupy.random.default_rng(0).standard_normal((128, 128))
     for call in (spamm, spamm_threshold):
         try:
-            found = call(x, x, rtol=1e-6)
+            found = call(x, x, rtol_factors=1e-6)
             assert found.tau >= 0
         except ValueError as error:
-            assert "rtol" in str(error) and not 1e-155 <= size <= 1e150
+            assert "rtol_factors" in str(error) and not 1e-155 <= size <= 1e150
         else:
             scale = float(cupy.linalg.norm(x / size)) ** 2
             assert found.error_bound / size / size <= 1e-6 * scale * (1 + 1e-6)

@@ -73,7 +73,7 @@ def ratio_by_trials(maps: Norms, wanted: float, iterations: int, tolerance: floa
     return best
 
 
-def error_by_trials(maps: Norms, rtol: float, shape: tuple[int, int, int], precision: str) -> float:
+def error_by_trials(maps: Norms, wanted: Wanted, shape: tuple[int, int, int], precision: str) -> float:
     """The largest threshold of an error, each trial read back."""
     import cupy
 
@@ -81,8 +81,10 @@ def error_by_trials(maps: Norms, rtol: float, shape: tuple[int, int, int], preci
     if norm_a == 0 or norm_b == 0:
         return math.inf
     slack = bounds.norm_slack(Request(precision).arithmetic.dtype)
-    scale = norm_a * norm_b / slack**2
-    limit = bounds.skipping_limit(rtol, scale, rounding(shape, maps.a, maps.b, Request(precision)))
+    allowed = wanted.value * (norm_a * norm_b / slack**2 if wanted.asked == "rtol_factors" else 1.0)
+    limit = bounds.skipping_limit(
+        (wanted.asked, wanted.value), allowed, rounding(shape, maps.a, maps.b, Request(precision))
+    )
     largest = float((maps.a.max(axis=0).astype("f8") * maps.b.max(axis=0)).max())
     return bounds.largest_tau(
         lambda tau: float(skipped_bound(maps, (0, 0), cupy.asarray([tau]), slack)), largest, limit
@@ -96,7 +98,9 @@ def test_a_ratio_is_searched_as_with_the_host(shape: tuple[int, int, int], dtype
     maps = _maps(shape, dtype, spread)
     for wanted in (0.001, 0.05, 0.3, 0.9, 1.0):
         tolerance = tolerance_of(wanted)
-        tau, ratio = search(maps, (0, 0), Wanted("ratio", wanted, 60, tolerance), (1, 1, 1), "fp32").get().tolist()
+        tau, ratio = (
+            search(maps, (0, 0), Wanted("valid_ratio", wanted, 60, tolerance), (1, 1, 1), "fp32").get().tolist()
+        )
         assert (tau, ratio) == pytest.approx(ratio_by_trials(maps, wanted, 60, tolerance), rel=1e-12)
 
 
@@ -110,9 +114,11 @@ def test_an_error_is_searched_as_with_the_host(shape: tuple[int, int, int], dtyp
     for rtol in (0.9, 0.1, 1e-2) if dtype == "f4" else (0.9, 1e-2, 1e-9):
         if rtol < 1e-6 * shape[1] and dtype == "f4":
             continue
-        found = float(search(maps, (0, 0), Wanted("error", rtol), sizes, precision)[0])  # type: ignore[arg-type]
-        # Sums in another order may decide the last bisection otherwise.
-        assert found == pytest.approx(error_by_trials(maps, rtol, sizes, precision), rel=2e-6)  # type: ignore[arg-type]
+        size = frobenius(maps.a) * frobenius(maps.b)
+        for asked in (Wanted("rtol_factors", rtol), Wanted("atol", rtol * size)):
+            found = float(search(maps, (0, 0), asked, sizes, precision)[0])  # type: ignore[arg-type]
+            # Sums in another order may decide the last bisection otherwise.
+            assert found == pytest.approx(error_by_trials(maps, asked, sizes, precision), rel=2e-6)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["misled", "ties", "equal", "tiny"])
@@ -138,10 +144,10 @@ def test_an_error_of_maps_that_mislead_a_sample(dtype: str, kind: str) -> None:
         maps.b *= 1e-12 * cupy.exp(6 * rng.standard_normal(maps.b.shape))
     for rtol in (1.5, 0.7, 0.3, 0.05):
         try:
-            wanted = error_by_trials(maps, rtol, sizes, precision)  # type: ignore[arg-type]
+            wanted = error_by_trials(maps, Wanted("rtol_factors", rtol), sizes, precision)  # type: ignore[arg-type]
         except ValueError:
             wanted = math.nan
-        found = float(search(maps, (0, 0), Wanted("error", rtol), sizes, precision)[0])  # type: ignore[arg-type]
+        found = float(search(maps, (0, 0), Wanted("rtol_factors", rtol), sizes, precision)[0])  # type: ignore[arg-type]
         # Sums in another order may decide the last bisection otherwise.
         assert found == pytest.approx(wanted, rel=2e-6, nan_ok=True)
 
@@ -159,8 +165,8 @@ def test_an_error_by_a_list_of_any_length(dtype: str, listed: int, monkeypatch: 
         maps, precision = _maps(shape, dtype, 1.0), "fp32" if dtype == "f4" else "fp64"
         sizes = tuple(32 * size for size in shape)
         for rtol in (0.3, 1e-2):
-            found = float(search(maps, (0, 0), Wanted("error", rtol), sizes, precision)[0])  # type: ignore[arg-type]
-            wanted = error_by_trials(maps, rtol, sizes, precision)  # type: ignore[arg-type]
+            found = float(search(maps, (0, 0), Wanted("rtol_factors", rtol), sizes, precision)[0])  # type: ignore[arg-type]
+            wanted = error_by_trials(maps, Wanted("rtol_factors", rtol), sizes, precision)  # type: ignore[arg-type]
             # Sums in another order may decide the last bisection otherwise.
             assert found == pytest.approx(wanted, rel=2e-6)
 
@@ -171,11 +177,14 @@ def test_maps_of_nothing_but_zeros_and_of_nan() -> None:
     zeros = cupy.zeros((20, 30), "f4")
     ones = cupy.ones((10, 30), "f4")
     for maps in (Norms(zeros, ones, 32), Norms(ones, zeros, 32)):
-        assert search(maps, (0, 0), Wanted("ratio", 0.3, 60, 0.01), (1, 1, 1), "fp32").get().tolist() == [0.0, 1.0]
-        assert float(search(maps, (0, 0), Wanted("error", 0.3), (640, 960, 320), "fp32")[0]) == math.inf
+        assert search(maps, (0, 0), Wanted("valid_ratio", 0.3, 60, 0.01), (1, 1, 1), "fp32").get().tolist() == [
+            0.0,
+            1.0,
+        ]
+        assert float(search(maps, (0, 0), Wanted("rtol_factors", 0.3), (640, 960, 320), "fp32")[0]) == math.inf
     ones[3, 4] = cupy.nan
     maps = Norms(ones, ones, 32)
-    for wanted in (Wanted("ratio", 0.3, 60, 0.01), Wanted("error", 0.3)):
+    for wanted in (Wanted("valid_ratio", 0.3, 60, 0.01), Wanted("rtol_factors", 0.3)):
         assert math.isnan(float(search(maps, (0, 0), wanted, (320, 960, 320), "fp32")[0]))
 
 
@@ -186,7 +195,9 @@ def _random(n: int, dtype: str) -> Any:
     return (cupy.random.standard_normal((n, n)) * cupy.exp(-0.2 * abs(i[:, None] - i))).astype(dtype)
 
 
-@pytest.mark.parametrize("choice", [{"valid_ratio": 0.2}, {"rtol": 0.05}], ids=lambda choice: next(iter(choice)))
+@pytest.mark.parametrize(
+    "choice", [{"valid_ratio": 0.2}, {"rtol_factors": 0.05}], ids=lambda choice: next(iter(choice))
+)
 @pytest.mark.parametrize("precision", ["float16", "float32", "tf32x3", "float64"])
 def test_repeated_calls_plans_and_graphs_search_alike(precision: str, choice: dict[str, float]) -> None:
     import cupy
@@ -235,14 +246,14 @@ def test_a_batch_searches_for_each_product() -> None:
 def test_a_tolerance_that_cannot_be_kept_is_said_when_it_is_read() -> None:
     a = (1e-24 * _random(256, "f4")).astype("f4")
     for method in ("spamm", "auto", "spamm", "auto"):
-        result = spamm(a, a, rtol=1e-3, method=method)  # type: ignore[arg-type]
+        result = spamm(a, a, rtol_factors=1e-3, method=method)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="underflow"):
             _ = result.tau
         assert result.executed_ratio == 1
         with pytest.raises(ValueError, match="below what rounding"):
-            spamm(a, a, rtol=1e-12)
+            spamm(a, a, rtol_factors=1e-12)
     with pytest.raises(ValueError, match="underflow"):
-        spamm(a, a, rtol=1e-3, check_finite=True, method="spamm")
+        spamm(a, a, rtol_factors=1e-3, check_finite=True, method="spamm")
 
 
 def test_more_rows_than_a_grid_has_blocks_for() -> None:
@@ -266,7 +277,7 @@ def test_norm_maps_searched_from_the_library() -> None:
     assert (tau, ratio) == pytest.approx(ratio_by_trials(maps, 0.2, 20, 0.01), rel=1e-12)
 
 
-@pytest.mark.parametrize("choice", ["tau", "valid_ratio", "rtol"])
+@pytest.mark.parametrize("choice", ["tau", "valid_ratio", "atol", "rtol_factors"])
 @pytest.mark.parametrize(
     ("n", "precision"), [(512, "float16"), (1500, "float32"), (4096, "float32"), (2048, "float64")]
 )
@@ -279,7 +290,8 @@ def test_auto_takes_one_of_both_products_and_says_which(n: int, precision: str, 
     for share in (0.02, 0.95):
         known = spamm(a, b, valid_ratio=share, precision=precision)  # type: ignore[arg-type]
         scale = float(cupy.linalg.norm(a.astype("f8")) * cupy.linalg.norm(b.astype("f8")))
-        value = {"tau": known.tau, "valid_ratio": share, "rtol": 1.01 * known.error_bound / scale}[choice]
+        bound = 1.01 * known.error_bound
+        value = {"tau": known.tau, "valid_ratio": share, "atol": bound, "rtol_factors": bound / scale}[choice]
         methods = set()
         for alpha in (1.0, 1.0, 1.0, -2.0):
             found = spamm(a, b, precision=precision, method="auto", alpha=alpha, **{choice: value})  # type: ignore[arg-type]
@@ -289,7 +301,7 @@ def test_auto_takes_one_of_both_products_and_says_which(n: int, precision: str, 
             if found.method == "dense":
                 assert (found.tau, found.valid_ratio, found.executed_ratio) == (0.0, 1.0, 1.0)
                 assert found.faster == "dense" and "dense" in repr(found)
-            elif choice != "rtol":
+            elif choice in ("tau", "valid_ratio"):
                 assert found.tau == pytest.approx(known.tau, rel=1e-6)
         assert len(methods) == 1
         if choice == "valid_ratio" and precision != "float16":
@@ -302,7 +314,7 @@ def test_auto_takes_one_of_both_products_and_says_which(n: int, precision: str, 
         assert float(cupy.linalg.norm(found.c.astype("f8") - wanted)) <= limit
 
 
-@pytest.mark.parametrize("choice", ["tau", "rtol"])
+@pytest.mark.parametrize("choice", ["tau", "rtol_factors"])
 @pytest.mark.parametrize("precision", ["float16", "float32", "tf32x3", "float64"])
 def test_auto_by_the_count(precision: str, choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import cupy
@@ -351,7 +363,7 @@ def test_what_counting_found_is_kept_for_a_while(monkeypatch: pytest.MonkeyPatch
     repeated._plans.clear()
     for share, method in ((0.1, "spamm"), (0.7, "dense")):
         rtol = 1.001 * spamm(a, a, valid_ratio=share).error_bound / scale
-        found = [spamm(a, a, rtol=rtol, method="auto") for _ in range(12)]
+        found = [spamm(a, a, rtol_factors=rtol, method="auto") for _ in range(12)]
         assert {one.method for one in found} == {method}
         for one in found[1:]:
             assert (one.c == found[0].c).all() and one.error_bound <= rtol * scale * (1 + 1e-4)
@@ -408,8 +420,8 @@ def test_auto_of_what_it_does_not_choose_for() -> None:
     assert spamm(a, a, tau=0.0, method="auto").method == "spamm"
     host = a[0].get()
     assert spamm(host, host, tau=0.0, method="auto", backend="cuda").method in ("spamm", "dense")
-    assert spamm(a[0], a[0], rtol=0.1, strict=True).method == spamm(a[0], a[0], tau=0.0).method == "spamm"
-    assert spamm(a[0], a[0], rtol=0.1).method == "dense"  # so small a product always is
+    assert spamm(a[0], a[0], rtol_factors=0.1, strict=True).method == spamm(a[0], a[0], tau=0.0).method == "spamm"
+    assert spamm(a[0], a[0], rtol_factors=0.1).method == "dense"  # so small a product always is
     host[0, 0] = np.nan
     with pytest.raises(ValueError, match="NaN or infinity"):
         spamm(host, host, tau=0.0, method="auto", backend="cuda")

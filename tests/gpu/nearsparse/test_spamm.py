@@ -266,15 +266,39 @@ def test_valid_set_is_monotone_in_tau() -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
 @pytest.mark.parametrize("rtol", [1e-1, 1e-2, 1e-4])
-def test_rtol_is_kept(precision: str, rtol: float) -> None:
+def test_an_error_is_kept(precision: str, rtol: float) -> None:
     a, b = _random(384, 448, DTYPES[precision]), _random(448, 416, DTYPES[precision])
-    result = spamm(a, b, rtol=rtol, precision=precision, method="spamm", backend="cuda")
     exact = a.astype("f8") @ b.astype("f8")
-    scale = np.linalg.norm(a.astype("f8")) * np.linalg.norm(b.astype("f8"))
-    assert np.linalg.norm(result.c - exact) <= result.error_bound <= rtol * scale * (1 + 1e-9)
-    assert result.valid_ratio < 1
+    scale = float(np.linalg.norm(a.astype("f8")) * np.linalg.norm(b.astype("f8")))
+    taus = []
+    for wanted in ({"rtol_factors": rtol}, {"atol": rtol * scale}):
+        result = spamm(a, b, **wanted, precision=precision, method="spamm", backend="cuda")
+        assert np.linalg.norm(result.c - exact) <= result.error_bound <= rtol * scale * (1 + 1e-9)
+        assert result.valid_ratio < 1
+        taus.append(result.tau)
+    assert taus[0] == pytest.approx(taus[1], rel=1e-3)  # the norms have a slack that the absolute error has not
     with pytest.raises(ValueError, match="below what rounding alone"):
-        spamm(a, b, rtol=1e-18, precision=precision, backend="cuda")
+        spamm(a, b, rtol_factors=1e-18, precision=precision, backend="cuda")
+    for method in ("auto", "spamm"):
+        refused = spamm(a, b, atol=1e-18 * scale, precision=precision, method=method, backend="cuda")
+        assert refused.executed_ratio == 1
+        with pytest.raises(ValueError, match=r"atol = .* is below what rounding"):
+            _ = refused.tau
+
+
+def test_an_absolute_error_is_that_of_each_product_before_its_factor() -> None:
+    import cupy
+
+    i = np.arange(256)
+    a = np.exp(-abs(i[:, None] - i) / 8.0) * np.random.default_rng(8).standard_normal((256, 256))
+    stack = cupy.asarray(np.stack([a, 1e-3 * a, 0 * a]))
+    result = spamm(stack, cupy.asarray(a), atol=0.5, alpha=-3.0)
+    one, two = (spamm(x, cupy.asarray(a), atol=0.5, method="spamm") for x in stack[:2])
+    assert (
+        result.tau[:2].tolist() == pytest.approx([one.tau, two.tau], rel=1e-5) and two.valid_ratio < one.valid_ratio < 1
+    )
+    error = cupy.linalg.norm(result.c + 3 * stack @ cupy.asarray(a), axis=(1, 2)).get()
+    assert (error <= result.error_bound).all() and (result.error_bound <= 1.5 * (1 + 1e-9)).all()
 
 
 @pytest.mark.parametrize("wanted", [0.3, 0.05, 1.0])
@@ -398,7 +422,7 @@ def test_bad_calls_are_worded() -> None:
     import cupy
 
     a = cupy.zeros((64, 64), "f4")
-    for given in ({"rtol": 10**400}, {"valid_ratio": 10**400}, {"tau": 10**400}):
+    for given in ({"rtol_factors": 10**400}, {"valid_ratio": 10**400}, {"tau": 10**400}):
         with pytest.raises(ValueError, match="is beyond the largest number of float64"):
             spamm(cupy.ones((4, 4)), cupy.ones((4, 4)), **given)
     with pytest.raises(ValueError, match="are visible: name some of"):

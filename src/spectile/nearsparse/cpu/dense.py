@@ -96,7 +96,7 @@ class Prospect(NamedTuple):
 @functools.lru_cache(maxsize=256)
 def prospect(shape: tuple[int, int, int], request: Request) -> Prospect:
     """Return what is known of a product of (m, k, n)."""
-    terms = None if request.rtol is None else rounding_terms(shape, request.precision)
+    terms = rounding_terms(shape, request.precision) if request.within_error else None
     return Prospect(is_taken_at_once(shape, request), terms)
 
 
@@ -106,10 +106,11 @@ def tells(a: Any, b: Any, out: Any, request: Request, terms: Rounding | None) ->
     That is one at all entries of C or at those of A and B, which are fewer; where it does not tell, norm maps do.
 
     NaN and infinity in A or B leave some in C; and no entry of C is above ``||A||_F ||B||_F``, so that one that is far
-    above what underflows is enough to see that rounding stays within `rtol`.  Warnings of NumPy are the caller's.
+    above what underflows is enough to see that rounding stays within a part of that.  Warnings of NumPy are the
+    caller's.
     """
     few = 2 * out.size <= a.size + b.size or not (a.flags.c_contiguous and b.flags.c_contiguous)
-    if few and request.alpha == 1 and (terms is None or terms.lift_a == 0):
+    if few and request.alpha == 1 and request.atol is None and (terms is None or terms.lift_a == 0):
         least = _least_norm(out) / math.sqrt(out.size)  # the largest is not below their root mean square
         if not 0 < least < math.inf:
             real = [out.real, out.imag] if out.dtype.kind == "c" else [out]
@@ -128,7 +129,9 @@ def tells(a: Any, b: Any, out: Any, request: Request, terms: Rounding | None) ->
         return True
     rounding = terms.relative * (1 + terms.lift_a / norm_a) * (1 + terms.lift_b / norm_b)
     within = 1.1 * norm_a * norm_b < terms.largest and norm_a * norm_b > _NORMAL
-    return within and rounding + terms.underflow / norm_a / norm_b <= request.value
+    bound = rounding + terms.underflow / norm_a / norm_b
+    # The norms are too small by a hundredth at most.
+    return within and bound <= (request.value if request.atol is None else 0.98 * request.atol / norm_a / norm_b)
 
 
 def _least_norm(x: Any) -> float:

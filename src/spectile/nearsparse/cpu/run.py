@@ -72,7 +72,9 @@ def _dense_at_once(a: Any, b: Any, request: Request) -> SpammResult | None:
     """Return the dense product where it is taken whatever is valid, and None where norms have to tell more."""
     shape = (*a.shape, b.shape[1])
     known = dense.prospect(shape, request)
-    if not known.at_once or (known.rounding is not None and known.rounding.relative >= request.value):
+    if not known.at_once or (
+        known.rounding is not None and request.atol is None and known.rounding.relative >= request.value
+    ):
         return None
     x, y = as_summed(a), as_summed(b)
     made = shape[0] * shape[2] * x.itemsize
@@ -83,6 +85,7 @@ def _dense_at_once(a: Any, b: Any, request: Request) -> SpammResult | None:
     dense.multiply(x, y, request.alpha, out)
     if not dense.tells(x, y, out, request, known.rounding):
         return None
+    within = known.rounding is not None
     if request.arithmetic.output != out.dtype:
         out = _rounded(out, request.arithmetic.output)
     return SpammResult(
@@ -90,7 +93,7 @@ def _dense_at_once(a: Any, b: Any, request: Request) -> SpammResult | None:
         tau=0.0,
         valid_ratio=1.0,
         executed_ratio=1.0,
-        error_bound=lambda: error_bound(Maps.of(a, b, _block(request, shape)), 0.0, request, shape, 0.0),
+        error_bound=lambda: error_bound(Maps.of(a, b, _block(request, shape)), 0.0, request, shape, 0.0, within),
         norm_c=lambda: whole_norm(norm_map(out, request.block)),
         method="dense",
     )
@@ -177,7 +180,7 @@ def _one(
     if request.norms_first:
         check_norms(maps)
     if at_once:
-        if request.rtol is not None:
+        if request.within_error:
             allowed(maps, request, shape)
         return _dense(x, y, out, maps, request, shape)
     tau, compared = threshold(maps, request, shape)

@@ -208,11 +208,11 @@ def allowed(maps: Maps, request: Request, shape: tuple[int, int, int]) -> float:
     ValueError
         If rounding alone is bounded by more than the error that is wanted.
     """
-    assert request.rtol is not None
     scale = math.prod(maps.whole)
     if scale == 0:
         return math.inf
-    return skipping_limit(request.rtol, scale, maps.inside(_rounding(maps, request, shape)))
+    wanted = request.value * scale if request.atol is None else maps.inside(request.atol)
+    return skipping_limit(request.asked, wanted, maps.inside(_rounding(maps, request, shape)))
 
 
 def _least(maps: Maps, tau: float) -> float:
@@ -223,18 +223,20 @@ def _least(maps: Maps, tau: float) -> float:
     return found if maps.inside(found) <= tau else math.nextafter(found, 0.0)
 
 
-def _rounding(maps: Maps, request: Request, shape: tuple[int, int, int], **scales: Any) -> float:
+def _rounding(maps: Maps, request: Request, shape: tuple[int, int, int], **known: Any) -> float:
     """Return the bound of rounding; of norms beyond the range it takes their product alone."""
     half = maps.exponent // 2
     norm_a, norm_b = shifted(maps.whole[0], half), shifted(maps.whole[1], maps.exponent - half)
-    return rounding_bound(shape, norm_a, norm_b, request.precision, **scales)
+    return rounding_bound(shape, norm_a, norm_b, request.precision, **known)
 
 
-def error_bound(maps: Maps, tau: float, request: Request, shape: tuple[int, int, int], norm_c: float) -> float:
+def error_bound(
+    maps: Maps, tau: float, request: Request, shape: tuple[int, int, int], norm_c: float, finite: bool = False
+) -> float:
     """Return the bound of the error of a product, by what tau, in the unit of the maps, skips and by rounding.
 
     Rounding is that of the products which are multiplied, tile of C by tile: their norms, and not those of A and B, and
-    as many terms of a sum as they have.
+    as many terms of a sum as they have.  Of a product that is known to be `finite` no sum has overflowed.
     """
     row, depth = request.arithmetic, request.arithmetic.parts * shape[1]
     if (depth + 2) * row.sum_roundoff >= 1:
@@ -244,7 +246,7 @@ def error_bound(maps: Maps, tau: float, request: Request, shape: tuple[int, int,
     squares = results(rows, threads, lambda task: _divided(a, bt, tau, unit, *task, *fixed)) or [(0.0, 0.0, 0.0)]
     skipped, executed, errors = (math.sqrt(sum(one)) / unit * SLACK for one in zip(*squares, strict=True))
     rounding = _rounding(
-        maps, request, shape, alpha=request.alpha, beta=request.beta, norm_c=norm_c,
+        maps, request, shape, alpha=request.alpha, beta=request.beta, norm_c=norm_c, finite=finite,
         of_tiles=(math.sqrt(row.parts) * maps.outside(errors), maps.outside(executed)),
     )  # fmt: skip
     return maps.outside(abs(request.alpha) * skipped) + rounding

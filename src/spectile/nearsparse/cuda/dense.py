@@ -154,7 +154,7 @@ def _search_seconds(request: Request, tiles: int) -> float:
     """Return what the search for a threshold takes, in the norm maps of so many tile products."""
     if request.tau is not None:
         return 0.0
-    fixed, growing, rate = SEARCH_SECONDS["ratio" if request.rtol is None else "error"]
+    fixed, growing, rate = SEARCH_SECONDS["error" if request.within_error else "ratio"]
     return max(fixed, fixed + growing * math.log(tiles / 2**15, 8)) + tiles / rate
 
 
@@ -163,8 +163,8 @@ def decide(
 ) -> tuple[Verdict, float]:
     """Return the verdict on a product, and the executed share up to which SpAMM is faster."""
     # Of a threshold and an error the value does not matter.
-    tau, rtol = (None if wanted is None else 1.0 for wanted in (request.tau, request.rtol))
-    general = dataclasses.replace(request, tau=tau, rtol=rtol, alpha=1.0, beta=0.0)
+    general = request if request.valid_ratio is not None else request.asking(1.0)
+    general = dataclasses.replace(general, alpha=1.0, beta=0.0)
     costs = _costs(shape, general, device, launch_s)
     return costs.verdict(request.valid_ratio), costs.limit
 

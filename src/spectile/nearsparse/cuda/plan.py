@@ -26,8 +26,8 @@ from spectile.nearsparse.cuda import dense, parts
 from spectile.nearsparse.cuda.after import PER_THREAD, mark, read_after
 from spectile.nearsparse.cuda.norms import NormMaps, Norms, told, told_grain
 from spectile.nearsparse.cuda.product import Product, prepared_choice
+from spectile.nearsparse.cuda.search import FIELD, Search, Wanted, check_error, found, refusal, tolerance_of
 from spectile.nearsparse.cuda.search import Places as SearchPlaces
-from spectile.nearsparse.cuda.search import Search, Wanted, found, refusal, tolerance_of
 from spectile.nearsparse.cuda.survey import bind_count, error_bound, frobenius, ratio, rounding
 from spectile.nearsparse.cuda.tuning import WGMMA
 from spectile.nearsparse.result import SpammResult
@@ -44,7 +44,7 @@ class CallPlan:
     out : cupy.ndarray
         Likewise.
     request : Request
-        Without beta.  Runs give other values of the one of tau, `valid_ratio` and `rtol` that it has.
+        Without beta.  Runs give other values of what it asks: tau, a valid ratio or an error.
     """
 
     def __init__(self, a: Any, b: Any, out: Any, request: Request) -> None:
@@ -102,9 +102,8 @@ class CallPlan:
         return bound
 
     def check(self, value: float) -> None:
-        """Raise for an error below what rounding alone is bounded by."""
-        if self.request.rtol is not None:
-            Search.error_terms(value, self.shape, self.request.precision)
+        """Raise for an error that no product keeps."""
+        check_error(self.request, value, self.shape)
 
     def _verdict_on(self, value: float) -> dense.Verdict:
         """Return the verdict on a run that has its own: a valid ratio decides, or what was counted before."""
@@ -115,7 +114,7 @@ class CallPlan:
     def run(self, a: Any, b: Any, out: Any, value: float) -> RunNorms | None:
         """Launch on the current stream and return the norms and tau; nothing is copied, and only a count is waited for.
 
-        `value` is of tau, `valid_ratio` or `rtol`, as the request has it.  Nothing is launched, and nothing returned,
+        `value` is of tau, a valid ratio or an error, as the request has it.  Nothing is launched, and nothing returned,
         where the memory of `out` overlaps that of an operand, which would be overwritten while it is read.
         """
         import cupy
@@ -243,20 +242,21 @@ def dense_result(
     """
 
     def tau() -> float:
-        # An error is of the product without its factors.
-        if request.rtol is not None:
+        # An error is of the product without alpha and C.
+        if request.within_error:
             norm_a, norm_b = frobenius(norms.a), frobenius(norms.b)
             known = min(norm_a, norm_b) >= LEAST_NORM[norms.a.dtype.name]
             bound = rounding(shape, norms.a, norms.b, plain)
-            kept = known and bound < math.inf and bound <= value * norm_a * norm_b
+            allowed = value if request.atol is not None else value * norm_a * norm_b
+            kept = known and bound < math.inf and bound <= allowed
             if not kept and 0 not in (norm_a, norm_b):
-                raise ValueError(refusal(value, "nothing was left out"))
+                raise ValueError(refusal(request.asking(value), "nothing was left out"))
         return 0.0
 
     plain = request if request.alpha == 1 and request.beta == 0 else dataclasses.replace(request, alpha=1.0, beta=0.0)
     return SpammResult(
         out,
-        tau=0.0 if request.rtol is None else tau,
+        tau=tau if request.within_error else 0.0,
         valid_ratio=1.0,
         executed_ratio=1.0,
         error_bound=lambda: rounding(shape, norms.a, norms.b, request, norm_c() if norm_c else 0.0),
@@ -279,9 +279,8 @@ class DensePlan:
         self._multiply = dense.Gemm(a, b, out, request)
 
     def check(self, value: float) -> None:
-        """Raise for an error below what rounding alone is bounded by."""
-        if self.request.rtol is not None:
-            Search.error_terms(value, self._shape, self.request.precision)
+        """Raise for an error that no product keeps."""
+        check_error(self.request, value, self._shape)
 
     def run(self, a: Any, b: Any, out: Any, value: float) -> RunNorms | None:
         """Multiply on the current stream, or return None where `out` overlaps an operand."""
@@ -338,8 +337,7 @@ class CallNorms(RunNorms):
 
     def read_tau(self) -> float:
         """Return the threshold, read back where it was searched."""
-        request = self._plan.request
-        return found(self.tau, request if request.rtol is None else dataclasses.replace(request, rtol=self.value))
+        return found(self.tau, self._plan.request.asking(self.value))
 
 
 class _Search:
@@ -353,7 +351,7 @@ class _Search:
         search = Search(maps.a, maps.b, Wanted.of(request), shape, request.precision, 0, 0)
         self.places, self.parameters, self.launch = search.places, search.parameters, search.bind()
         #: Where what is wanted lies, and the addresses.
-        wanted = {"rtol": "value"} if request.rtol is not None else {"wanted": "value", "tolerance": "tolerance"}
+        wanted = {FIELD[request.asked[0]]: "value", "tolerance": "tolerance"}
         self.fields = wanted | {"norms_a": "complex_a", "norms_b": "complex_b"} | {name: name for name in _OF_SEARCH}
 
 
@@ -546,9 +544,10 @@ class SpammPlan:
         out: Any = None,
         *,
         valid_ratio: float | None = None,
-        rtol: float | None = None,
+        atol: float | None = None,
+        rtol_factors: float | None = None,
     ) -> SpammResult:
-        """Multiply on the current stream, with one of `tau`, `valid_ratio` and `rtol`; nothing waits.
+        """Multiply on the current stream, with one of `tau`, a valid ratio and an error; nothing waits.
 
         Parameters
         ----------
@@ -556,7 +555,7 @@ class SpammPlan:
             Threshold.
         out : cupy.ndarray, shape (m, n), optional
             Receives C; C-contiguous, apart from A and B, at a multiple of 16 bytes.
-        valid_ratio, rtol : float
+        valid_ratio, atol, rtol_factors : float
             As in :func:`spectile.spamm`: the threshold is searched on the device.
 
         Returns
@@ -576,10 +575,10 @@ class SpammPlan:
                 f"the plan is of arrays on device {self._device_id}, which is not the current device: execute it "
                 f"inside `with cupy.cuda.Device({self._device_id}):`"
             )
-        if valid_ratio is rtol is None and tau is not None and tau >= 0:
+        if valid_ratio is atol is rtol_factors is None and tau is not None and tau >= 0:
             kind, value = "tau", float(tau)
         else:
-            kind, value = checks.check_choice(tau, valid_ratio, rtol)
+            kind, value = checks.check_choice(tau, valid_ratio, atol, rtol_factors)
         plan = self._plan(kind, value)
         plan.check(value)
         if out is None:

@@ -61,7 +61,7 @@ def prepared_choice(a: Any, b: Any, out: Any, request: Request, *, counts: bool)
     if choice.order in ("bins", "sorted"):
         units.append(ORDER_UNITS[row.norm])
     if request.tau is None:
-        units.append(SEARCH_UNITS["ratio" if request.rtol is None else "error", row.norm])
+        units.append(SEARCH_UNITS["error" if request.within_error else "ratio", row.norm])
     if counts:
         units.append(SURVEY_UNITS[row.norm])
     # Hashing a unit takes longer than a launch; the units are kept, so that their ids stay theirs.

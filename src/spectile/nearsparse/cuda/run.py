@@ -26,7 +26,7 @@ from spectile.nearsparse.cuda.geometry import log2, row_major
 from spectile.nearsparse.cuda.norms import NormMaps, Norms, check_norms, told, told_grain
 from spectile.nearsparse.cuda.plan import DenseNorms, dense_result
 from spectile.nearsparse.cuda.product import Product, prepared_choice
-from spectile.nearsparse.cuda.search import Search, Wanted, found, search, threshold
+from spectile.nearsparse.cuda.search import Wanted, check_error, found, search, threshold
 from spectile.nearsparse.cuda.survey import error_bound, frobenius, kept_norms, ratio
 from spectile.nearsparse.operands import copy_if_overlapping, each_product, flat_batch
 from spectile.nearsparse.result import SpammResult
@@ -247,8 +247,7 @@ def _launch(a: Any, b: Any, c: Any, out: Any, request: Request) -> list[_Item]:
     if verdict == "dense" and request.check_finite:
         verdict, limit = "count", -1.0
     if verdict == "dense":
-        if request.rtol is not None:
-            Search.error_terms(request.rtol, shape, request.precision)
+        check_error(request, request.value, shape)
         dense.multiply(a, b, c, out, request)
         return [_Item(None, (0, 0), 0.0, request, added, out, DenseNorms(a, b, request.block), shape)]
     x, y, beside, z = (a, b, c, out) if request.arithmetic.parts == 1 else parts.real_forms(a, b, c, out)

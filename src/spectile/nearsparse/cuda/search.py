@@ -23,9 +23,11 @@ from spectile.nearsparse.types import ALL, Request
 
 SEARCH = layout(
     "norms_a:p norms_b:p columns_a:p sorted:p partial:p counts:p arrived:p result:p rows:i columns:i depth:i "
-    "iterations:i held:i slot:i wanted:d tolerance:d rtol:d slack:d relative:d lift_a:d lift_b:d "
+    "iterations:i held:i slot:i wanted:d tolerance:d rtol:d atol:d slack:d relative:d lift_a:d lift_b:d "
     "underflow:d highest:d operand:d"
 )
+# Where what is asked for lies.
+FIELD = {"valid_ratio": "wanted", "atol": "atol", "rtol_factors": "rtol"}
 # Candidates of all passes of a search for a ratio; of one for an error, curves and intervals of listed products.
 _COUNTS = {"ratio": 32 * 24, "error": 2 * 3 * 256 + 6 * 512}
 
@@ -42,8 +44,8 @@ class Wanted:
 
     Attributes
     ----------
-    kind : {"ratio", "error"}
-        A valid ratio, or an error relative to ``||A||_F ||B||_F``.
+    asked : {"valid_ratio", "atol", "rtol_factors"}
+        A valid ratio, an error, or one relative to ``||A||_F ||B||_F``.
     value : float
         The ratio, or the error.
     iterations : int
@@ -52,10 +54,15 @@ class Wanted:
         Absolute difference of the ratio at which they end.
     """
 
-    kind: str
+    asked: str
     value: float
     iterations: int = 60
     tolerance: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        """Which search finds it."""
+        return "ratio" if self.asked == "valid_ratio" else "error"
 
     @classmethod
     def of(cls, request: Request) -> Wanted:
@@ -63,10 +70,8 @@ class Wanted:
 
         More bisections than the paper's 20 are allowed, so that small ratios are met to a tenth, and to 0.01 at most.
         """
-        if request.valid_ratio is not None:
-            return cls("ratio", request.valid_ratio, 60, tolerance_of(request.valid_ratio))
-        assert request.rtol is not None
-        return cls("error", request.rtol)
+        name, value = request.asked
+        return cls(name, value, 60, tolerance_of(value)) if name == "valid_ratio" else cls(name, value)
 
 
 def tolerance_of(valid_ratio: float) -> float:
@@ -110,20 +115,17 @@ class Search:
         dtype = norms_a.dtype.name
         self.places = Places.of(rows, columns, depth, norms_a.itemsize)
         values: dict[str, Any] = {"iterations": wanted.iterations, "tolerance": wanted.tolerance}
-        values["wanted" if wanted.kind == "ratio" else "rtol"] = wanted.value
+        values[FIELD[wanted.asked]] = wanted.value
         if wanted.kind == "error":
-            values |= self.error_terms(wanted.value, shape, precision)
+            values |= error_terms(shape, precision)
+        if wanted.asked == "rtol_factors":
+            _check_factors(wanted.value, shape, precision)
         plan = plan_search(wanted.kind, rows, columns, depth, norms_a.itemsize, device.describe())
         sizes = {"rows": rows, "columns": columns, "depth": depth, "held": plan.held, "slot": plan.slot}
         addresses = {"norms_a": address(norms_a), "norms_b": address(norms_b), "arrived": arrived}
         self.parameters = fill(np.zeros((), SEARCH), values | sizes | addresses | self.places.addresses(scratch))
         self._shape = plan.launch
         self._kernel = launch.kernel(SEARCH_UNITS[wanted.kind, dtype], plan.function)
-
-    @staticmethod
-    def error_terms(rtol: float, shape: tuple[int, int, int], precision: str) -> dict[str, float]:
-        """Return what the kernel takes from a wanted error's bound, or raise where rounding alone is above it."""
-        return dict(_error_terms(rtol, shape, precision))
 
     def __call__(self) -> None:
         """Search on the current stream; the norm maps must be there."""
@@ -134,13 +136,27 @@ class Search:
         return self._kernel.bind(self._shape, self.parameters)
 
 
-@functools.lru_cache(maxsize=256)  # a call that repeats asks again
-def _error_terms(rtol: float, shape: tuple[int, int, int], precision: str) -> dict[str, float]:
+def error_terms(shape: tuple[int, int, int], precision: str) -> dict[str, float]:
+    """Return what the kernel takes from the bound of rounding of a product of (m, k, n)."""
     row = ALL[precision]
-    terms, slack = bounds.rounding_terms(shape, precision), bounds.norm_slack(row.dtype)
-    bounds.skipping_limit(rtol, 1 / slack**2, terms.relative * slack**2)
-    named = terms._asdict()
-    return named | {"slack": slack, "highest": named.pop("largest"), "operand": row.largest_operand}
+    named = bounds.rounding_terms(shape, precision)._asdict()
+    return named | {
+        "slack": bounds.norm_slack(row.dtype), "highest": named.pop("largest"), "operand": row.largest_operand
+    }  # fmt: skip
+
+
+def check_error(request: Request, value: float, shape: tuple[int, int, int]) -> None:
+    """Raise where this value of an error is below what rounding alone is bounded by, whatever the operands hold."""
+    if request.rtol_factors is not None:
+        _check_factors(value, shape, request.precision)
+
+
+@functools.lru_cache(maxsize=256)  # a call that repeats asks again
+def _check_factors(value: float, shape: tuple[int, int, int], precision: str) -> None:
+    square = bounds.norm_slack(ALL[precision].dtype) ** 2
+    bounds.skipping_limit(
+        ("rtol_factors", value), value / square, bounds.rounding_terms(shape, precision).relative * square
+    )
 
 
 @dataclass(frozen=True)
@@ -210,16 +226,17 @@ def found(tau: Any, request: Request) -> float:
     value = float(tau) if isinstance(tau, float) else float(tau[0])
     if not math.isnan(value):
         return value
-    if request.rtol is not None:
-        raise ValueError(refusal(request.rtol, "every tile product was multiplied"))
+    if request.within_error:
+        raise ValueError(refusal(request, "every tile product was multiplied"))
     raise ValueError(_NO_RATIO)
 
 
-def refusal(rtol: float, done: str) -> str:
+def refusal(request: Request, done: str) -> str:
     """Return why no threshold keeps a wanted error, and what was done."""
+    word, value = request.asked
     return (
-        f"rtol = {rtol} is below what rounding, underflow and overflow are bounded by for entries of this size, or a "
-        f"or b holds NaN or infinity, so {done}: take a larger rtol, or scale a and b"
+        f"{word} = {value} is below what rounding, underflow and overflow are bounded by for entries of this size, or "
+        f"a or b holds NaN or infinity, so {done}: take a larger {word}, or scale a and b"
     )
 
 
@@ -243,7 +260,7 @@ def tune_tau_cuda(
     check_maps(norms_a, norms_b)
     wide_a, wide_b = (cupy.ascontiguousarray(x, dtype=np.float64) for x in (norms_a, norms_b.T))
     maps = Norms(wide_a, wide_b, 32)
-    wanted = Wanted("ratio", valid_ratio, iterations, tolerance)
+    wanted = Wanted("valid_ratio", valid_ratio, iterations, tolerance)
     tau, share = search(maps, (0, 0), wanted, (1, 1, 1), "fp64").tolist()
     if math.isnan(tau):
         raise ValueError(_NO_RATIO)

@@ -212,8 +212,8 @@ class _Timed:
         methods: list[Method | Skipped] = []
         for name, rtol in tolerances.items():
             try:
-                spamm(self.a, self.b, rtol=rtol, precision=self.precision)  # type: ignore[arg-type]
-                methods.append(self._called(name, rtol=rtol))
+                spamm(self.a, self.b, rtol_factors=rtol, precision=self.precision)  # type: ignore[arg-type]
+                methods.append(self._called(name, rtol_factors=rtol))
             except ValueError as error:
                 methods.append(Skipped(name, str(error)))
         return methods

@@ -196,7 +196,9 @@ def water(row: Mapping[str, Any], context: Context) -> Problem:
     methods: list[Method | Skipped] = [
         _square_method(name, a, {"tau": tau}, exact, norm_c) for name, tau in thresholds(row).items()
     ]
-    methods += [_square_method(name, a, {"rtol": rtol}, exact, norm_c) for name, rtol in tolerances("fp64").items()]
+    methods += [
+        _square_method(name, a, {"rtol_factors": rtol}, exact, norm_c) for name, rtol in tolerances("fp64").items()
+    ]
     methods += [
         _blas_method(a, a, "fp64", sampled_rows(len(a), context.seed)),
         Skipped("cublas", "this machine has no CUDA device"),
@@ -210,7 +212,7 @@ def accuracy(row: Mapping[str, Any], context: Context) -> Problem:
     exact = a @ a
     norm_c = float(np.linalg.norm(exact))
     methods: list[Method | Skipped] = [
-        _square_method(name, a, {"rtol": rtol}, exact, norm_c) for name, rtol in tolerances("fp64").items()
+        _square_method(name, a, {"rtol_factors": rtol}, exact, norm_c) for name, rtol in tolerances("fp64").items()
     ]
     methods += [
         _blas_method(a, a, "fp64", sampled_rows(len(a), context.seed)),

@@ -137,7 +137,7 @@ class Operands:
         )
 
     def called(self, name: str, **choice: float) -> Method:
-        """Return SpAMM as a user calls it: the public function with tau, `valid_ratio` or `rtol`, and C allocated."""
+        """Return SpAMM as a user calls it: the public function with tau, a valid ratio or an error, and C allocated."""
         maps = NormMaps(self.a, self.b, BLOCK)
         maps()
         problem = Problem.of(self.a, self.b, self.out, BLOCK, self.precision)

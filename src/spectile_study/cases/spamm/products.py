@@ -49,7 +49,7 @@ def as_called(operands: Operands, taus: Mapping[str, float]) -> list[Method | Sk
     known = spamm(operands.a, operands.b, tau=tau, precision=operands.precision)  # type: ignore[arg-type]
     scale = float(cupy.linalg.norm(operands.a.astype(np.float32))) ** 2
     methods.append(operands.called("called_valid_ratio", valid_ratio=known.valid_ratio))
-    methods.append(operands.called("called_rtol", rtol=1.001 * known.error_bound / scale))
+    methods.append(operands.called("called_rtol", rtol_factors=1.001 * known.error_bound / scale))
     dense = operands.called_dense("called_dense")
     methods.append(dense)
     for method, shown in ((methods[len(taus) - 1], name.replace("called", "latency")), (dense, "latency_dense")):

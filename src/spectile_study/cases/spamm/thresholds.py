@@ -38,7 +38,7 @@ def thresholds(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def tolerances(precision: str) -> dict[str, float]:
-    """Return method name -> rtol of a call of a ``water`` or ``accuracy`` row in this precision."""
+    """Return method name -> `rtol_factors` of a call of a ``water`` or ``accuracy`` row in this precision."""
     return {f"called_rtol_{rtol:.0e}": rtol for rtol in RTOLS.get(precision, ())}
 
 

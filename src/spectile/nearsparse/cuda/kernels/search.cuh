@@ -29,7 +29,7 @@ struct Search {
     int held, slot;            // pieces that a block keeps in shared memory, and the norms of each with its own of A;
                                // of an error: products that it lists
     double wanted, tolerance;  // of the valid ratio
-    double rtol, slack, relative, lift_a, lift_b, underflow;  // of the error: see bounds.py
+    double rtol, atol, slack, relative, lift_a, lift_b, underflow;  // of the error: see bounds.py
     double highest, operand;  // the largest product of norms, and the largest norm, of which nothing overflows
 };
 

@@ -235,7 +235,7 @@ __device__ __forceinline__ double largest_norms(const Search& p, const Sizes& z)
 __device__ __forceinline__ Goal goal_of(const Search& p, const Sizes& z) {
     const double scale = z.norm_a * z.norm_b / (p.slack * p.slack);
     const double lifted = (z.norm_a * p.slack + p.lift_a) * (z.norm_b * p.slack + p.lift_b);
-    const double limit = p.rtol * scale - (p.relative * lifted + p.underflow);
+    const double limit = p.rtol * scale + p.atol - (p.relative * lifted + p.underflow);
     // Products of float32 norms have squares that float64 holds; others are squared as multiples of about the largest.
     const double unit = NORM_BITS == 32 ? 1.0 : scalbn(1.0, -max(-1000, min(1000, ilogb(z.largest))));
     const double target = (limit * unit / p.slack) * (limit * unit / p.slack);
