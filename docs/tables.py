@@ -71,7 +71,7 @@ def _duration(seconds: float) -> str:
 
 
 def spamm_within(machine: str) -> str:
-    """Return time, error that came out, and speed-up over the dense product of products within an rtol, by matrix."""
+    """Return time, error that came out, and speed-up over the dense product of products within an error, by matrix."""
     frame = _frame(machine, "spamm")
     rows, used = [], [frame.iloc[:0]]
     asked = frame[frame["method"].str.startswith("called_rtol_") & (frame["status"] == "ok")]
@@ -88,7 +88,7 @@ def spamm_within(machine: str) -> str:
             f"{row['error_fro_rel']:.1e}", f"{row['v_valid_ratio']:.2%}", _duration(row["time_s"]),
             f"{over['speedup'].iloc[0]:.2f}",
         ])  # fmt: skip
-    head = ["matrix A", "n", "precision", "rtol", "error of A²", "valid", "time", "speed-up over dense"]
+    head = ["matrix A", "n", "precision", "rtol_factors", "error of A²", "valid", "time", "speed-up over dense"]
     return _markdown(head, rows, pandas.concat(used), machine)
 
 
@@ -312,7 +312,7 @@ def _compared(machine: str) -> list[tuple[str, str, str, pandas.DataFrame, panda
         precision = "fp64" if rtol < 1e-3 else "fp32"
         within = spamm[(spamm["p_molecules"] == WATERS) & spamm["p_precision"].eq(precision)]
         calls = speedups(within, f"called_rtol_{rtol:.0e}", "called_dense")
-        what = f"SpAMM, {precision.replace('fp', 'float')}, within rtol {rtol:.0e}, matrices of {WATERS} waters"
+        what = f"SpAMM, {precision.replace('fp', 'float')}, within {rtol:.0e} of ‖A‖², matrices of {WATERS} waters"
         lines.append((what, "cuBLAS, dense", "matrix", calls, None))
     tsparse = _squares(tsparse)
     for dtype in ("float64", "float32"):

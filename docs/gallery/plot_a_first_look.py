@@ -21,7 +21,7 @@ rng = np.random.default_rng(1)
 places = rng.uniform(0, 100, (2048, 2))
 places = places[hilbert_order(places)]
 a = np.exp(-np.linalg.norm(places[:, None] - places, axis=2))
-product = spectile.spamm(a, a, rtol=1e-6)
+product = spectile.spamm(a, a, rtol_factors=1e-6)
 norms = spectile.nearsparse.norm_map(a).norms
 kept = (norms[:, :, None] * norms[None] >= product.tau).mean(axis=1)
 

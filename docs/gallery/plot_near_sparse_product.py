@@ -16,7 +16,7 @@ place = np.sort(rng.uniform(0, 300, 2048))  # of orbitals along a line
 apart = np.abs(place[:, None] - place)
 a = np.exp(-apart / 4) * rng.uniform(0.5, 1, apart.shape)
 
-result = spectile.spamm(a, a, rtol=1e-6)
+result = spectile.spamm(a, a, rtol_factors=1e-6)
 error = np.linalg.norm(result.c - a @ a) / np.linalg.norm(a) ** 2
 print(f"{result.valid_ratio:.1%} of the products of tiles, error {error:.1e} of ‖A‖‖A‖")
 assert error <= 1e-6

@@ -19,16 +19,16 @@ wanted = np.logspace(-1, -10, 10)
 fig, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 for length in (2, 8, 32):
     a = np.exp(-apart / length)
-    shares = [spectile.spamm_threshold(a, a, rtol=rtol).valid_ratio for rtol in wanted]
+    shares = [spectile.spamm_threshold(a, a, rtol_factors=each).valid_ratio for each in wanted]
     left.loglog(wanted, shares, marker="o", label=f"decays over {length} entries")
-    results = [spectile.spamm(a, a, rtol=rtol) for rtol in wanted[::3]]
+    results = [spectile.spamm(a, a, rtol_factors=each) for each in wanted[::3]]
     errors = [np.linalg.norm(each.c - a @ a) / np.linalg.norm(a) ** 2 for each in results]
     right.loglog(wanted[::3], errors, marker="o", label=f"decays over {length} entries")
 left.invert_xaxis()
-left.set(xlabel="rtol", ylabel="share of the tile products")
+left.set(xlabel="rtol_factors", ylabel="share of the tile products")
 left.legend()
 right.loglog(wanted, wanted, color="black", linewidth=0.8, label="what was asked")
 right.invert_xaxis()
-right.set(xlabel="rtol", ylabel="error over ‖A‖‖A‖")
+right.set(xlabel="rtol_factors", ylabel="error over ‖A‖‖A‖")
 right.legend()
 plt.show()

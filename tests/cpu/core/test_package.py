@@ -33,7 +33,7 @@ def test_examples_of_the_guide_run():
     lines = run("\n".join(blocks)).splitlines()
     for line, rtol in zip(lines, (1e-3, 1e-6, 1e-9), strict=False):
         error, bound = map(float, re.search(r"error (\S+) of (\S+)$", line).groups())
-        assert line.startswith(f"rtol {rtol:g}: tau ") and error <= bound
+        assert line.startswith(f"{rtol:g}: tau ") and error <= bound
     tau, valid_ratio = map(float, lines[3].split())  # spamm_threshold
     assert f"tau {tau:.3g}, {valid_ratio:.1%} valid" in lines[1]
     assert float(lines[4].split()[1]) < 1e-12  # spgemm

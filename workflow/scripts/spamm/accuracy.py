@@ -24,7 +24,7 @@ def table(frame: pandas.DataFrame) -> Table:
             "matrix": f"{first['v_matrix']}{of}",
             "n": int(first["v_rows"]),
             "precision": first["p_precision"],
-            "rtol": Cell(first["v_rtol"], "{:.0e}"),
+            "rtol_factors": Cell(first["v_rtol"], "{:.0e}"),
             "error ‖C − AA‖ / ‖AA‖": Cell(first["error_fro_rel"], "{:.1e}"),
             "valid": Cell(first["v_valid_ratio"], "{:.2%}"),
             "time, ms": Cell(1e3 * first["time_s"], "{:.3g}"),
@@ -37,9 +37,9 @@ def table(frame: pandas.DataFrame) -> Table:
     result.data = pandas.DataFrame(lines)
     devices = sorted(set(asked["device"]))
     result.notes = [
-        "rtol bounds ‖C − AA‖ by rtol ‖A‖²; the error is against the float64 product of the same entries. Norm maps "
-        "and the search of the threshold are in the time.",
-        f"Measured on {', '.join(devices)}." if devices else "This run holds no record of a product within an rtol.",
+        "rtol_factors bounds ‖C − AA‖ over ‖A‖²; the error is against the float64 product of the same entries. "
+        "Norm maps and the search of the threshold are in the time.",
+        f"Measured on {', '.join(devices)}." if devices else "This run holds no record of a product within an error.",
         *sorted(set(asked.loc[asked["status"] == "skipped", "reason"])),
     ]
     return result
