@@ -216,12 +216,13 @@ def test_a_product_that_the_device_does_not_hold_is_gathered_on_the_host(rng, mo
 
 def test_a_product_beyond_32_bit_offsets(rng, monkeypatch):
     """With offsets that reach 3,000 entries; tests/gpu/tsparse/test_collection.py has one beyond 2^31."""
-    from spectile.tsparse.cuda import parts
+    from spectile.tsparse.cuda import parts, run
 
     A = random(400, 300, 0.01, rng)
     whole = spgemm(A, sp.csr_array(A.T), backend="cuda")
     assert whole.nnz > 3000
     monkeypatch.setattr(parts, "MOST_ENTRIES", 3000)
+    monkeypatch.setattr(run, "index_type", lambda count: np.int32 if count <= 3000 else np.int64)
     monkeypatch.setattr(parts, "PART_ENTRIES", 2000)
     host = spgemm(A, sp.csr_array(A.T), backend="cuda")
     on_device = spgemm(on_gpu(A), on_gpu(sp.csr_array(A.T)))

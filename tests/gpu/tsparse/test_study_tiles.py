@@ -176,6 +176,7 @@ def test_parts_give_the_same_product(precision, rng, sort, monkeypatch):
     monkeypatch.setattr(product.memory, "free_bytes", lambda: 0)
     for most in (parts.MOST_ENTRIES, whole.nnz - 1):
         monkeypatch.setattr(parts, "MOST_ENTRIES", most)
+        monkeypatch.setattr(product, "index_type", lambda count, most=most: np.int32 if count <= most else np.int64)
         C = multiply(G, G, precision, drop_cancelled=False)
         assert C.indices.dtype == C.indptr.dtype == (np.int32 if most > whole.nnz else np.int64)
         for name in ("indptr", "indices", "data"):
