@@ -219,9 +219,12 @@ def write(tree: Path, path: Path, source: str) -> None:
 
 
 def run_tests(tree: Path, tests: list[str], timeout_s: float | None) -> str:
-    """Return whether the tests find what is in a tree; "late" where they do not end, by the fault or the machine."""
+    """Return whether the tests find what is in a tree; "late" where they do not end, by the fault or the machine.
+
+    "no test" is where pytest has none by these names.
+    """
     environment = os.environ | {
-        "PYTHONPATH": f"{tree / 'src'}",
+        "PYTHONPATH": os.pathsep.join([str(tree / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "NUMBA_CACHE_DIR": str(tree / ".numba"),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
@@ -242,7 +245,7 @@ def run_tests(tree: Path, tests: list[str], timeout_s: float | None) -> str:
         command, cwd=tree, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
     try:
-        return "survived" if process.wait(timeout_s) == 0 else "killed"
+        return {0: "survived", 4: "no test", 5: "no test"}.get(process.wait(timeout_s), "killed")
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, 9)
         process.wait()

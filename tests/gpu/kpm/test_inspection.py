@@ -61,6 +61,27 @@ def test_groups_and_adjoints_are_found():
         assert inspect(csr_matrix(lonely.tocsr())).difference == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize("entries", [3, 40])  # a thread and a warp look at a row
+@pytest.mark.parametrize("change", ["none", "twice", "descent"])
+def test_columns_that_do_not_ascend_are_seen(change, entries):
+    import cupy
+    from cupyx.scipy.sparse import csr_matrix
+
+    from spectile.kpm.cuda.inspection import inspect
+
+    rng = np.random.default_rng(SEED)
+    rows = 300
+    columns = np.stack([np.sort(rng.permutation(rows)[:entries]) for _ in range(rows)]).astype("int32")
+    row, at = int(rng.integers(rows)), int(rng.integers(1, entries))
+    if change == "twice":
+        columns[row, at] = columns[row, at - 1]
+    elif change == "descent":
+        columns[row, [at - 1, at]] = columns[row, [at, at - 1]]
+    pointer = cupy.arange(0, rows * entries + 1, entries, dtype="int32")
+    H = csr_matrix((cupy.ones(rows * entries), cupy.asarray(columns.ravel()), pointer), shape=(rows, rows))
+    assert inspect(H).canonical == (change == "none"), f"seed {SEED}"
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", ["wannier", "graphene"])  # a warp and a thread look at a row
 def test_inspection_says_what_scipy_says(kind, dtype):

@@ -75,6 +75,16 @@ def test_products_and_sums_are_within_their_bounds(dtype: str, rows: Any) -> Non
     assert x.dot(y) == pytest.approx(np.vdot(exact_a, exact_b).real, rel=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("rows", PARTITIONS, ids=["equal", "various", "many"])
+def test_bounds_count_every_product_of_a_sum(dtype: str, rows: Any) -> None:
+    a = _hermitian(sum(rows), dtype, 7)
+    wanted = TileMatrix.from_dense(a, rows, hermitian=True).square().error
+    x = _grid(a, rows)
+    for made in (x._times(x, 0.0, half="square"), x._times(x, 0.0)):
+        assert 0.9 * wanted.fro <= made.error.fro <= 3 * wanted.fro
+
+
 @pytest.mark.parametrize("norm", ["fro", "spectral"])
 def test_what_a_square_says_of_idempotency(norm: Any) -> None:
     a = _hermitian(288, "float64", 3) / 8
