@@ -10,6 +10,8 @@ import ctypes
 import functools
 from typing import Any, Literal
 
+from spectile.core.pointers import address
+
 GemmMode = Literal["fp16_fp32", "fp16_fp16", "fp16_sums", "fp32", "tf32", "fp64"]
 SpgemmAlgorithm = Literal["alg1", "alg2", "alg3"]
 
@@ -60,9 +62,9 @@ class Gemm:
         # Row-major C = A B is column-major Cᵀ = Bᵀ Aᵀ.
         pointer = ctypes.c_void_p
         self._arguments = (
-            *(cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_N, n, m, k, pointer(self._alpha.ctypes.data)),
-            *(pointer(b.data.ptr), cuda_type[dtype_in], n, pointer(a.data.ptr), cuda_type[dtype_in], k),
-            *(pointer(self._beta.ctypes.data), pointer(out.data.ptr), cuda_type[dtype_out], n),
+            *(cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_N, n, m, k, pointer(address(self._alpha))),
+            *(pointer(address(b)), cuda_type[dtype_in], n, pointer(address(a)), cuda_type[dtype_in], k),
+            *(pointer(address(self._beta)), pointer(address(out)), cuda_type[dtype_out], n),
             *(getattr(cublas, compute), cublas.CUBLAS_GEMM_DEFAULT),
         )
 
@@ -148,7 +150,7 @@ def spgemm(
     empty = csr_matrix((cupy.empty(0, a.dtype), cupy.empty(0, "i4"), cupy.zeros(m + 1, "i4")), shape=(m, n))
     alpha, beta = np.array(1, a.dtype), np.array(0, a.dtype)
     matrices = SpMatDescriptor.create(a), SpMatDescriptor.create(b), SpMatDescriptor.create(empty)
-    common = (handle, 0, 0, alpha.ctypes.data, matrices[0].desc, matrices[1].desc, beta.ctypes.data, matrices[2].desc)
+    common = (handle, 0, 0, address(alpha), matrices[0].desc, matrices[1].desc, address(beta), matrices[2].desc)
     memory: dict[str, int] = {}
     descriptor = cusparse.spGEMM_createDescr()
     arguments = (*common, value_type, code, descriptor)
@@ -160,18 +162,18 @@ def spgemm(
     try:
         size1 = cusparse.spGEMM_workEstimation(*arguments, 0, 0)
         buffer1 = buffer("buffer1", size1)
-        cusparse.spGEMM_workEstimation(*arguments, size1, buffer1.data.ptr)
+        cusparse.spGEMM_workEstimation(*arguments, size1, address(buffer1))
         if algorithm == "alg1":
             size2 = cusparse.spGEMM_compute(*arguments, 0, 0)
         else:
             size2, buffer3 = _estimate_memory(arguments, chunk_fraction, buffer)
             del buffer3
         buffer2 = buffer("buffer2", size2)
-        cusparse.spGEMM_compute(*arguments, size2, buffer2.data.ptr)
+        cusparse.spGEMM_compute(*arguments, size2, address(buffer2))
         rows, columns, count = (np.zeros((), np.int64) for _ in range(3))
-        cusparse.spMatGetSize(matrices[2].desc, rows.ctypes.data, columns.ctypes.data, count.ctypes.data)
+        cusparse.spMatGetSize(matrices[2].desc, address(rows), address(columns), address(count))
         data, indices = cupy.empty(int(count), a.dtype), cupy.empty(int(count), "i4")
-        cusparse.csrSetPointers(matrices[2].desc, empty.indptr.data.ptr, indices.data.ptr, data.data.ptr)
+        cusparse.csrSetPointers(matrices[2].desc, address(empty.indptr), address(indices), address(data))
         cusparse.spGEMM_copy(*arguments)
     except (cusparse.CuSparseError, cupy.cuda.memory.OutOfMemoryError) as error:
         requested = sum(memory.values())
@@ -196,12 +198,12 @@ def _estimate_memory(arguments: tuple[Any, ...], chunk_fraction: float, buffer: 
     ]
     size3, size2 = ctypes.c_size_t(0), ctypes.c_size_t(0)
 
-    def call(address: int | None) -> None:
-        status = function(*arguments, chunk_fraction, ctypes.byref(size3), address, ctypes.byref(size2))
+    def call(place: int | None) -> None:
+        status = function(*arguments, chunk_fraction, ctypes.byref(size3), place, ctypes.byref(size2))
         if status != 0:
             raise cusparse.CuSparseError(status)
 
     call(None)
     buffer3 = buffer("buffer3", size3.value)
-    call(buffer3.data.ptr)
+    call(address(buffer3))
     return size2.value, buffer3

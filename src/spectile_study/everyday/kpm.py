@@ -18,6 +18,7 @@ import numpy as np
 from spectile import kpm_dos
 from spectile.core.compile import PORTABLE, Unit
 from spectile.core.launch import Shape, kernel
+from spectile.core.pointers import address
 from spectile.kpm import bounds, reference
 from spectile.kpm.operators.user import OperatorRecursion, ProductOperator
 from spectile.kpm.reference import seed_of
@@ -334,9 +335,9 @@ def _spmm_steps(scaled: Any, v: Any, w: Any, count: int) -> Iterator[tuple[Any, 
     cusparse.setStream(handle, cupy.cuda.get_current_stream().ptr)
     sparse = SpMatDescriptor.create(scaled)
     rows, width = v.shape
-    dense = [cusparse.createDnMat(rows, width, width if by_rows else rows, x.data.ptr, kind, order) for x in (v, w)]
+    dense = [cusparse.createDnMat(rows, width, width if by_rows else rows, address(x), kind, order) for x in (v, w)]
     factors = [np.array(x, v.dtype) for x in (1, 0, 2, -1)]
-    once, none, twice, minus = (x.ctypes.data for x in factors)
+    once, none, twice, minus = (address(x) for x in factors)
 
     def arguments(alpha: int, beta: int, step: int) -> tuple[Any, ...]:
         return (handle, 0, 0, alpha, sparse.desc, dense[step % 2], beta, dense[1 - step % 2], kind, algorithm)
@@ -344,7 +345,7 @@ def _spmm_steps(scaled: Any, v: Any, w: Any, count: int) -> Iterator[tuple[Any, 
     try:
         buffer = cupy.empty(cusparse.spMM_bufferSize(*arguments(twice, minus, 0)), cupy.int8)
         for step in range(count):
-            cusparse.spMM(*arguments(*((twice, minus) if step else (once, none)), step), buffer.data.ptr)
+            cusparse.spMM(*arguments(*((twice, minus) if step else (once, none)), step), address(buffer))
             yield v, w
             v, w = w, v
     finally:

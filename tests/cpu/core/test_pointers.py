@@ -13,7 +13,7 @@ import pytest
 
 from spectile.core import pointers
 
-SOURCES = Path(__file__).parents[3] / "src/spectile"
+SOURCES = Path(__file__).parents[3] / "src"
 
 
 INTERFACES = ("__array_interface__", "__cuda_array_interface__", "__array_struct__")
@@ -105,7 +105,7 @@ def test_no_other_module_reads_an_address() -> None:
         for path in SOURCES.rglob("*.py")
         if _reads_address(ast.parse(path.read_text()))
     }
-    assert reading == {"core/pointers.py"}
+    assert reading == {"spectile/core/pointers.py"}
 
 
 class DeviceArray:

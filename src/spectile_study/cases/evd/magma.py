@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from spectile.core.pointers import address
+
 #: Environment variable with MAGMA's folder.
 FOLDER = "MAGMA_DIR"
 
@@ -90,7 +92,7 @@ def load(path: Path, *, start: bool = True) -> Library:
     functions = ctypes.CDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW)
     # Three integers of a version, of which none is negative: narrow ones leave the other halves as they were.
     version = np.full(3, -1, np.int64)
-    functions.magma_version(*(ctypes.c_void_p(version[part:].ctypes.data) for part in range(3)))
+    functions.magma_version(*(ctypes.c_void_p(address(version[part:])) for part in range(3)))
     library = Library(functions, ctypes.c_int64 if (version >= 0).all() else ctypes.c_int)
     for name in ("magma_init", "magma_get_parallel_numthreads", "magma_get_dbulge_vblksiz", "magma_get_dbulge_nb"):
         getattr(functions, name).restype = library.integer
@@ -123,7 +125,7 @@ def bandwidth(library: Library, n: int) -> int:
 
 
 def _pointer(array: Any) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
+    return ctypes.c_void_p(address(array))
 
 
 def _pinned(count: int) -> Any:
@@ -238,7 +240,7 @@ class Sytrd(Matrix):
         info = integer()
         self.library.functions.magma_dsytrd_sy2sb(
             *(ctypes.c_int(_LOWER), integer(n), integer(b), _pointer(self.array), integer(n), _pointer(self._tau)),
-            *(_pointer(self.work), integer(len(self.work)), ctypes.c_void_p(self._factors.data.ptr)),
+            *(_pointer(self.work), integer(len(self.work)), ctypes.c_void_p(address(self._factors))),
             ctypes.byref(info),
         )
         if info.value != 0:

@@ -15,6 +15,7 @@ import numpy as np
 
 from spectile.core.compile import PORTABLE, Unit
 from spectile.core.launch import Shape, kernel
+from spectile.core.pointers import address
 from spectile.evd.cuda.blas import Blas
 from spectile.evd.cuda.matrix import Matrix
 
@@ -91,15 +92,15 @@ def add_lower(
     for start in range(0, n, STRIP):
         high, width = rows - start, min(STRIP, rows - start)
         cublas.gemmStridedBatchedEx(
-            *(blas._handle, cublas.CUBLAS_OP_T, cublas.CUBLAS_OP_N, high, width, depth, one.ctypes.data),
-            *(left.data.ptr + start * depth, _INT8, depth, rows * depth),
-            *(right.data.ptr + start * depth, _INT8, depth, rows * depth, zero.ctypes.data),
-            *(products.data.ptr, _INT32, high, high * width, count, cublas.CUBLAS_COMPUTE_32I, -1),
+            *(blas._handle, cublas.CUBLAS_OP_T, cublas.CUBLAS_OP_N, high, width, depth, address(one)),
+            *(address(left) + start * depth, _INT8, depth, rows * depth),
+            *(address(right) + start * depth, _INT8, depth, rows * depth, address(zero)),
+            *(address(products), _INT32, high, high * width, count, cublas.CUBLAS_COMPUTE_32I, -1),
         )
         arguments = (
             *(products, np.int64(high * width), np.int64(high), np.int32(n - start), np.int32(min(width, n - start))),
             *(np.int32(count), table, np.float64(alpha)),
-            *(np.uintp(f.data.ptr + 8 * start) for f in (left_factors, right_factors)),
+            *(np.uintp(address(f) + 8 * start) for f in (left_factors, right_factors)),
             *(np.uintp(c.at(row + start, row + start)), np.int64(c.ld)),
         )
         grid = (-(-(n - start) // 256), min(width, n - start))
@@ -124,5 +125,5 @@ def syr2k(a: Any, b: Any, c: Any, *, alpha: float = 1.0, count: int = ACCURATE) 
 
     n, k = a.shape
     v, x = (cupy.concatenate([left.T, right.T]) for left, right in ((a, b), (b, a)))
-    target = Matrix(c.data.ptr, c.strides[1] // c.itemsize, c.itemsize, c)
-    add_lower(Blas(np.float64), n, 2 * k, alpha, v.data.ptr, n, x.data.ptr, n, target, 0, 0, count=count)
+    target = Matrix(address(c), c.strides[1] // c.itemsize, c.itemsize, c)
+    add_lower(Blas(np.float64), n, 2 * k, alpha, address(v), n, address(x), n, target, 0, 0, count=count)

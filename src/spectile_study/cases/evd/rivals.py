@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from spectile.core.pointers import address
+
 Algorithm = Literal["auto", "one_stage", "two_stage"]
 
 #: Environment variable with the absolute path of a newer libcusolver.so.12.
@@ -110,9 +112,9 @@ class _Solver:
         _check(
             getattr(self._library, f"cusolverDn{self._name}")(
                 *self._head,
-                *(ctypes.c_void_p(self._work.data.ptr), ctypes.c_size_t(self.device_bytes)),
-                *(ctypes.c_void_p(self._host_work.ctypes.data), ctypes.c_size_t(self.host_bytes)),
-                ctypes.c_void_p(self._info.data.ptr),
+                *(ctypes.c_void_p(address(self._work)), ctypes.c_size_t(self.device_bytes)),
+                *(ctypes.c_void_p(address(self._host_work)), ctypes.c_size_t(self.host_bytes)),
+                ctypes.c_void_p(address(self._info)),
             )
         )
         info = int(self._info[0])
@@ -151,8 +153,8 @@ class Syevd(_Solver):
         n, kind, real = a.shape[0], _CUDA_TYPES[a.dtype.name], _CUDA_TYPES[self.w.dtype.name]
         head = (
             *(parameters, ctypes.c_int(int(vectors)), ctypes.c_int(0), ctypes.c_int64(n)),
-            *(ctypes.c_int(kind), ctypes.c_void_p(a.data.ptr), ctypes.c_int64(a.strides[1] // a.itemsize)),
-            *(ctypes.c_int(real), ctypes.c_void_p(self.w.data.ptr), ctypes.c_int(kind)),
+            *(ctypes.c_int(kind), ctypes.c_void_p(address(a)), ctypes.c_int64(a.strides[1] // a.itemsize)),
+            *(ctypes.c_int(real), ctypes.c_void_p(address(self.w)), ctypes.c_int(kind)),
         )
         self._allocate("Xsyevd", head)
 
@@ -187,9 +189,9 @@ class Syevdx(_Solver):
         n, kind, real = a.shape[0], _CUDA_TYPES[a.dtype.name], _CUDA_TYPES[self.w.dtype.name]
         head = (
             *(self._parameters(), ctypes.c_int(1), ctypes.c_int(_RANGE_OF_INDICES), ctypes.c_int(0)),
-            *(ctypes.c_int64(n), ctypes.c_int(kind), ctypes.c_void_p(a.data.ptr)),
+            *(ctypes.c_int64(n), ctypes.c_int(kind), ctypes.c_void_p(address(a))),
             *(ctypes.c_int64(a.strides[1] // a.itemsize), None, None, ctypes.c_int64(1), ctypes.c_int64(k)),
-            *(ctypes.c_void_p(self._found.ctypes.data), ctypes.c_int(real), ctypes.c_void_p(self.w.data.ptr)),
+            *(ctypes.c_void_p(address(self._found)), ctypes.c_int(real), ctypes.c_void_p(address(self.w))),
             ctypes.c_int(kind),
         )
         self._allocate("Xsyevdx", head)
@@ -229,10 +231,10 @@ class Sygvd:
         self.a, self.b, self.w = a, b, cupy.empty(a.shape[0], a.dtype)
         self._info = cupy.zeros(1, np.int32)
         lwork = ctypes.c_int()
-        matrices = [(ctypes.c_void_p(x.data.ptr), ctypes.c_int(x.strides[1] // x.itemsize)) for x in (a, b)]
+        matrices = [(ctypes.c_void_p(address(x)), ctypes.c_int(x.strides[1] // x.itemsize)) for x in (a, b)]
         self._head = (
             *(self._handle, ctypes.c_int(1), ctypes.c_int(1), ctypes.c_int(0), ctypes.c_int(a.shape[0])),
-            *(*matrices[0], *matrices[1], ctypes.c_void_p(self.w.data.ptr)),
+            *(*matrices[0], *matrices[1], ctypes.c_void_p(address(self.w))),
         )
         _check(self._library.cusolverDnDsygvd_bufferSize(*self._head, ctypes.byref(lwork)))
         self._lwork = lwork.value
@@ -256,8 +258,8 @@ class Sygvd:
         _check(
             self._library.cusolverDnDsygvd(
                 *self._head,
-                *(ctypes.c_void_p(self._work.data.ptr), ctypes.c_int(self._lwork)),
-                ctypes.c_void_p(self._info.data.ptr),
+                *(ctypes.c_void_p(address(self._work)), ctypes.c_int(self._lwork)),
+                ctypes.c_void_p(address(self._info)),
             )
         )
         info = int(self._info[0])
@@ -285,10 +287,10 @@ class Sytrd:
         self.a, self.d, self.e = a, cupy.empty(n, a.dtype), cupy.empty(n, a.dtype)
         self._tau, self._info = cupy.empty(n, a.dtype), cupy.zeros(1, np.int32)
         lwork = ctypes.c_int()
-        pointers = tuple(ctypes.c_void_p(x.data.ptr) for x in (self.d, self.e, self._tau))
+        pointers = tuple(ctypes.c_void_p(address(x)) for x in (self.d, self.e, self._tau))
         self._head = (
             *(self._handle, ctypes.c_int(0), ctypes.c_int(n)),
-            *(ctypes.c_void_p(a.data.ptr), ctypes.c_int(a.strides[1] // a.itemsize), *pointers),
+            *(ctypes.c_void_p(address(a)), ctypes.c_int(a.strides[1] // a.itemsize), *pointers),
         )
         _check(self._library.cusolverDnDsytrd_bufferSize(*self._head, ctypes.byref(lwork)))
         self._lwork = lwork.value
@@ -302,8 +304,8 @@ class Sytrd:
         _check(
             self._library.cusolverDnDsytrd(
                 *self._head,
-                *(ctypes.c_void_p(self._work.data.ptr), ctypes.c_int(self._lwork)),
-                ctypes.c_void_p(self._info.data.ptr),
+                *(ctypes.c_void_p(address(self._work)), ctypes.c_int(self._lwork)),
+                ctypes.c_void_p(address(self._info)),
             )
         )
         cupy.cuda.get_current_stream().synchronize()
@@ -341,8 +343,8 @@ class Stedc(_Solver):
         kind = ctypes.c_int(_CUDA_TYPES["float64"])
         head = (
             *(self._parameters(), ctypes.c_int(_STEDC_OF_TRIDIAGONAL), ctypes.c_int64(n)),
-            *(kind, ctypes.c_void_p(self.d.data.ptr), ctypes.c_void_p(self.e.data.ptr)),
-            *(kind, ctypes.c_void_p(self.z.data.ptr), ctypes.c_int64(n), kind),
+            *(kind, ctypes.c_void_p(address(self.d)), ctypes.c_void_p(address(self.e))),
+            *(kind, ctypes.c_void_p(address(self.z)), ctypes.c_int64(n), kind),
         )
         self._allocate("Xstedc", head)
 
@@ -370,7 +372,7 @@ def syr2k(a: Any, b: Any, c: Any, *, alpha: float) -> None:
     library.cublasSetStream_v2(handle, ctypes.c_void_p(cupy.cuda.get_current_stream().ptr))
     factor, one = ctypes.c_double(alpha), ctypes.c_double(1)
     n, k = a.shape
-    matrices = [(ctypes.c_void_p(x.data.ptr), ctypes.c_int64(x.strides[1] // x.itemsize)) for x in (a, b, c)]
+    matrices = [(ctypes.c_void_p(address(x)), ctypes.c_int64(x.strides[1] // x.itemsize)) for x in (a, b, c)]
     status = library.cublasDsyr2k_v2_64(
         *(handle, ctypes.c_int(0), ctypes.c_int(0), ctypes.c_int64(n), ctypes.c_int64(k), ctypes.byref(factor)),
         *(*matrices[0], *matrices[1], ctypes.byref(one), *matrices[2]),

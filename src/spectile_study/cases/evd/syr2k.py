@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spectile.core import device
+from spectile.core.pointers import address
 from spectile.evd.cuda.blas import Blas, add_lower
 from spectile.evd.cuda.choose import tuning
 from spectile.evd.cuda.matrix import Matrix
@@ -30,12 +31,12 @@ def syr2k(a: Any, b: Any, c: Any, *, alpha: float = 1.0, block: int | None = Non
     n, k = a.shape
     block = block or tuning(device.describe()).syr2k_block
     blas = Blas(c.dtype)
-    target = Matrix(c.data.ptr, c.strides[1] // c.itemsize, c.itemsize, c)
+    target = Matrix(address(c), c.strides[1] // c.itemsize, c.itemsize, c)
     if k <= JOINED[0] and n >= JOINED[1]:
         # [A B] [B A]ᴴ in one pass over C, which is what a thin update costs.
         v, x = (cupy.concatenate([left.T, right.T]) for left, right in ((a, b), (b, a)))
-        add_lower(blas, n, 2 * k, alpha, v.data.ptr, n, x.data.ptr, n, target, 0, block)
+        add_lower(blas, n, 2 * k, alpha, address(v), n, address(x), n, target, 0, block)
         return
-    pointers = [(x.data.ptr, x.strides[1] // x.itemsize) for x in (a, b)]
+    pointers = [(address(x), x.strides[1] // x.itemsize) for x in (a, b)]
     for left, right in (pointers, pointers[::-1]):
         add_lower(blas, n, k, alpha, *left, *right, target, 0, block)

@@ -10,6 +10,7 @@ import numpy as np
 
 from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel
+from spectile.core.pointers import address
 from spectile.kpm import reference
 from spectile.kpm.cuda.common import FULL, NO_DOTS, PLAIN
 from spectile.kpm.cuda.csr.launch import CsrOperator
@@ -340,7 +341,7 @@ def _machine(row: Mapping[str, Any], context: Context) -> Problem:
 
     def run_copy() -> Any:
         cupy.cuda.runtime.memcpyAsync(
-            x.data.ptr, z.data.ptr, z.nbytes, cupy.cuda.runtime.memcpyDeviceToDevice, cupy.cuda.get_current_stream().ptr
+            address(x), address(z), z.nbytes, cupy.cuda.runtime.memcpyDeviceToDevice, cupy.cuda.get_current_stream().ptr
         )
         return x
 

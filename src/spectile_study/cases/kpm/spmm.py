@@ -15,6 +15,7 @@ import numpy as np
 from spectile.core.compile import PORTABLE, Unit
 from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel
+from spectile.core.pointers import address
 from spectile.kpm.cuda.common import number_defines
 from spectile.kpm.operators.protocol import namespace
 
@@ -100,8 +101,8 @@ class Vendor:
         self._library, self._handle, self._matrix = cusparse, device.get_cusparse_handle, SpMatDescriptor.create(matrix)
         self._type = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5}[str(v.dtype)]
         self._dense = {
-            block.data.ptr: cusparse.createDnMat(
-                *block.shape, block.shape[1], block.data.ptr, self._type, cusparse.CUSPARSE_ORDER_ROW
+            address(block): cusparse.createDnMat(
+                *block.shape, block.shape[1], address(block), self._type, cusparse.CUSPARSE_ORDER_ROW
             )
             for block in (v, w)
         }
@@ -116,8 +117,8 @@ class Vendor:
         library = self._library
         return (
             self._handle(), library.CUSPARSE_OPERATION_NON_TRANSPOSE, library.CUSPARSE_OPERATION_NON_TRANSPOSE,
-            alpha.ctypes.data, self._matrix.desc, self._dense[v.data.ptr], beta.ctypes.data,
-            self._dense[w.data.ptr], self._type, CSR_ALG2,
+            address(alpha), self._matrix.desc, self._dense[address(v)], address(beta),
+            self._dense[address(w)], self._type, CSR_ALG2,
         )  # fmt: skip
 
     def __call__(self, v: Any, w: Any, alpha: float, beta: float) -> None:
@@ -126,7 +127,7 @@ class Vendor:
 
         factors = [np.array(factor, self._dtype) for factor in (alpha, beta)]
         self._library.setStream(self._handle(), cupy.cuda.get_current_stream().ptr)
-        self._library.spMM(*self._arguments(v, w, *factors), self._buffer.data.ptr)
+        self._library.spMM(*self._arguments(v, w, *factors), address(self._buffer))
 
     def __del__(self) -> None:
         """Destroy the descriptors of the blocks."""

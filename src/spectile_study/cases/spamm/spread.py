@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.pointers import address
 from spectile.nearsparse.api import spamm
 from spectile.nearsparse.cuda.norms import NormMaps
 from spectile.nearsparse.cuda.product import Product
@@ -129,8 +130,8 @@ class Spread:
                 for start in range(0, len(part), 4096):
                     rows = part[start : start + 4096]
                     computed = cupy.empty(rows.shape, rows.dtype)
-                    address = rows.ctypes.data if isinstance(rows, np.ndarray) else rows.data.ptr
-                    cupy.cuda.runtime.memcpy(computed.data.ptr, address, rows.nbytes, cupy.cuda.runtime.memcpyDefault)
+                    places = address(computed), address(rows)
+                    cupy.cuda.runtime.memcpy(*places, rows.nbytes, cupy.cuda.runtime.memcpyDefault)
                     beside = wanted[row + start :, column:][: len(computed), : computed.shape[1]]
                     word = f"u{computed.itemsize}"
                     different += int((computed.view(word) != beside.view(word)).sum())

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.pointers import address
 from spectile_study.bench.vendor import cuda_library
 
 _POINTER, _INT, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(ctypes.c_size_t)
@@ -55,14 +56,14 @@ class ReusedProduct:
         first = _sized(_function("workEstimation", types, 1), common, 1)
         buffers = _sized(_function("nnz", types, 3), common, 3)
         rows, columns, count = (np.zeros((), np.int64) for _ in range(3))
-        cusparse.spMatGetSize(descriptors[2].desc, rows.ctypes.data, columns.ctypes.data, count.ctypes.data)
+        cusparse.spMatGetSize(descriptors[2].desc, address(rows), address(columns), address(count))
         data, indices = cupy.empty(int(count), A.dtype), cupy.empty(int(count), "i4")
-        cusparse.csrSetPointers(descriptors[2].desc, empty.indptr.data.ptr, indices.data.ptr, data.data.ptr)
+        cusparse.csrSetPointers(descriptors[2].desc, address(empty.indptr), address(indices), address(data))
         buffers += _sized(_function("copy", types, 1), common, 1)
         del first
         self.C = csr_matrix((data, indices, empty.indptr), shape=shape)
         alpha, beta = np.array(1, A.dtype), np.array(0, A.dtype)
-        ones = _POINTER(alpha.ctypes.data), _POINTER(beta.ctypes.data)
+        ones = _POINTER(address(alpha)), _POINTER(address(beta))
         self._held = A, B, descriptors, buffers, alpha, beta
         self._compute = cuda_library("libcusparse").cusparseSpGEMMreuse_compute
         self._arguments = (
@@ -102,7 +103,7 @@ def _sized(function: Callable[..., int], common: tuple[Any, ...], count: int) ->
     sizes = [ctypes.c_size_t(0) for _ in range(count)]
     function(*common, *(part for size in sizes for part in (ctypes.byref(size), None)))
     buffers = [cupy.empty(max(size.value, 1), cupy.uint8) for size in sizes]
-    addresses = [buffer.data.ptr if size.value else None for size, buffer in zip(sizes, buffers, strict=True)]
+    addresses = [address(buffer) if size.value else None for size, buffer in zip(sizes, buffers, strict=True)]
     pairs = zip(sizes, addresses, strict=True)
-    function(*common, *(part for size, address in pairs for part in (ctypes.byref(size), address)))
+    function(*common, *(part for size, place in pairs for part in (ctypes.byref(size), place)))
     return buffers

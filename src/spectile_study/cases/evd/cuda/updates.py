@@ -9,6 +9,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from spectile.core.pointers import address
 from spectile.evd.cuda.blas import Blas, add_lower
 from spectile.evd.cuda.chasing.chase import chase_band, extract_band
 from spectile.evd.cuda.matrix import as_array, empty_matrix
@@ -122,7 +123,7 @@ def roofline(row: Mapping[str, Any], context: Context) -> Problem:
     blas = Blas(np.float64)
 
     def multiply() -> Any:
-        blas.gemm(n, width, n, 1.0, a.data.ptr, n, w.data.ptr, n, 0.0, product.data.ptr, n)
+        blas.gemm(n, width, n, 1.0, address(a), n, address(w), n, 0.0, address(product), n)
         return product
 
     def copy() -> Any:
