@@ -457,6 +457,13 @@ def _check_wanted(A: Any, B: Any, wanted: Wanted, precision: Precision) -> None:
         for name, kind in kinds:
             if kind.kind == "c" and precision.dtype.kind != "c":
                 raise TypeError(f"{name} is complex and the product is real: convert A with .astype(complex)")
+        for name, number in (("alpha", wanted.alpha), ("beta", wanted.beta)):
+            with np.errstate(over="ignore", under="ignore"):
+                held = np.isfinite(precision.dtype.type(number))
+            if not held:
+                raise ValueError(
+                    f'{name} is {number:.3g}, beyond the range of {precision.dtype}: name precision="float64"'
+                )
     _check_prune(wanted.prune)
     top_n = wanted.top_n
     if top_n is not None and (not isinstance(top_n, Integral) or top_n < 1):

@@ -70,8 +70,18 @@ class Wanted:
             rows = outside(rows, mask, columns, xp)
         if self.prune is not None:
             # What is no number is kept: it is not below anything.
-            rows = keep(rows, ~(xp.abs(rows[2]) < self.prune), xp)
+            rows = keep(rows, ~(xp.abs(rows[2]) < _least(self.prune, rows[2].dtype)), xp)
         return rows if self.top_n is None else _largest(rows, self.top_n, xp)
+
+
+def _least(limit: float, dtype: np.dtype) -> Any:
+    """Return the least number that is not below a limit, of the type of sizes; infinity where all are below."""
+    if dtype.kind not in "fc":
+        return limit
+    real = np.finfo(dtype).dtype.type
+    with np.errstate(over="ignore", under="ignore"):
+        near = real(limit)
+        return np.nextafter(near, real(np.inf)) if float(near) < limit else near
 
 
 def _largest(rows: Rows, count: int, xp: Any) -> Rows:

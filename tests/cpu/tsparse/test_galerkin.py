@@ -41,6 +41,19 @@ def test_the_bits_are_those_of_two_products(dtype, monkeypatch):
     assert_same(galerkin(P.T, A, P, memory_limit=10**6).C, two)
 
 
+@pytest.mark.parametrize("dtype", ["f4", "F", ">f4", "f2"])
+def test_duplicates_do_not_change_the_type(dtype):
+    A, P = grid(6)
+    twice = sp.csr_array((np.repeat(A.data / 2, 2), np.repeat(A.indices, 2), 2 * A.indptr), shape=A.shape)
+    R, P = P.T.tocsr().astype("F" if dtype == "F" else "f4"), P.astype("f4")
+    for M in (A, twice):
+        M.data = M.data.astype(dtype)
+    one, two = galerkin(R, A, P), galerkin(R, twice, P)
+    assert one.C.dtype == two.C.dtype == ("F" if dtype == "F" else "f4")
+    np.testing.assert_allclose(two.C.toarray(), one.C.toarray(), rtol=1e-5, atol=1e-6)
+    assert two.numeric(twice).dtype == one.numeric(twice).dtype == one.C.dtype
+
+
 def test_the_middle_product_is_never_whole(monkeypatch):
     monkeypatch.setattr(wanted, "_BLOCK_PRODUCTS", 2**14)
     rng = np.random.default_rng(1)

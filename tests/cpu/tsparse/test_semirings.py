@@ -192,6 +192,16 @@ def test_sums_with_another_matrix(dtype):
         assert not part.toarray()[~inside].any()
 
 
+@pytest.mark.parametrize("dtype", ["f4", "F"])
+def test_a_factor_beyond_the_range_of_the_product_is_refused(dtype):
+    A, B = factors(dtype)
+    for options in ({"alpha": 1e300}, {"alpha": -(10**60)}, {"beta": 1e39, "C": A @ B}):
+        with np.errstate(all="raise"), pytest.raises(ValueError, match="beyond the range of"):
+            multiply(A, B, **options)
+    wide = multiply(A, B, alpha=1e300, precision="float64")
+    np.testing.assert_allclose(wide.toarray() / 1e300, (A @ B).toarray(), rtol=1e-4, atol=1e-5)
+
+
 def test_pruned_entries_are_within_the_bound(monkeypatch):
     A, B = factors()
     A.data -= 0.5
@@ -203,6 +213,17 @@ def test_pruned_entries_are_within_the_bound(monkeypatch):
     error = abs(C.toarray() - A.toarray().astype("g") @ B.toarray().astype("g"))
     assert (error <= bound.toarray()).all() and bound.data.max() < 0.2 + 1e-12
     np.testing.assert_array_equal(multiply(A, B, prune=0).data, whole.data)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "F"])
+def test_the_limit_of_pruning_is_no_rounded_one(dtype):
+    sizes = np.array([0.1, 0.7, 3e38 if dtype != "f8" else 1e308, 0, 1e-40]).astype(dtype)
+    A, B = sp.csr_array(sizes[:, None]), sp.csr_array(np.ones((1, 1), dtype))
+    for limit in (0.1, 0.7, 1e300, 1e39, 1e-41, 1e-320, *map(float, abs(sizes)), np.float32(0.7), 1):
+        with np.errstate(all="raise", under="ignore"):
+            kept = multiply(A, B, prune=limit)
+        wanted = [i for i, size in enumerate(abs(sizes)) if A.toarray()[i, 0] and float(size) >= float(limit)]
+        assert kept.indptr.tolist() == np.searchsorted(wanted, np.arange(6)).tolist(), limit
 
 
 @pytest.mark.parametrize("dtype", ["f8", "c16"])

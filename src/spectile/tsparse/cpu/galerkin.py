@@ -15,7 +15,7 @@ from spectile.tsparse.cpu import phases
 from spectile.tsparse.cpu.operands import one_operand
 from spectile.tsparse.cpu.wanted import arrays, in_blocks_of, in_one
 from spectile.tsparse.cpu.work import chunks, survey
-from spectile.tsparse.matrices import check_pair, host_csr
+from spectile.tsparse.matrices import check_pair, choose_precision, host_csr
 from spectile.tsparse.room import Room
 from spectile.tsparse.selection import Rows
 from spectile.tsparse.types import Operand
@@ -38,7 +38,8 @@ class GalerkinProduct:
         factors = [one_operand(matrix, name, room=room) for matrix, name in ((R, "R"), (A, "A"), (P, "P"))]
         if any(matrix.dtype.kind not in "fc" for matrix in (R, A, P)):
             raise TypeError("the values of R, A and P are floats, real or complex: convert them with .astype(float)")
-        kind = self._kind = np.result_type(*(one.data.dtype for one in factors))
+        # Of the values that were given: duplicates have been summed in float64.
+        kind = self._kind = np.result_type(*(choose_precision(one, one, None).dtype for one in (R, A, P)))
         room.require(sum(len(one.data) * kind.itemsize for one in factors if one.data.dtype != kind))
         self._R, self._A, self._P = (replace(one, data=one.data.astype(kind, copy=False)) for one in factors)
         room.hold(*(one.data for one in (self._R, self._A, self._P)), beside=[one.data for one in factors])
@@ -90,7 +91,7 @@ class GalerkinProduct:
             If its pattern or type is another.
         """
         given, known, P = one_operand(A, "A", room=self._room.nested()), self._A, self._P
-        if not np.can_cast(given.data.dtype, self._kind):
+        if not np.can_cast(choose_precision(A, A, None).dtype, self._kind):
             raise TypeError(f"A holds {A.dtype} values and the product {self._kind}: make another product for them")
         same = given.shape == known.shape and np.array_equal(given.indptr, known.indptr)
         if not same or not np.array_equal(given.indices, known.indices):
