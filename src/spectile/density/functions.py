@@ -230,10 +230,9 @@ def _sum(
         before, now = now, made._with(error=EXACT)
         total = total + float(series[k]) * now
     bound = (spent + off + moved + total.error.fro) * SLACK
-    if bound > error:
-        raise ValueError(f"error = {error} is below what rounding to {x.dtype} allows here, {bound:.2g}: ask for more")
     half_ = total._with(error=EXACT).hermitian_part()
     # Of a matrix that is off by a bound the Hermitian part is off by no more; its own rounding comes on top.
-    lost = 4 * roundoff(x.dtype) * half_.norm()
-    own = Error((bound + lost) * SLACK, (bound + lost) * SLACK)
-    return half_._with(error=own + x.error.times(slope))
+    bound = (bound + 4 * roundoff(x.dtype) * half_.norm()) * SLACK
+    if bound > error:
+        raise ValueError(f"error = {error} is below what rounding to {x.dtype} allows here, {bound:.2g}: ask for more")
+    return half_._with(error=Error(bound, bound) + x.error.times(slope))

@@ -389,6 +389,22 @@ def test_functions_keep_their_error_and_carry_that_of_the_matrix():
         polynomial(x, [0.0, 0.0, 1.0], error=1e-18)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "float64"])
+@pytest.mark.parametrize("function", [lambda x, e: fermi(x, mu=0.1, beta=3.0, error=e), lambda x, e: exp(x, error=e)])
+def test_rounding_is_part_of_the_error_that_is_asked_for(function, dtype):
+    h = insulator(3, 24, 1, 0.5)[0].astype(dtype)
+    x, kept = TileMatrix.from_dense((h + h.conj().T) / 2, 8, hermitian=True), 0
+    for error in np.finfo(dtype).eps * np.geomspace(8, 1e4, 9):
+        try:
+            found = function(x, float(error))
+        except ValueError as refused:
+            assert "below what rounding" in str(refused)
+            continue
+        kept += 1
+        assert found.error.fro <= error
+    assert 0 < kept < 9
+
+
 def test_inputs_stay_as_they_are_and_layouts_do_not_matter():
     h, _ = insulator(9, 40, 1, 0.8)
     kept, wide = h.copy(), np.zeros((80, 80))
