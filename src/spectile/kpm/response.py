@@ -112,12 +112,14 @@ class Correlator:
         """Return j at scaled energies, per unit of both unscaled ones."""
         inside = (abs(x) < 1) & (abs(y) < 1)
         x, y = np.where(inside, x, 0.0), np.where(inside, y, 0.0)
-        weight = np.where(inside, 4 / (np.pi**2 * np.sqrt(1 - x**2) * np.sqrt(1 - y**2)), 0.0) / self.scale**2
+        weight = np.where(inside, 4 / (np.pi**2 * np.sqrt(1 - x**2) * np.sqrt(1 - y**2)), 0.0)
         damped, values = self.damped(moments), np.empty(x.shape, moments.dtype)
         for some in _slices(len(x), self.num_moments):
             left, right = (polynomials(z[some], self.num_moments) for z in (x, y))
             values[some] = ((left @ damped) * right).sum(axis=1)
-        return values * weight
+        # The square of the scale may leave the range where the quotient does not.
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            return values * weight / self.scale / self.scale
 
 
 def correlator(
@@ -586,7 +588,7 @@ class Conductivity:
             first = ((x + 1j * n * root) * turns.conj() * (cosines @ damped)).sum(axis=1)
             second = ((x - 1j * n * root) * turns * (cosines @ damped.T)).sum(axis=1)
             values[some] = (first + second).real
-        return 8 / (self.area * j.scale**2) * values / np.sin(theta) ** 3
+        return 8 / self.area * (values / j.scale / j.scale) / np.sin(theta) ** 3
 
 
 def conductivity(

@@ -76,6 +76,26 @@ def test_a_density_of_two_energies_integrates_to_the_trace():
 # ---- velocities
 
 
+def test_the_unit_of_energy_does_not_matter():
+    positions, vectors = np.arange(8.0)[:, None], np.eye(8)
+    energies, words = np.linspace(-1.5, 1.5, 5), {"num_moments": 8, "vectors": vectors, "backend": "cpu"}
+    density = correlator(chain(8), None, None, **words)(energies, 0.3)
+    currents = {
+        formula: conductivity(chain(8), "x", "x", positions, area=1.0, formula=formula, **words)(energies)
+        for formula in ("greenwood", "bastin")
+    }
+    for exponent in (-1000, -600, -400, 400, 600, 1000):
+        unit = 2.0**exponent
+        H = sp.csr_array(chain(8) * unit)
+        with np.errstate(all="raise", under="ignore"):
+            found = correlator(H, None, None, **words)(energies * unit, 0.3 * unit)
+        with np.errstate(over="ignore", under="ignore"):
+            np.testing.assert_allclose(found, density / unit / unit, rtol=1e-10)
+        for formula in currents if abs(exponent) <= 400 else ():
+            found = conductivity(H, "x", "x", positions, area=1.0, formula=formula, **words)(energies * unit)
+            np.testing.assert_allclose(found, currents[formula], rtol=1e-9, atol=1e-12)
+
+
 def test_velocity_is_the_commutator_with_the_position():
     H = sp.csr_array(hermitian(30))
     r = RNG.standard_normal((30, 3))
