@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import inspect
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +16,27 @@ from tests.random.memory import Laid, host
 
 #: What a call may raise; others tell a caller nothing.
 ERRORS = (ValueError, TypeError, MemoryError, np.linalg.LinAlgError)
+
+
+#: Modules of public functions, and the class whose methods are such functions.
+PACKAGES = ("", ".density", ".evd", ".kpm", ".nearsparse", ".tiles", ".tsparse")
+CLASS = "TileMatrix"
+
+
+@functools.cache
+def public() -> dict[Callable[..., Any], str]:
+    """Return the names of the library's public functions, the shortest of each, and of a public class's methods."""
+    found: dict[Callable[..., Any], str] = {}
+    for package in PACKAGES:
+        module = importlib.import_module(f"spectile{package}")
+        for name in module.__all__:
+            if inspect.isfunction(getattr(module, name)):
+                found.setdefault(getattr(module, name), f"{package.removeprefix('.')}.{name}".removeprefix("."))
+    whole = getattr(importlib.import_module("spectile"), CLASS)
+    for name, method in vars(whole).items():
+        if not name.startswith("_") and (inspect.isfunction(method) or isinstance(method, classmethod)):
+            found[getattr(method, "__func__", method)] = f"{CLASS}.{name}"
+    return found
 
 
 class Fault(AssertionError):
@@ -34,6 +58,7 @@ def call(draw: Draw, function: Callable[..., Any], *arguments: Any, **keywords: 
 
     Some calls are made as by programs that have NumPy raise where it would warn.
     """
+    _note(draw, function, arguments, keywords)
     flags = draw("NumPy flags", [{}] * 7 + [{"divide": "raise", "over": "raise", "invalid": "raise"}])
     with warnings.catch_warnings(record=True) as seen, np.errstate(**flags):
         warnings.simplefilter("always")
@@ -51,6 +76,13 @@ def call(draw: Draw, function: Callable[..., Any], *arguments: Any, **keywords: 
         if issubclass(warning.category, RuntimeWarning):
             raise Fault(f"a warning leaves: {warning.message}")
     return result
+
+
+def _note(draw: Draw, function: Any, arguments: Any, keywords: Any) -> None:
+    """Remember which options of a public function are drawn."""
+    name = public().get(getattr(function, "__func__", function))
+    if name is not None:
+        draw.called.setdefault(name, set()).update(inspect.signature(function).bind(*arguments, **keywords).arguments)
 
 
 def _judged(error: BaseException) -> Refused:

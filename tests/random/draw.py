@@ -25,12 +25,15 @@ class Draw:
     ----------
     made : dict
         Number of the option of each choice so far.
+    called : dict of sets
+        By the names of public functions that were called, the arguments that they got.
     """
 
     def __init__(self, seed: int, fixed: Mapping[str, int] | None = None) -> None:
         self.seed, self.fixed = seed, dict(fixed or {})
         self.made: dict[str, int] = {}
         self.words: dict[str, str] = {}
+        self.called: dict[str, set[str]] = {}
 
     def __call__(self, name: str, options: Sequence[Any]) -> Any:
         """Return one of the options, of which the first are the simplest."""

@@ -330,20 +330,8 @@ def _check(c: Any, a: Sparse, b: Sparse, precision: str | None, place: Place) ->
         precision = "float32" if _narrow(a, b) or (kind == "bool") else "float64"
     wide, single = ("complex128", "complex64") if kind == "complex" else ("float64", "float32")
     holds(c.dtype == (wide if precision == "float64" else single), f"C is {c.dtype} for {precision}")
-    unit, rounded = UNITS[precision]
-    if precision == "float32" and _narrow(a, b) and not a.duplicates and not b.duplicates:
-        rounded = 0.0
     exact, sizes = exact.astype(found.dtype), sizes.astype(np.longdouble)
-    count = (a.stored.astype(np.float64) @ b.stored.astype(np.float64)) + a.duplicates + b.duplicates + 3
-    least = (2.0**-1074 if precision == "float64" else 2.0**-149) * (4 if kind == "complex" else 1)
-    if precision == "float32" and rounded:
-        # Inputs that leave the range below are rounded to its grid.
-        tops = max(float(a.sizes.max(initial=0)), float(b.sizes.max(initial=0)), 1.0)
-        least *= 2 * tops
-    if precision in ("tf32", "float16"):
-        tops = max(float(a.sizes.max(initial=0)), float(b.sizes.max(initial=0)), 1.0)
-        least = 2.0**-149 * (2 * tops + 1) if precision == "tf32" else 2.0**-149 * 4
-    allowed = (count * unit + 2.5 * rounded) * sizes + count * least
+    allowed = _allowed(a, b, precision, sizes)
     largest = float(np.finfo(c.dtype).max)
     finite = np.isfinite(found.astype(complex if kind == "complex" else float))
     overflow = ~finite & (sizes < largest / 4)
@@ -354,6 +342,23 @@ def _check(c: Any, a: Sparse, b: Sparse, precision: str | None, place: Place) ->
         at = tuple(int(i[0]) for i in np.nonzero(off))
         numbers_ = f"C{at} = {found[at]:.8g}, not {exact[at]:.8g}"
         raise Fault(f"{numbers_}: off by {error[at]:.2g}, allowed {allowed[at]:.2g}")
+
+
+def _allowed(a: Sparse, b: Sparse, precision: str, sizes: np.ndarray) -> np.ndarray:
+    """Return what rounding may change each entry of the product by."""
+    unit, rounded = UNITS[precision]
+    if precision == "float32" and _narrow(a, b) and not a.duplicates and not b.duplicates:
+        rounded = 0.0
+    count = (a.stored.astype(np.float64) @ b.stored.astype(np.float64)) + a.duplicates + b.duplicates + 3
+    least = (2.0**-1074 if precision == "float64" else 2.0**-149) * (4 if _kinds(a, b) == "complex" else 1)
+    if precision == "float32" and rounded:
+        # Inputs that leave the range below are rounded to its grid.
+        tops = max(float(a.sizes.max(initial=0)), float(b.sizes.max(initial=0)), 1.0)
+        least *= 2 * tops
+    if precision in ("tf32", "float16"):
+        tops = max(float(a.sizes.max(initial=0)), float(b.sizes.max(initial=0)), 1.0)
+        least = 2.0**-149 * (2 * tops + 1) if precision == "tf32" else 2.0**-149 * 4
+    return (count * unit + 2.5 * rounded) * sizes + count * least
 
 
 def symbolic(draw: Draw, place: Place) -> None:

@@ -35,12 +35,15 @@ class Outcome:
         What was found.
     made, words : dict
         Number and text of the option of each choice.
+    called : dict
+        By the names of public functions that were called, the arguments that they got.
     """
 
     kind: str = ""
     message: str = ""
     made: dict[str, int] = field(default_factory=dict)
     words: dict[str, str] = field(default_factory=dict)
+    called: dict[str, list[str]] = field(default_factory=dict)
     seconds: float = 0.0
 
 
@@ -65,6 +68,7 @@ def run_case(function: str, seed: int, fixed: Mapping[str, int], backend: str) -
         outcome.kind = "driver"
         outcome.message = f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}: {str(error)[:150]}"
     outcome.made, outcome.words = draw.made, draw.words
+    outcome.called = {name: sorted(given) for name, given in draw.called.items()}
     outcome.seconds = time.monotonic() - begun
     return outcome
 
