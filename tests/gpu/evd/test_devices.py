@@ -247,3 +247,21 @@ def test_too_little_memory_is_told_before_anything_begins(pair, by_stages, rng, 
     monkeypatch.setattr(workspace.memory, "free_bytes", lambda: 1000)
     with pytest.raises(MemoryError, match=r"order 200 .*bytes"):
         evd.eigh(a, devices=pair)
+
+
+@pytest.mark.parametrize("vectors", [True, False])
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_the_case_beside_the_vendors_solver(pair, dtype, vectors, tmp_path):
+    from spectile_study.bench.case import Context, Method
+    from spectile_study.cases.evd.cuda.several import devices as build
+
+    row = {"n": 700, "vectors": vectors, "precision": dtype, "gpus": len(pair)}
+    problem = build(row, Context("cuda", tmp_path, 5, 1))
+    assert [method.name for method in problem.methods] == ["devices_1", "devices_2", "cusolver_mg"]
+    for method in problem.methods:
+        assert isinstance(method, Method), method
+        for _ in range(2):
+            if method.prepare is not None:
+                method.prepare()
+            errors = method.check(method.run())
+            assert {name for name, error in errors.items() if not error <= method.limits[name]} == set()

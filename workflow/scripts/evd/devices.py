@@ -1,4 +1,4 @@
-"""The solver on several GPUs of a host beside one: seconds as called, and one over several."""
+"""The solver on several GPUs of a host beside one, and the vendor's on as many: seconds, and ratios."""
 
 import pandas
 
@@ -22,11 +22,16 @@ def table(frame: pandas.DataFrame) -> Table:
             "1 GPU: s": first_value(one, "time_s"),
         }
         result.cite(one, "time_s")
-        for method in sorted({*here["method"].dropna()} - {"devices_1"}):
+        for method in sorted({*here["method"].dropna()} - {"devices_1", "cusolver_mg"}):
             several, faster, count = timed(here, method), speedups(here, method, "devices_1"), method.split("_")[1]
+            vendor, ahead = timed(here, "cusolver_mg"), speedups(here, method, "cusolver_mg")
             line[f"{count} GPUs: s"] = first_value(several, "time_s")
             line[f"1 over {count} GPUs"] = first_value(faster, "speedup")
-            result.cite(several, "time_s").cite(faster, "speedup")
+            line[f"cuSOLVERMg on {count}: s"] = first_value(vendor, "time_s")
+            line[f"cuSOLVERMg over {count} GPUs"] = first_value(ahead, "speedup")
+            for shown in (several, vendor):
+                result.cite(shown, "time_s")
+            result.cite(faster, "speedup").cite(ahead, "speedup")
         lines.append(line)
     result.data = pandas.DataFrame(lines)
     result.formats = {head: "{:.2f}" for head in result.data if "over" in head}

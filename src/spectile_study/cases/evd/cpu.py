@@ -355,7 +355,7 @@ def drivers(row: Mapping[str, Any], context: Context) -> Problem:
 
 def _devices(row: Mapping[str, Any], context: Context) -> Problem:
     """Say that several GPUs are not here."""
-    return Problem([Skipped(f"devices_{count}", NO_GPU) for count in (1, 2)])
+    return Problem([Skipped(name, NO_GPU) for name in ("devices_1", "devices_2", "cusolver_mg")])
 
 
 STUDIES = {

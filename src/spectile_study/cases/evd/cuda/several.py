@@ -1,4 +1,4 @@
-"""Whole solutions on several GPUs of a host, beside one."""
+"""Whole solutions on several GPUs of a host, beside one and beside cuSOLVERMg on as many."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from spectile.evd.api import eigh, eigvalsh
-from spectile_study.bench.case import Context, Method, Problem
+from spectile_study.bench.case import Context, Method, Problem, Skipped
 from spectile_study.cases.evd.common import LIMITS, VALUES, flops
+from spectile_study.cases.evd.cuda import mg
 from spectile_study.cases.evd.cuda.checks import NORM_LIMITS, check_pairs_of
 from spectile_study.cases.evd.cuda.inputs import first_columns, matrix_of, reference_values, wait
 
@@ -16,9 +19,19 @@ from spectile_study.cases.evd.cuda.inputs import first_columns, matrix_of, refer
 REFERENCE_ORDER = 16_384
 
 
+#: Above this order a call takes many seconds and is not repeated.
+ONCE = 16_384
+#: Above this order one GPU's call is left out, whose memory may not hold it, and the vendor's, which takes minutes.
+LARGEST = 40_000
+
+
 def devices(row: Mapping[str, Any], context: Context) -> Problem:
-    """Return the problem of one row: the same call with one GPU and with all of the row's, the matrix on the first."""
+    """Return the problem of one row: the same call with one GPU and with all of the row's, the matrix on the first.
+
+    The vendor's solver finds the matrix spread as it wants it, and leaves the vectors so; neither is timed.
+    """
     n, vectors, precision = row["n"], row["vectors"], row["precision"]
+    count = max(row["gpus"], 2)
     a = matrix_of(n, context.seed, precision)
     known = n <= REFERENCE_ORDER
     pairs = {name: LIMITS[name] for name in ("error_residual", "error_orthogonality")} if vectors else {}
@@ -27,11 +40,34 @@ def devices(row: Mapping[str, Any], context: Context) -> Problem:
     solve = eigh if vectors else eigvalsh
     work = flops(n, vectors=vectors) * (4 if a.dtype.kind == "c" else 1)
 
-    def solved(count: int) -> Any:
-        return wait(solve(a, devices=count, backend="cuda"))
+    def solved(number: int) -> Any:
+        return wait(solve(a, devices=number, backend="cuda"))
 
-    methods = [
-        Method(f"devices_{count}", functools.partial(solved, count), check, limits, flops=work)
-        for count in (1, max(row["gpus"], 2))
-    ]
-    return Problem([*methods], inputs=first_columns(a, context.seed))
+    def ours(number: int) -> Method:
+        run = functools.partial(solved, number)
+        return Method(f"devices_{number}", run, check, limits, flops=work, once=n > LARGEST)
+
+    methods: list[Method | Skipped] = [ours(count)]
+    if n <= LARGEST:
+        methods.insert(0, ours(1))
+    else:
+        methods.insert(0, Skipped("devices_1", f"left out above n = {LARGEST:,}: its memory may not hold the call's"))
+    # Eigenvalues alone take it three times as long as with vectors, and complex matrices four times.
+    if n > (LARGEST if vectors and a.dtype == np.float64 else ONCE):
+        methods.append(Skipped("cusolver_mg", "left out at this order, where it takes minutes"))
+        return Problem(methods, inputs=first_columns(a, context.seed))
+    try:
+        vendor = mg.Syevd(n, a.dtype.name, count, vectors)
+    except RuntimeError as error:
+        methods.append(Skipped("cusolver_mg", f"{error}"))
+        return Problem(methods, inputs=first_columns(a, context.seed))
+
+    def check_vendor(w: Any) -> dict[str, float]:
+        return check((w, vendor.vectors()) if vectors else w)
+
+    methods.append(
+        Method(
+            "cusolver_mg", vendor, check_vendor, limits, flops=work, prepare=lambda: vendor.spread(a), once=n >= ONCE
+        )
+    )
+    return Problem(methods, inputs=first_columns(a, context.seed))
