@@ -22,7 +22,7 @@ from spectile_study.cases.tsparse.installed import NAMES as RIVALS
 from spectile_study.everyday import drawing
 from spectile_study.everyday import frame as frames
 from spectile_study.figures import judged
-from spectile_study.figures.elements import SCRIPTS
+from spectile_study.figures.elements import SCRIPTS, elements
 from spectile_study.figures.evd import PROBLEMS, ordered_problems, timed, words_of_problem
 from spectile_study.papers import PAPERS
 
@@ -256,7 +256,9 @@ def kpm_calls(machine: str, study: str) -> str:
 def kpm_dos(machine: str) -> str:
     """Return the time of whole densities of states."""
     frame = _frame(machine, "kpm")
-    frame = frame[frame["p_study"].isin(["dos", "host_dos"]) & (frame["method"] == "spectile") & (frame["status"] == "ok")]
+    frame = frame[
+        frame["p_study"].isin(["dos", "host_dos"]) & (frame["method"] == "spectile") & (frame["status"] == "ok")
+    ]
     frame = frame.sort_values("p_nx")
     rows = [
         [
@@ -269,6 +271,36 @@ def kpm_dos(machine: str) -> str:
         for row in frame.itertuples()
     ]
     return _markdown(["rows of H", "moments M", "vectors R", "on", "time"], rows, frame, machine)
+
+
+def as_drawn(paper: str, name: str, machine: str) -> str:
+    """Return a table of the report."""
+    frame = _frame(machine, paper)
+    (element,) = (element for element in elements(paper) if element.name == name)
+    table = element.draw(frame)
+    head, *lines = table.words()
+    if not lines:
+        return "Not recorded yet."
+    used = frame[frame["record"].isin({source["record"] for source in table.sources})]
+    return _markdown(head, lines, used, machine)
+
+
+def density(machine: str) -> str:
+    """Return the time of density matrices of water beside those of dense solvers, and their errors."""
+    frame = _frame(machine, "spamm")
+    frame = frame[
+        (frame["p_study"] == "density") & (frame["status"] == "ok") & (frame["device"].str.contains("NVIDIA"))
+    ]
+    rows = []
+    for _, here in frame.sort_values("p_molecules").groupby("case", sort=False):
+        times, first = here.set_index("method")["time_s"], here.iloc[0]
+        dense = [_duration(times[name]) if name in times else "" for name in ("eigh", "cusolver", "sp2_cublas")]
+        for row in here[here["method"].str.startswith("density_")].itertuples():
+            asked = row.method.removeprefix("density_")
+            cells = [asked, f"{row.error_fro_rel:.1e}", f"{row.error_bound_rel:.1e}", _duration(row.time_s), *dense]
+            rows.append([f"{int(first['p_molecules']):,}", f"{int(first['v_rows']):,}", *cells])
+    head = ["molecules", "n", "error asked", "found", "guaranteed", "density_matrix"]
+    return _markdown([*head, "eigh, ours", "cuSOLVER", "SP2 by cuBLAS"], rows, frame, machine)
 
 
 def kpm_conductivity(machine: str) -> str:
@@ -491,6 +523,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "kpm matrices": lambda: kpm_matrices("h200"),
     "kpm matrices on an h100": lambda: kpm_matrices("h100"),
     "kpm dos gpu": lambda: kpm_dos("h200"),
+    "density": lambda: density("h200"),
+    "tsparse capabilities": lambda: as_drawn("tsparse", "capabilities", "h200"),
+    **{
+        f"evd {name}": functools.partial(as_drawn, "evd", name, "h200")
+        for name in ("devices", "gradients", "sequences")
+    },
     "kpm conductivity": lambda: kpm_conductivity("h200"),
 }
 

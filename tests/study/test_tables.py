@@ -7,6 +7,7 @@ import pytest
 from spectile_study.bench import stats
 from spectile_study.figures import overview
 from spectile_study.figures.elements import elements
+from spectile_study.figures.tables import Cell, Table
 
 from .recorded import ROOT, drawing, frame, of
 
@@ -139,3 +140,10 @@ def test_calls_of_kpm_stand_before_the_devices_rate(monkeypatch):
     assert marks["as_called_free"] == pytest.approx(marks["blocked"] / slower)
     small = overview.picture("kpm", pandas.concat([recorded, call], ignore_index=True))
     assert {"as_called_free", "blocked"} <= {source["method"] for source in small.notes}
+
+
+def test_a_page_has_the_cells_of_the_report_without_its_markup():
+    table = Table(
+        "t", pandas.DataFrame({"n": [1024], "s < 1": [Cell(0.5, "{:.2f}", {"x": 3}, "of {x}")], "paper": [None]})
+    )
+    assert table.words() == [["n", "s < 1", "paper"], ["1,024", "0.50 of 3", "not printed"]]

@@ -124,6 +124,15 @@ class Table:
         parts = [_values(self.data), *([_values(self.rest[1])] if self.rest else [])]
         return pandas.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
 
+    def words(self) -> list[list[str]]:
+        """Return the head and the lines as the page shows them, without its markup."""
+        lines = [
+            [_cell(value, str(name), self.formats) for name, value in line.items()]
+            for line in self.data.astype(object).to_dict("records")
+        ]
+        plain = [[" ".join(html.unescape(re.sub("<[^>]+>", " ", cell)).split()) for cell in line] for line in lines]
+        return [[str(name) for name in self.data], *plain]
+
     def to_html(self) -> str:
         """Return the table as one self-contained page."""
         body = _html_table(self.data, self.formats)
