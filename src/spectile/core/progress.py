@@ -16,7 +16,7 @@ _LOGGER = logging.getLogger("spectile.progress")
 #: The call that is shown in this thread: the outermost.
 _CALL: ContextVar[Progress | None] = ContextVar("call", default=None)
 #: Units that shared mechanisms count: what threads share out, rows of blocks, and products of tile matrices.
-PARTS, ROWS, MATRICES = "parts", "rows", "products of matrices"
+PARTS, ROWS, MATRICES, OPERATIONS = "parts", "rows", "products of matrices", "operations"
 
 
 class Progress(contextlib.ContextDecorator):

@@ -143,6 +143,11 @@ def eigh(
     precision.  On the CPU all but the eigenvalues of large matrices comes from the fastest LAPACK driver, and a
     part of a spectrum from those of its steps that cost least.
 
+    A call that takes longer than ten seconds tells how far it is on the CPU, in operations: of eigenvectors after each
+    step of LAPACK's, which are the reduction, the tridiagonal matrix, and the transformation back, and of eigenvalues
+    of large matrices on the way.  One call of LAPACK tells nothing: that is a generalized problem, a named driver, or
+    eigenvalues with many threads.
+
     A refinement of `x0` takes fourteen n³ operations of matrix products for one correction and eight for each further
     one, of which each squares the error: at most four on CUDA, beyond which a full solution is faster.  On the CPU
     LAPACK takes the time of five products on one core, so that nothing is refined on fewer than twenty cores.  It holds

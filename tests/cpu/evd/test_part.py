@@ -5,7 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from spectile.evd.cpu import drivers, lapack, part
+import spectile
+from spectile import evd
+from spectile.evd.cpu import drivers, lapack, part, run
 from spectile.evd.types import Subset
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -127,3 +129,28 @@ def test_more_pairs_never_cost_less(real):
             assert taken[0] == ("stebz", "stein")
             assert taken[-1] == (("stevd", "stevd") if vectors else ("sterf", "stein"))
             assert len(set(taken)) == 1 + sum(one != other for one, other in itertools.pairwise(taken))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_all_vectors_by_steps_are_those_of_one_call(dtype, monkeypatch):
+    a = matrix("random", dtype)
+    w, _ = spectile.eigh(a, driver="evd", backend="cpu")
+    monkeypatch.setattr(run, "STEPS_ORDER", N)
+    assert [one.kernel for one in evd.explain(a, backend="cpu") if one.seconds is not None] == ["LAPACK's steps"]
+    for order in "CF":
+        passes(a, *spectile.eigh(np.array(a, order=order), backend="cpu"), w, Subset(True, 0, N - 1))
+
+
+@pytest.mark.parametrize(
+    ("keywords", "lines"), [({}, 3), ({"subset_by_index": (3, 9)}, 3), ({"eigvals_only": True}, 2)], ids=str
+)
+def test_a_long_call_tells_how_far_it_is(keywords, lines, impatient, monkeypatch):
+    monkeypatch.setattr(run, "STEPS_ORDER", 300)
+    monkeypatch.setattr(run, "by_stages", lambda array, vectors: not vectors)
+    rng = np.random.default_rng(3)
+    a = rng.standard_normal((300, 300))
+    spectile.eigh(a + a.T, backend="cpu", **keywords)
+    told = [record.getMessage() for record in impatient.records if record.name == "spectile.progress"]
+    shares = [int(line.split()[1]) for line in told]
+    assert len(told) >= lines and shares == sorted(shares) and shares[-1] == 100
+    assert shares[0] < 100 and all(line.startswith("eigh: ") for line in told)

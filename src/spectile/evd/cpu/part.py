@@ -1,4 +1,4 @@
-"""A part of a spectrum on the CPU: all of A becomes tridiagonal, what is wanted of T is solved and brought back.
+"""Eigenpairs on the CPU by LAPACK's steps: A becomes tridiagonal, what is wanted of T is solved and brought back.
 
 ::
 
@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.progress import OPERATIONS, Progress
 from spectile.evd.cpu import drivers, lapack
 from spectile.evd.cpu.load import divided_by_power, frobenius_of_diagonals, near_one
-from spectile.evd.types import Subset, scalar_of
+from spectile.evd.types import Scalar, Subset, scalar_of
 
 #: Nanoseconds of LAPACK's steps for a tridiagonal matrix, by precision: bisection and inverse iteration, for a pair and
 #: a row; QR iteration and divide and conquer, for n²; and what makes two vectors orthogonal, for a row.
@@ -39,11 +40,18 @@ def work_elements(dtype: np.dtype[Any], n: int, wanted: int, *, vectors: bool, o
     held = 0 if overwrite else n * n
     if not vectors:
         return held
-    divided = ways(_real(scalar.letter), n, wanted, True)[1] == "stevd"
-    return held + wanted * n + (2 * n * n if divided else wanted * n) // scalar.parts
+    if ways(_real(scalar.letter), n, wanted, True)[1] == "stevd":  # all vectors of T, beside work space or a copy
+        return held + n * n // scalar.parts + max(n * n // scalar.parts, wanted * n)
+    return held + wanted * n + wanted * n // scalar.parts
 
 
-def solve(a: np.ndarray, lower: bool, vectors: bool, overwrite: bool, subset: Subset) -> tuple[Any, Any]:
+def operations(scalar: Scalar, n: int, wanted: int) -> tuple[int, int, int]:
+    """Return how many operations the three steps take at most, with `wanted` eigenvectors."""
+    each = scalar.parts**2 * n**2
+    return 4 * each * n // 3, 4 * n**2 * wanted // 3, 2 * each * wanted
+
+
+def solve(a: np.ndarray, lower: bool, vectors: bool, overwrite: bool, subset: Subset | None) -> tuple[Any, Any]:
     """Return the wanted eigenvalues, and their vectors or None, of one finite Hermitian matrix.
 
     Parameters
@@ -51,7 +59,8 @@ def solve(a: np.ndarray, lower: bool, vectors: bool, overwrite: bool, subset: Su
     a : array, shape (n, n)
         One triangle is read.
     lower, vectors, overwrite : bool
-    subset : Subset
+    subset : Subset, optional
+        By default all eigenvectors.
 
     Raises
     ------
@@ -60,18 +69,24 @@ def solve(a: np.ndarray, lower: bool, vectors: bool, overwrite: bool, subset: Su
     OverflowError
         If an eigenvalue is beyond the range of its dtype.
     """
-    n, dtype, letter = len(a), a.dtype, scalar_of(a.dtype).letter
+    n, dtype, scalar = len(a), a.dtype, scalar_of(a.dtype)
+    letter, columns = scalar.letter, n if subset is None or not subset.by_index else subset.count()
     a, scale, overwrite = near_one(a, lower, overwrite)
     a, lower, overwrite = drivers.in_columns(a, lower, vectors, overwrite)
     reduce = drivers.routine(drivers.name_of("trd", letter))
-    factor, d, e, tau, _ = reduce(a, lower=lower, lwork=drivers.BLOCK * n, overwrite_a=overwrite)
-    w, z = _of_tridiagonal(_real(letter), d, e, vectors, subset, dtype, scale)
-    w = divided_by_power(w, scale)
-    if z is None:
-        return w, None
-    z = np.array(z, dtype, order="F")
-    lapack.unmtr(factor, tau, z, lower=lower)
-    return w, z
+    reduced, solved, transformed = operations(scalar, n, columns if vectors else 0)
+    with Progress("eigh", unit=OPERATIONS, total=reduced + solved + transformed) as progress:
+        factor, d, e, tau, _ = reduce(a, lower=lower, lwork=drivers.BLOCK * n, overwrite_a=overwrite)
+        progress.add(reduced)
+        w, z = _of_tridiagonal(_real(letter), d, e, vectors, subset, dtype, scale)
+        progress.add(solved)
+        w = divided_by_power(w, scale)
+        if z is None:
+            return w, None
+        z = np.asarray(z, dtype, order="F") if subset is None else np.array(z, dtype, order="F")
+        lapack.unmtr(factor, tau, z, lower=lower)
+        progress.add(transformed)
+        return w, z
 
 
 def _real(letter: str) -> str:
@@ -79,9 +94,11 @@ def _real(letter: str) -> str:
 
 
 def _of_tridiagonal(
-    real: str, d: np.ndarray, e: np.ndarray, vectors: bool, subset: Subset, dtype: Any, scale: int
+    real: str, d: np.ndarray, e: np.ndarray, vectors: bool, subset: Subset | None, dtype: Any, scale: int
 ) -> tuple[Any, Any]:
     """Return the wanted eigenpairs of T, that of a matrix times 2**scale."""
+    if subset is None:
+        return _divided(real, d, e, vectors)
     n = len(d)
 
     def bisected(tolerance: float = 0.0) -> Any:
@@ -124,8 +141,14 @@ def _of_tridiagonal(
             return w[order], z[:, order]
     elif of == "stein":
         return w, None
+    w, z = _divided(real, d, e, vectors)
+    kept = inside(w)
+    return w[kept], z[:, kept] if vectors else None
+
+
+def _divided(real: str, d: np.ndarray, e: np.ndarray, vectors: bool) -> tuple[Any, Any]:
+    """Return all eigenpairs of T by divide and conquer."""
     w, z, info = drivers.routine(f"{real}stevd")(d, e, compute_v=vectors)
     if info != 0:
         raise np.linalg.LinAlgError(f"{info} off-diagonals of the tridiagonal matrix did not converge to zero")
-    kept = inside(w)
-    return w[kept], z[:, kept] if vectors else None
+    return w, z if vectors else None

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from spectile.core import memory
+from spectile.core import memory, progress
 from spectile.core.arrays import host_array
 from spectile.core.choice import Candidate
 from spectile.core.host import in_kind_of
@@ -28,8 +28,9 @@ CHECKED_ORDER = 1024
 #: double both call the same driver, and from the larger order on a call is less than 2 % of it; for complex numbers
 #: ours soon has the larger work space (`drivers._work`).
 LOOPED_ORDER = {"float32": 16, "complex64": 16, "float64": 128, "complex128": 64}
-#: Orders from which a part of a spectrum, by index and by value, takes less time by steps of its own than by one call.
-PART_ORDER = {True: 96, False: 24}
+#: Orders from which a part of a spectrum, by index and by value, takes less time by LAPACK's steps than by one call;
+#: and from which all eigenvectors come by steps, which take no longer: after each a long call tells how far it is.
+PART_ORDER, STEPS_ORDER = {True: 96, False: 24}, 1024
 
 
 def eigh(a: Any, options: Options, definite: Definite | None = None) -> Any:
@@ -91,13 +92,15 @@ def _solve_each(array: np.ndarray, options: Options, definite: Definite | None) 
 def _is_looped(array: np.ndarray, options: Options) -> bool:
     """Return whether a batch goes to NumPy, which knows no driver, and no part of a larger matrix that costs less."""
     n = array.shape[-1]
-    return n <= LOOPED_ORDER[array.dtype.name] and _driver(n, options) is None and not _in_parts(n, options)
+    return n <= LOOPED_ORDER[array.dtype.name] and _driver(n, options) is None and not _by_steps(n, options)
 
 
-def _in_parts(n: int, options: Options) -> bool:
-    """Return whether a part of a spectrum is found by steps of its own."""
+def _by_steps(n: int, options: Options) -> bool:
+    """Return whether LAPACK's steps are called one by one."""
     subset = options.subset
-    return subset is not None and options.driver is None and n >= PART_ORDER[subset.by_index]
+    if subset is None:
+        return options.driver is None and options.vectors and STEPS_ORDER <= n <= drivers.DIVIDED_ORDER
+    return options.driver is None and n >= PART_ORDER[subset.by_index]
 
 
 def _driver(n: int, options: Options) -> str | None:
@@ -136,14 +139,13 @@ def _solve(array: np.ndarray, options: Options, definite: Definite | None) -> tu
     if driver is None and by_stages(array, vectors=vectors):
         return solve_by_stages(array, options)
     n = len(array)
-    parts, driver = _in_parts(n, options), _driver(n, options)
+    steps, driver = _by_steps(n, options), _driver(n, options)
     if n >= CHECKED_ORDER:
         _require_memory(array, _elements(array, options, driver or drivers.fastest(n, vectors)))
     if not all_finite(array):
         _require_finite(array, options)
     overwrite = overwrite and array.flags.writeable
-    if parts:
-        assert subset is not None
+    if steps:
         return part.solve(array, lower, vectors, overwrite, subset)
     if driver in ("evr", "evx"):
         return drivers.standard(array, lower, vectors, overwrite, driver, subset)
@@ -167,15 +169,17 @@ def explain(shape: tuple[int, ...], a: Any, options: Options, definite: Definite
     looped = batch and _is_looped(array, options)
     staged = not looped and n > 0 and options.driver is None
     staged = staged and by_stages(array.reshape(-1, n, n)[0], vectors=options.vectors)
-    parts = not looped and not staged and _in_parts(n, options)
+    steps = not looped and not staged and _by_steps(n, options)
     driver = _driver(n, options) or drivers.fastest(n, options.vectors)
     return [
         Candidate(
             "NumPy's loop", math.nan if looped else None, f"a batch up to order {LOOPED_ORDER[array.dtype.name]}"
         ),
         Candidate("two stages", math.nan if staged else None, f"eigenvalues of {STAGES_BYTES:,} bytes and few threads"),
-        Candidate("LAPACK's steps", math.nan if parts else None, "a part of the spectrum of a larger matrix"),
-        Candidate(f"LAPACK's {driver}", None if looped or staged or parts else math.nan, "all else"),
+        Candidate(
+            "LAPACK's steps", math.nan if steps else None, "parts of the spectrum, and vectors of larger matrices"
+        ),
+        Candidate(f"LAPACK's {driver}", None if looped or staged or steps else math.nan, "all else"),
     ]
 
 
@@ -226,12 +230,13 @@ def solve_by_stages(array: np.ndarray, options: Options) -> tuple[Any, Any]:
         array, lower=options.lower, overwrite=options.overwrite, check_finite=options.check_finite
     )
     subset = options.subset
-    values, v = solver.eigh(
-        matrix,
-        vectors=options.vectors,
-        choose=lambda w: slice(0, len(w)) if subset is None else subset.of(w, scale=scale),
-        threads=_threads(len(array)),
-    )
+    with progress.Progress("eigh", unit=progress.OPERATIONS):
+        values, v = solver.eigh(
+            matrix,
+            vectors=options.vectors,
+            choose=lambda w: slice(0, len(w)) if subset is None else subset.of(w, scale=scale),
+            threads=_threads(len(array)),
+        )
     return divided_by_power(values, scale), v
 
 
@@ -285,7 +290,7 @@ def _elements(array: np.ndarray, options: Options, driver: str) -> int:
     n, subset = len(array), options.subset
     own = options.overwrite and array.flags.f_contiguous and array.flags.writeable
     columns = subset.count() if subset is not None and subset.by_index else n
-    if _in_parts(n, options) and not driver.startswith("g"):
+    if _by_steps(n, options) and not driver.startswith("g"):
         return part.work_elements(array.dtype, n, columns, vectors=options.vectors, overwrite=own)
     return drivers.work_elements(driver, n, columns, vectors=options.vectors, overwrite=own)
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core import progress
 from spectile.evd.cpu import lapack
+from spectile.evd.types import scalar_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -100,7 +102,13 @@ def band_reduction(a: Array, *, bandwidth: int, block: int) -> Array:
         rest = i + block
         if rest < n:
             lapack.her2k(-1, y_all[block:], z_all[block:], a[rest:, rest:])
+        progress.count(progress.OPERATIONS, reduced(n - i, a.dtype) - reduced(n - rest, a.dtype))
     return tau
+
+
+def reduced(n: int, dtype: Any) -> int:
+    """Return how many operations the reduction of a matrix to a band takes."""
+    return 4 * scalar_of(dtype).parts ** 2 * max(n, 0) ** 3 // 3
 
 
 def syr2k_recursive(c: Array, a: Array, b: Array, *, block: int, alpha: float = 1.0) -> None:
@@ -283,6 +291,8 @@ def eigh(
         b and nb.
     """
     b = bandwidth or (BANDWIDTH_VECTORS if vectors else BANDWIDTH)
+    if not vectors and (call := progress.counted_in(progress.OPERATIONS)) is not None:
+        call.total = reduced(len(a), a.dtype)  # what follows is little
     factors = tridiagonalize(a, bandwidth=b, block=block, keep=vectors, threads=threads)
     w, s = eigh_tridiagonal(factors.d, factors.e, vectors=vectors)
     wanted = choose(w)
