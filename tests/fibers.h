@@ -7,11 +7,14 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 using std::fma;
+using std::isfinite;
 #define __global__
 #define __device__
 #define __forceinline__ inline
@@ -21,6 +24,7 @@ using std::fma;
 #define threadIdx (fiber->thread)
 #define blockIdx (fiber->place)
 #define gridDim fiber_grid
+#define blockDim (fiber->size)
 
 struct index_t { int x, y, z; };
 struct Block {
@@ -36,7 +40,7 @@ struct Fiber {
     jmp_buf point;
     bool begun = false;
     std::vector<char> stack;
-    index_t thread, place;
+    index_t thread, place, size;
     Block* block;
     Warp* warp;
     bool done = false;
@@ -44,9 +48,18 @@ struct Fiber {
 static Fiber* fiber;
 static jmp_buf scheduler;
 static index_t fiber_grid;
+static std::vector<Block>* fiber_blocks;
+static std::mt19937 fiber_draw;
 static std::function<void()> fiber_body;
 
+static std::vector<std::function<void()>> fiber_sent;  // what has not arrived yet
+
 inline void give_way() {
+    while (!fiber_sent.empty() && fiber_draw() % 4) {
+        std::swap(fiber_sent[fiber_draw() % fiber_sent.size()], fiber_sent.back());
+        fiber_sent.back()();
+        fiber_sent.pop_back();
+    }
     if (_setjmp(fiber->point) == 0) _longjmp(scheduler, 1);
 }
 inline void go_on() {
@@ -84,6 +97,14 @@ template <class T> T __shfl_sync(unsigned, T value, int lane) { return exchanged
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
 inline double rsqrt(double x) { return 1 / std::sqrt(x); }
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+
+inline int atomicMax(int* most, int value) { return std::exchange(*most, max(*most, value)); }
+inline float __int_as_float(int bits) {
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
 
 // A number that carries its flag.
 struct uint4 { double value; unsigned flag; };
@@ -93,6 +114,32 @@ inline bool try_flagged(const uint4* p, unsigned flag, double& value) {
     value = p->value;
     return p->flag == flag;
 }
+
+// Barriers that count bytes, each with one arrival; what is sent arrives late, and in any order.
+struct Counted { int arrivals = 1, phase = 0; long long bytes = 0; };
+static std::map<unsigned long long*, Counted> fiber_barriers;
+inline void count_bytes(unsigned long long* barrier, int arrivals, long long bytes) {
+    Counted& own = fiber_barriers.at(barrier);
+    own.arrivals -= arrivals, own.bytes += bytes;
+    if (own.arrivals == 0 && own.bytes == 0) own.arrivals = 1, ++own.phase;
+}
+inline void barrier_init(unsigned long long& barrier, int) { fiber_barriers[&barrier] = {}; }
+inline void fence_barrier_init() {}
+inline void barrier_expect(unsigned long long& barrier, int bytes) { count_bytes(&barrier, 1, bytes); }
+inline void barrier_wait(unsigned long long& barrier, unsigned parity) {
+    while ((fiber_barriers.at(&barrier).phase & 1) == (int)parity) give_way();
+}
+template <class T> T* at_block(T* here, int rank) {
+    return (T*)((char*)(*fiber_blocks)[rank].shared.data() + ((char*)here - (char*)fiber->block->shared.data()));
+}
+inline void send_to(double* place, double value, unsigned long long& full, int rank) {
+    double* there = at_block(place, rank);
+    unsigned long long* counted = at_block(&full, rank);
+    fiber_sent.push_back([=] { *there = value, count_bytes(counted, 0, -8); });
+}
+static Block fiber_cluster;
+inline void cluster_start() { meet(&fiber_cluster, fiber_blocks->size() * fiber->block->threads); }
+inline void __syncwarp() { meet(fiber->warp, 32); }
 
 static void run_fiber() {
     fiber_body();
@@ -108,7 +155,8 @@ inline bool launch(index_t grid, int threads, long long shared_bytes, unsigned s
     std::vector<Block> all(blocks);
     std::vector<Warp> warps(blocks * threads / 32);
     std::vector<std::unique_ptr<Fiber>> fibers;
-    fiber_grid = grid, fiber_body = body;
+    fiber_grid = grid, fiber_body = body, fiber_blocks = &all, fiber_cluster = {}, fiber_draw.seed(seed);
+    fiber_barriers.clear(), fiber_sent.clear();
     for (int b = 0; b < blocks; ++b) {
         all[b].threads = threads;
         all[b].shared.assign(words + 16, NAN);
@@ -116,7 +164,8 @@ inline bool launch(index_t grid, int threads, long long shared_bytes, unsigned s
         for (int t = 0; t < threads; ++t) {
             fibers.emplace_back(new Fiber);
             Fiber& own = *fibers.back();
-            own.stack.resize(1 << 16), own.thread = {t, 0, 0}, own.place = {b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y};
+            own.stack.resize(1 << 16), own.thread = {t, 0, 0}, own.size = {threads, 1, 1};
+            own.place = {b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y};
             own.block = &all[b], own.warp = &warps[(b * threads + t) / 32];
             getcontext(&own.context);
             own.context.uc_stack.ss_sp = own.stack.data(), own.context.uc_stack.ss_size = own.stack.size();

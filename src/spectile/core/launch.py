@@ -94,6 +94,8 @@ class Kernel:
         # The limit belongs to the function, not to the launch, so it is set once, to the largest.
         limit = describe().shared_bytes - static
         driver.funcSetAttribute(function.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, limit)
+        if describe().compute_capability >= (9, 0):
+            driver.funcSetAttribute(function.ptr, _LARGE_CLUSTERS, 1)
         if beside_l1:
             needed = beside_l1 * (static + 1024)  # and what the system takes of each
             share = min(100, -(-100 * needed // describe().multiprocessor_shared_bytes))
@@ -128,6 +130,14 @@ class Kernel:
             self._function(shape.grid, (shape.threads,), arguments, shared_mem=shape.shared_bytes)
         except part("CUDADriverError") as error:
             raise self.refused(shape, str(error)) from error
+
+    def clusters(self, shape: Shape) -> int:
+        """Return how many clusters run at the same time, of a kernel that is compiled for some size of them."""
+        count, config = ctypes.c_int(), _LaunchConfig(*(*shape.grid, 1, 1)[:3], shape.threads, 1, 1, shape.shared_bytes)
+        status = _driver().cuOccupancyMaxActiveClusters(
+            ctypes.byref(count), ctypes.c_void_p(self._function.ptr), ctypes.byref(config)
+        )
+        return count.value if status == 0 else 0
 
     def bind(self, shape: Shape, *arguments: Any) -> BoundLaunch:
         """Return a launch with everything packed, to be repeated at the least cost to the host.
@@ -254,6 +264,8 @@ class _LaunchConfig(ctypes.Structure):
 
 
 _COOPERATIVE, _PROGRAMMATIC_SERIALIZATION = 2, 6
+#: CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, which CuPy does not name: clusters of 16 blocks, not 8.
+_LARGE_CLUSTERS = 14
 
 
 def _current_stream() -> Any:
@@ -263,7 +275,12 @@ def _current_stream() -> Any:
 
 
 @functools.cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+@functools.cache
 def _extended() -> Any:
-    function = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
+    function = _driver().cuLaunchKernelEx
     function.argtypes = [ctypes.c_void_p] * 4
     return function

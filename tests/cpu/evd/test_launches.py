@@ -83,7 +83,8 @@ def test_what_several_devices_share_fits_each(name, dtype):
 def test_every_kernel_is_counted():
     """The launches name every kernel of the sources, so the test above has seen them all."""
     sources = "".join(path.read_text() for path in sorted(FOLDER.rglob("*.cu")))
-    written = set(re.findall(r'extern "C" __global__ void __launch_bounds__\([^()]*\)\s+(\w+)\(', sources))
+    bounds = r"(?:__cluster_dims__\([^()]*\) )?__launch_bounds__\([^()]*\)"
+    written = set(re.findall(rf'extern "C" __global__ void {bounds}\s+(\w+)\(', sources))
     counted = {
         kernel
         for dtype, vectors, n in itertools.product(SCALARS, (False, True), (32, 1100, 3001, 13_000))

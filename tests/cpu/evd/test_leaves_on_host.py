@@ -5,30 +5,33 @@ from pathlib import Path
 
 import numpy as np
 
+from spectile.evd.cuda.choose import LEAF
 from spectile.evd.cuda.tridiagonal.divide import leaf_shape
+from spectile.evd.cuda.units import LEAVES
 
 from ...on_host import host_library
 
 FIBERS = Path(__file__).parents[2] / "fibers.h"
 RUN = """
-extern "C" int run(int blocks, long long shared_bytes, const double* d, const double* e, int leaf, double* w, double* q,
-                   long long ldq) {
-    return launch({blocks, 1, 1}, N, shared_bytes, 2, [=] { leaves(d, e, leaf, w, q, ldq); });
+extern "C" int run(int threads, long long shared_bytes, const double* d, const double* e, int leaf, double* w,
+                   double* q, long long ldq) {
+    return launch({2, 1, 1}, threads, shared_bytes, 2, [=] { leaves(d, e, leaf, w, q, ldq); });
 }
 """
 
 
 def test_leaves_are_solved(tmp_path):
-    unit, shape = leaf_shape(1, 32)
-    source = unit.source()
-    text = "\n".join(("#define MOST_LEAF 32", FIBERS.read_text(), source[source.index("#define EPS") :], RUN))
-    library, rng = host_library(tmp_path / "leaves", text, "-w"), np.random.default_rng(8)
-    for leaf in (1, 2, 7, 31, 32):
+    source = LEAVES.source()
+    defines = "".join(f"#define {name} {value}\n" for name, value in LEAVES.defines.items())
+    text = "\n".join((defines, FIBERS.read_text(), source[source.index("// The scalar of a unit") :], RUN))
+    library, rng = host_library(tmp_path / "leaves", text, "-w", "-std=c++17"), np.random.default_rng(8)
+    for leaf in (1, 2, 7, 25, LEAF):
+        shape = leaf_shape(1, leaf)
         for scale in (1.0, 0.0):
             d, e = rng.standard_normal(2 * leaf), scale * rng.standard_normal(2 * leaf)
             w, q = np.full(2 * leaf, np.nan), np.full((2 * leaf, 2 * leaf), np.nan, order="F")
             places = (d.ctypes, e.ctypes, leaf, w.ctypes, q.ctypes, ctypes.c_longlong(2 * leaf))
-            assert library.run(2, ctypes.c_longlong(shape.shared_bytes), *places)
+            assert library.run(shape.threads, ctypes.c_longlong(shape.shared_bytes), *places)
             for own in (slice(0, leaf), slice(leaf, 2 * leaf)):
                 beside = e[own][: leaf - 1]
                 t = np.diag(d[own]) + np.diag(beside, 1) + np.diag(beside, -1)

@@ -258,7 +258,10 @@ def sturm_lanes(count: int, device: Device) -> int:
 
 PANEL_THREADS = 512  # most threads, and rows, of a block in the panel kernel
 PANEL_FEW = (64, 128)
-MOST_LEAF = (16, 32, 64)  # orders of leaves up to which tridiagonal/leaves.cu is compiled
+CLUSTER_BLOCKS = 16  # blocks of a cluster that factors a panel
+#: Kernels of panels: for one cluster, for as many registers as half of the threads leave, and for all threads.
+PANEL_KERNELS = ("cluster_panel_qr", "panel_qr", "tall_panel_qr")
+LEAF = 48  # order of a leaf of divide and conquer at most
 DIRECT_COLUMNS = 4  # least columns of a block of reduction/direct.cu, but for the last
 DIRECT_SIZES = ((128, 2), (128, 4), (256, 4), (256, 8))  # threads there, and rows of each
 SWEEP_GROUP = 64  # sweeps applied together: GROUP of back/sweeps.cu
@@ -271,11 +274,18 @@ def sturm_threads(lanes: int) -> int:
     return 32 if lanes == 32 else 64
 
 
+def cluster_rows(device: Device) -> int:
+    """Return the rows of a panel that one cluster holds, whose blocks send to each other's shared memory."""
+    return CLUSTER_BLOCKS * PANEL_THREADS // 2 if (9, 0) <= device.compute_capability < (12, 0) else 0
+
+
 def panel_threads(m: int, device: Device) -> int:
     """Return the threads, and rows, of a block that factors a panel of m rows.
 
     Few have less to add up; but blocks on more than half of the multiprocessors take longer to hear of each other.
     """
+    if m <= cluster_rows(device):
+        return max(64, -(-m // CLUSTER_BLOCKS // 32) * 32)
     few = next((t for t in PANEL_FEW if m <= t * device.multiprocessors // 2), PANEL_THREADS // 2)
     return PANEL_THREADS if m > PANEL_THREADS // 2 * device.multiprocessors else few
 

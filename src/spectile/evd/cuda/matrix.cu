@@ -147,8 +147,9 @@ extern "C" __global__ void __launch_bounds__(256) widen(const real_t* x, long lo
     for (long long i = blockIdx.x * 256ll + threadIdx.x; i < count; i += gridDim.x * 256ll) out[i] = x[i];
 }
 
-// out = 2^exponent factor w, in the precision of the matrix.
-extern "C" __global__ void __launch_bounds__(256) scale_values(const double* w, int n, double factor, int exponent, real_t* out) {
-    const int i = blockIdx.x * 256 + threadIdx.x;
-    if (i < n) out[i] = (real_t)scalbn(factor * w[i], exponent);
+// out = 2^exponent factor w, in the precision of the matrix; where there is a word, without what `shift_of` says of it.
+extern "C" __global__ void __launch_bounds__(256) scale_values(const double* w, int n, double factor, int exponent, const int* word,
+                                                               int target, int slack, real_t* out) {
+    const int i = blockIdx.x * 256 + threadIdx.x, shift = word != nullptr ? shift_of(*word, target, slack) : 0;
+    if (i < n) out[i] = (real_t)scalbn(factor * w[i], exponent - shift);
 }

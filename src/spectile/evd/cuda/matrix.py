@@ -5,6 +5,7 @@ Every matrix is column-major, because the products run on sub-matrices.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -106,6 +107,44 @@ def load_triangle(array: Any, lower: bool, out: int, ldo: int, word: int, *, wid
 
 #: Of matrix.cu: what a word is larger than the exponent of the largest part, and the least of a matrix not finite.
 BIAS, NOT_FINITE = 2048, 100_000
+#: Matrices are brought below 2**TARGET, but for those within 2**SLACK of it.
+TARGET, SLACK = 0, 16
+
+
+class Word:
+    """The word of a matrix on the device, which the host reads while the device goes on.
+
+    Attributes
+    ----------
+    device : cupy.ndarray of int32, shape (1,)
+        0 before a matrix is loaded.
+    """
+
+    def __init__(self) -> None:
+        import cupy
+
+        self.device, self._memory = cupy.zeros(1, np.int32), cupy.cuda.alloc_pinned_memory(4)
+        self._value = ctypes.c_int32.from_address(self._memory.ptr)
+        self._copied = cupy.cuda.Event(disable_timing=True)
+
+    def fetch(self) -> None:
+        """Copy it to the host, in the order of the current stream."""
+        import cupy
+
+        runtime, stream = cupy.cuda.runtime, cupy.cuda.get_current_stream()
+        runtime.memcpyAsync(self._memory.ptr, address(self.device), 4, runtime.memcpyDeviceToHost, stream.ptr)
+        self._copied.record(stream)
+
+    def get(self) -> int:
+        """Wait for the copy and return it."""
+        self._copied.synchronize()
+        return int(self._value.value)
+
+    def clear(self) -> None:
+        """Set it to 0."""
+        import cupy
+
+        cupy.cuda.runtime.memsetAsync(address(self.device), 0, 4, cupy.cuda.get_current_stream().ptr)
 
 
 def is_finite(word: int) -> bool:
@@ -118,13 +157,13 @@ def exponent_of(word: int) -> int:
     return word - BIAS if word else 0
 
 
-def shift_of(word: int, target: int = 0, slack: int = 16) -> int:
+def shift_of(word: int, target: int = TARGET, slack: int = SLACK) -> int:
     """Return by which power of two `scale_triangle` has multiplied a matrix of this word: an even number."""
     shift = target - exponent_of(word)
     return 0 if word == 0 or not is_finite(word) or abs(shift) <= slack else shift & ~1
 
 
-def scale_triangle(name: str, a: int, lda: int, n: int, word: int, target: int = 0, slack: int = 16) -> None:
+def scale_triangle(name: str, a: int, lda: int, n: int, word: int, target: int = TARGET, slack: int = SLACK) -> None:
     """Multiply the lower triangle of a matrix of dtype `name` with 2**shift_of(word), without a word to the host.
 
     The largest part is then below 2**target, and at least a quarter of it; within 2**slack of it nothing is done.
@@ -202,14 +241,17 @@ def values_shape(n: int) -> Shape:
     return Shape((-(-n // 256),), 256)
 
 
-def scaled_values(w: Any, exponent: int, scalar: Scalar, factor: float = 1.0) -> Any:
-    """Return 2**exponent factor w, for w of float64, in the real dtype of `scalar`."""
+def scaled_values(w: Any, exponent: int, scalar: Scalar, factor: float = 1.0, word: Any = None) -> Any:
+    """Return 2**exponent factor w, for w of float64, in the real dtype of `scalar`; with a word of :class:`Word`,
+    over 2**shift_of(word).
+    """
     import cupy
 
     out = cupy.empty(w.shape, scalar.real)
     if w.size:
         kernel(MATRIX[scalar.name], "scale_values")(
-            values_shape(w.size), w, np.int32(w.size), np.float64(factor), np.int32(exponent), out
+            *(values_shape(w.size), w, np.int32(w.size), np.float64(factor), np.int32(exponent)),
+            *(np.uintp(0) if word is None else word, np.int32(TARGET), np.int32(SLACK), out),
         )
     return out
 

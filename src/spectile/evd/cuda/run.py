@@ -18,7 +18,8 @@ from spectile.core import arrays, device, memory, replay
 from spectile.core.choice import Candidate
 from spectile.core.compile import Unit, prepare
 from spectile.core.devices import Device
-from spectile.core.launch import Shape
+from spectile.core.launch import Shape, kernel
+from spectile.core.pointers import address
 from spectile.evd.arguments import refuse_ragged
 from spectile.evd.cuda import choose, generalized, units
 from spectile.evd.cuda import matrix as matrix_kernels
@@ -37,8 +38,10 @@ from spectile.evd.cuda.choose import (
 from spectile.evd.cuda.load import fits_in_place, load_matrix
 from spectile.evd.cuda.matrix import (
     Matrix,
+    Word,
     as_array,
     empty_matrix,
+    load_triangle,
     require_in_range,
     scaled_values,
     widened,
@@ -50,8 +53,17 @@ from spectile.evd.cuda.small import rotations
 from spectile.evd.cuda.tridiagonal import divide, inverse, sturm
 from spectile.evd.cuda.vendor import batched
 from spectile.evd.cuda.vendor import dense as vendor
-from spectile.evd.cuda.workspace import SMALL_ORDER, most_leaf, padded_order, workspace_bytes
-from spectile.evd.types import SCALARS, Definite, Options, Scalar, Subset, scalar_of, working_dtype
+from spectile.evd.cuda.workspace import SMALL_ORDER, padded_order, workspace_bytes
+from spectile.evd.types import (
+    SCALARS,
+    Definite,
+    Options,
+    Scalar,
+    Subset,
+    require_finite,
+    scalar_of,
+    working_dtype,
+)
 
 
 def eigh(a: Any, options: Options, definite: Definite | None = None) -> Any:
@@ -163,7 +175,12 @@ def _has_batched() -> bool:
 
 
 def _solver(n: int, count: int, scalar: Scalar, options: Options) -> Solver:
-    return solver_of(n, count, scalar, vectors=options.vectors, device=device.describe(), batched=_has_batched)
+    return _solver_on(n, count, scalar, options.vectors, device.describe())
+
+
+@functools.lru_cache(maxsize=1024)
+def _solver_on(n: int, count: int, scalar: Scalar, vectors: bool, on: Device) -> Solver:
+    return solver_of(n, count, scalar, vectors=vectors, device=on, batched=_has_batched)
 
 
 def explain(shape: tuple[int, ...], a: Any, options: Options, definite: Definite | None) -> list[Candidate]:
@@ -270,8 +287,12 @@ def _solve_by_vendor(array: Any, options: Options) -> tuple[Any, Any]:
 
 
 def _parameters(array: Any, options: Options) -> tuple[int, int]:
-    scalar = scalar_of(array.dtype)
-    return reduction_parameters(array.shape[0], scalar, vectors=options.vectors, device=device.describe())
+    return _parameters_on(array.shape[0], scalar_of(array.dtype), options.vectors, device.describe())
+
+
+@functools.lru_cache(maxsize=1024)
+def _parameters_on(n: int, scalar: Scalar, vectors: bool, on: Device) -> tuple[int, int]:
+    return reduction_parameters(n, scalar, vectors=vectors, device=on)
 
 
 def solve_by_stages(array: Any, options: Options, *, bandwidth: int, block: int) -> tuple[Any, Any]:
@@ -294,12 +315,62 @@ def solve_by_stages(array: Any, options: Options, *, bandwidth: int, block: int)
     MemoryError
         If the work space does not fit; the message has the bytes.
     """
+    with _parts(array, options, bandwidth, block) as part:
+        if part.keeps and _waits_for_nobody(len(array), options):
+            w, v, found = _solve_again(array, options, bandwidth, block, part)
+        else:
+            return _solve_in_parts(array, options, bandwidth, block, part)
+    if not matrix_kernels.is_finite(found):
+        require_finite(math.nan, options.lower, options.check_finite)
+    return _in_range(w, matrix_kernels.shift_of(found)), v
+
+
+def _waits_for_nobody(n: int, options: Options) -> bool:
+    """Return whether the host reads nothing between the stages."""
+    return options.subset is None and (not options.vectors or n < SMALL_ORDER)
+
+
+def _solve_again(array: Any, options: Options, bandwidth: int, block: int, part: replay.Direct) -> tuple[Any, Any, int]:
+    """Return w, v or None, and the matrix's word, by one launch that loads the matrix, and one of all that follows."""
+    n, scalar = array.shape[0], scalar_of(array.dtype)
+    a, word = part.space(lambda: _room(n, scalar, options))
+    load_triangle(array, options.lower, a.pointer, a.ld, address(word.device))
+    word.fetch()
+    w, z = part(_solve_loaded, a, word, n, bandwidth, block, options.vectors)
+    v = None if z is None else as_array(z, n, n).astype(scalar.name, copy=True)
+    return w.copy(), v, word.get()
+
+
+def _room(n: int, scalar: Scalar, options: Options) -> tuple[Matrix, Word]:
+    """Return where a matrix is loaded, and its word; what a capture may not do is done."""
+    memory.require_free(_whole_bytes(n, scalar, device.describe(), options.vectors), f"the eigenproblem of order {n:,}")
+    kernel(units.MATRIX[scalar.name], "scale_triangle")
+    return empty_matrix(n, n, scalar.name), Word()
+
+
+def _solve_loaded(
+    a: Matrix, word: Word, n: int, bandwidth: int, block: int, vectors: bool
+) -> tuple[Any, Matrix | None]:
+    """Return all eigenvalues, and the eigenvectors or None, of the matrix whose triangle was loaded with a word."""
+    scalar, z = a.scalar, None
+    matrix_kernels.scale_triangle(scalar.name, a.pointer, a.ld, n, address(word.device))
+    matrix_kernels.symmetrize(a, 0, n, from_upper=False)
+    panels, d, e = _reduce(a, n, bandwidth, block, vectors)
+    if vectors:
+        w, z = _all_vectors(d, e, scalar, replay.DIRECT)
+        z = _transform_back(panels, z, n)
+    else:
+        w = sturm.eigenvalues(d, e)
+    w = scaled_values(w, 0, scalar, word=word.device)
+    word.clear()
+    return w, z
+
+
+def _solve_in_parts(array: Any, options: Options, bandwidth: int, block: int, part: replay.Direct) -> tuple[Any, Any]:
+    """`solve_by_stages` where the host reads between the stages, or nothing is captured."""
     n, scalar = array.shape[0], scalar_of(array.dtype)
     prepare_stages(n, scalar.name, bandwidth, vectors=options.vectors, subset=options.subset)
-    with (
-        _work_space("the eigenproblem", array, options) as overwrite,
-        _parts(array, options, overwrite, bandwidth, block) as part,
-    ):
+    with _work_space("the eigenproblem", array, options) as overwrite:
         panels, d, e, scale = _tridiagonal(array, options, overwrite, bandwidth, block, part)
         if options.subset is not None:
             part = replay.DIRECT  # its launches depend on which are wanted
@@ -311,18 +382,21 @@ def solve_by_stages(array: Any, options: Options, *, bandwidth: int, block: int)
         return own_values(w, scale, scalar), as_array(z, n, columns).astype(array.dtype, copy=part.keeps)
 
 
-def _parts(
-    array: Any, options: Options, overwrite: bool, bandwidth: int, block: int
-) -> AbstractContextManager[replay.Direct]:
+def _parts(array: Any, options: Options, bandwidth: int, block: int) -> AbstractContextManager[replay.Direct]:
     """Give what runs the stages, of a part of the spectrum the reduction: captured in graphs.
 
     Not where the caller lends his matrix's memory, which saves that of a copy.
     """
     n, scalar = array.shape[0], scalar_of(array.dtype)
-    if overwrite:
+    if options.overwrite and fits_in_place(array):
         return nullcontext(replay.DIRECT)
     key = ("eigh", n, scalar.name, bandwidth, block, options.vectors, options.subset is None)
-    return replay.parts(key, workspace_bytes(n, scalar, device.describe(), vectors=options.vectors))
+    return replay.parts(key, _whole_bytes(n, scalar, device.describe(), options.vectors))
+
+
+@functools.lru_cache(maxsize=1024)
+def _whole_bytes(n: int, scalar: Scalar, on: Device, vectors: bool) -> int:
+    return workspace_bytes(n, scalar, on, vectors=vectors)
 
 
 def tridiagonalize_by_stages(array: Any, options: Options, *, bandwidth: int, block: int) -> tuple[Any, Any, Any]:
@@ -347,8 +421,12 @@ def own_values(w: Any, scale: int, scalar: Scalar) -> Any:
     OverflowError
         If one is beyond the range of its dtype.
     """
+    return _in_range(scaled_values(w, -scale, scalar), scale)
+
+
+def _in_range(w: Any, scale: int) -> Any:
     # The largest entry was below 2**16, and an eigenvalue is below the sum of a row.
-    return require_in_range(scaled_values(w, -scale, scalar), 17 + len(w).bit_length() + 16 - scale)
+    return require_in_range(w, 17 + len(w).bit_length() + 16 - scale)
 
 
 def prepare_stages(
@@ -360,19 +438,16 @@ def prepare_stages(
     # How many an interval holds is not known yet: few, as a rule.
     count = n if subset is None else subset.count() if subset.by_index else 1
     lanes = sturm_lanes(count, on) if few or not vectors else None
-    fills = leaf = None
+    fills = None
     if vectors and bandwidth > 1:
         fills = back_sweeps.Sweeps(n, bandwidth, SCALARS[dtype], count, on).fills
-    if vectors and not few:
-        levels, order = padded_order(n)
-        leaf = most_leaf(order >> levels)
     reduction: tuple[Unit, ...] = ()
     if bandwidth == 1:
         reduction = (units.DIRECT[(dtype, *direct_size(n))],)
     elif dense:
-        tall = (False, True)[: 1 + panel.is_tall(n - bandwidth, on)]
-        reduction = units.PRODUCTS[dtype, bandwidth], *(units.PANEL[dtype, bandwidth, one] for one in tall)
-    _prepare(dtype, bandwidth, reduction, lanes, fills, leaf, vectors=vectors)
+        kinds = panel.panel_kernels(n - bandwidth, on)
+        reduction = units.PRODUCTS[dtype, bandwidth], *(units.PANEL[dtype, bandwidth, one] for one in kinds)
+    _prepare(dtype, bandwidth, reduction, lanes, fills, few, vectors=vectors)
 
 
 @functools.cache
@@ -382,7 +457,7 @@ def _prepare(
     reduction: tuple[Unit, ...],
     lanes: int | None,
     fills: bool | None,
-    leaf: int | None,
+    few: bool,
     *,
     vectors: bool,
 ) -> None:
@@ -391,8 +466,7 @@ def _prepare(
     if bandwidth > 1:
         wanted.append(units.CHASING[key])
     if vectors:
-        merging = () if leaf is None else (units.DIVIDE, units.ROOTS, units.VECTORS, units.LEAVES[leaf])
-        wanted += merging or (units.INVERSE,)
+        wanted += [units.INVERSE] if few else [units.DIVIDE, units.ROOTS, units.VECTORS, units.LEAVES]
         wanted += [units.BACK_PANELS[key]] if reduction else []
     if fills is not None:
         wanted += back_sweeps.units_of(SCALARS[dtype], bandwidth, fills)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 from spectile.core.compile import PORTABLE, Unit
 from spectile.evd.cuda.choose import (
+    CLUSTER_BLOCKS,
     DIRECT_SIZES,
-    MOST_LEAF,
+    LEAF,
+    PANEL_KERNELS,
     PANEL_THREADS,
     ROTATED_ORDER,
     STAGE_KEYS,
@@ -18,6 +21,9 @@ from spectile.evd.cuda.choose import (
     sturm_threads,
 )
 from spectile.evd.types import SCALARS, Scalar
+
+#: Those whose blocks form clusters of 16.
+CLUSTER_ARCHS = ("sm_90a", "sm_100", "sm_103")
 
 
 def _unit(source: str, defines: Mapping[str, object]) -> Unit:
@@ -37,9 +43,11 @@ def _widths(scalar: Scalar, bandwidth: int) -> dict[str, object]:
     return {**_scalar_defines(scalar), "B": bandwidth, "W": panel_width(scalar, bandwidth)}
 
 
-def _panel_unit(scalar: Scalar, bandwidth: int, tall: bool) -> Unit:
-    own = {"PANEL_THREADS": PANEL_THREADS, "TALL": int(tall)}
-    return _unit("reduction/panel.cu", {**_widths(scalar, bandwidth), **own})
+def _panel_unit(scalar: Scalar, bandwidth: int, name: str) -> Unit:
+    near = name == "cluster_panel_qr"
+    own = {"PANEL_THREADS": PANEL_THREADS, "TALL": int(name == "tall_panel_qr"), "CLUSTER": CLUSTER_BLOCKS * near}
+    unit = _unit("reduction/panel.cu", {**_widths(scalar, bandwidth), **own})
+    return dataclasses.replace(unit, archs=CLUSTER_ARCHS) if near else unit
 
 
 def _direct_unit(scalar: Scalar, threads: int, rows: int) -> Unit:
@@ -73,7 +81,7 @@ TRIANGULAR = {name: _unit("triangular.cu", _scalar_defines(scalar)) for name, sc
 GRADIENT = {name: _unit("gradient.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
 BATCH = {name: _unit("small/batch.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
 MATRIX = {name: _unit("matrix.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
-PANEL = {(name, b, tall): _panel_unit(SCALARS[name], b, tall) for name, b in STAGE_KEYS for tall in (False, True)}
+PANEL = {(name, b, kind): _panel_unit(SCALARS[name], b, kind) for name, b in STAGE_KEYS for kind in PANEL_KERNELS}
 DIRECT = {(name, *size): _direct_unit(scalar, *size) for name, scalar in SCALARS.items() for size in DIRECT_SIZES}
 PRODUCTS = {(name, b): _unit("reduction/products.cu", _widths(SCALARS[name], b)) for name, b in STAGE_KEYS}
 CHASING = {(name, b): _chasing_unit(SCALARS[name], b) for name, b in STAGE_KEYS}
@@ -95,8 +103,7 @@ STURM = {
 }
 #: Divide and conquer: order, deflation and ranks of a merge, its roots, its eigenvectors.
 DIVIDE, ROOTS, VECTORS = (_unit(f"tridiagonal/{name}.cu", {}) for name in ("divide", "roots", "vectors"))
-#: By the order that a leaf has at most.
-LEAVES = {most: _unit("tridiagonal/leaves.cu", {"MOST_LEAF": most}) for most in MOST_LEAF}
+LEAVES = _unit("tridiagonal/leaves.cu", {**_scalar_defines(SCALARS["float64"]), "MOST_THREADS": rotation_threads(LEAF)})
 INVERSE = _unit("tridiagonal/inverse.cu", {})
 
 UNITS = (
@@ -116,6 +123,6 @@ UNITS = (
     DIVIDE,
     ROOTS,
     VECTORS,
-    *LEAVES.values(),
+    LEAVES,
     INVERSE,
 )

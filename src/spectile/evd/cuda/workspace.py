@@ -5,31 +5,27 @@ from __future__ import annotations
 import math
 
 from spectile.core.devices import Device
-from spectile.evd.cuda.choose import MOST_LEAF, reduction_parameters
+from spectile.evd.cuda.choose import LEAF, reduction_parameters
 from spectile.evd.types import Scalar
 
-#: Order of the leaves at most: their rotations take longer than a level of merges more.
-LEAF = 16
-#: Below this order work space is a few MB, and pieces are as large as is fastest.
-SMALL_ORDER = 4096
+#: Below this order work space is at most 2 GB, and pieces are as large as is fastest.
+SMALL_ORDER = 8192
 
 
 def padded_order(n: int) -> tuple[int, int]:
     """Return the levels, and the order, a multiple of 2^levels, that `divide_and_conquer` pads n to.
 
-    Leaves of a large matrix are larger where they would need more than 3.5 % of padding otherwise.
+    As few levels as the largest leaves allow, or one more, whichever takes less time.
     """
-    levels = max(0, math.ceil(math.log2(n / LEAF)))
-    while True:
-        order = -(-n // 2**levels) * 2**levels
-        if levels == 0 or n < SMALL_ORDER or order <= 1.035 * n:
-            return levels, order
-        levels -= 1
+    least = max(0, math.ceil(math.log2(n / LEAF)))
+    ways = ((levels, -(-n // 2**levels) * 2**levels) for levels in (least, least + 1))
+    return min(ways, key=lambda way: _merging_us(*way))
 
 
-def most_leaf(leaf: int) -> int:
-    """Return for leaves of which order at most the kernel is that solves leaves of order `leaf`."""
-    return next(most for most in MOST_LEAF if leaf <= most)
+def _merging_us(levels: int, order: int) -> float:
+    """Return about how many microseconds leaves, the launches of merges and their products take (an H200)."""
+    leaf = order >> levels
+    return 0.16 * leaf**2 + 70 * levels + 1e-7 * order**3
 
 
 def _spare_elements(n: int) -> int:
@@ -42,7 +38,7 @@ def merge_sizes(n: int) -> tuple[int, int]:
     of each half the last merge does so.
 
     The last merge makes them again for each group of rows.  So many that the work space is 2.2 n² elements from
-    n = 4096 on, the matrix included.
+    SMALL_ORDER on, the matrix included.
     """
     order = padded_order(n)[1]
     if n < SMALL_ORDER:  # not worth making the rank-one eigenvectors again

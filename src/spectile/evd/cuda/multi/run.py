@@ -20,6 +20,7 @@ from spectile.core.pointers import address
 from spectile.evd.arguments import refuse_ragged
 from spectile.evd.cuda import generalized, run
 from spectile.evd.cuda.chasing import chase
+from spectile.evd.cuda.choose import LEAF
 from spectile.evd.cuda.load import load_matrix
 from spectile.evd.cuda.matrix import Matrix, as_array, empty_matrix
 from spectile.evd.cuda.multi import divide, reduction
@@ -29,7 +30,6 @@ from spectile.evd.cuda.multi.workspace import require_free
 from spectile.evd.cuda.reduction.band import band_reduction
 from spectile.evd.cuda.reduction.panel import Panels
 from spectile.evd.cuda.tridiagonal import inverse
-from spectile.evd.cuda.workspace import LEAF
 from spectile.evd.types import Definite, Options, Scalar, Subset, scalar_of
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +14,7 @@ from spectile.core import device
 from spectile.core.devices import Device
 from spectile.core.launch import Shape, kernel
 from spectile.evd.cuda.blas import Blas
-from spectile.evd.cuda.choose import PANEL_THREADS, panel_threads, panel_width
+from spectile.evd.cuda.choose import CLUSTER_BLOCKS, PANEL_THREADS, cluster_rows, panel_threads, panel_width
 from spectile.evd.cuda.matrix import Matrix, empty_matrix
 from spectile.evd.cuda.units import PANEL, PRODUCTS
 from spectile.evd.types import Scalar
@@ -28,18 +30,27 @@ class Panels:
     n: int
 
 
-def is_tall(m: int, on: Device) -> bool:
-    """Return whether m rows need blocks of the most threads."""
-    return m > PANEL_THREADS // 2 * on.multiprocessors
+def panel_kernel(m: int, on: Device) -> str:
+    """Return the kernel that factors m rows: that of one cluster, as far as it reaches, or of blocks anywhere."""
+    if m <= cluster_rows(on):
+        return "cluster_panel_qr"
+    return "tall_panel_qr" if m > PANEL_THREADS // 2 * on.multiprocessors else "panel_qr"
+
+
+def panel_kernels(m: int, on: Device) -> list[str]:
+    """Return the kernels of panels of m and fewer rows."""
+    kernels = [panel_kernel(rows, on) for rows in (m, PANEL_THREADS // 2 * on.multiprocessors, 1) if rows <= m]
+    return list(dict.fromkeys(kernels))
 
 
 def panel_shape(m: int, scalar: Scalar, bandwidth: int, on: Device) -> tuple[str, Shape]:
     """Return the kernel that factors m rows, and its launch: its blocks wait for each other, so all run at once."""
-    tall = is_tall(m, on)
-    threads = panel_threads(m, on)
-    width, warps = panel_width(scalar, bandwidth), PANEL_THREADS // 32
-    shared = 8 * (warps + 1) * width * scalar.parts + scalar.itemsize * width * (3 * warps + 2 + width)
-    return "tall_panel_qr" if tall else "panel_qr", Shape((-(-m // threads),), threads, shared, cooperative=True)
+    name, threads, width = panel_kernel(m, on), panel_threads(m, on), panel_width(scalar, bandwidth)
+    near = name == "cluster_panel_qr"
+    sets, warps, blocks = (2, threads // 32, CLUSTER_BLOCKS) if near else (1, PANEL_THREADS // 32, -(-m // threads))
+    exchanged = 2 * (CLUSTER_BLOCKS + 1) * width * scalar.parts + 2 if near else (warps + 1) * width * scalar.parts
+    shared = 8 * exchanged + scalar.itemsize * width * ((sets + 2) * warps + sets + 1 + width)
+    return name, Shape((blocks,), threads, shared, cooperative=not near)
 
 
 def join_shape(scalar: Scalar, bandwidth: int) -> Shape:
@@ -63,6 +74,18 @@ def copy_shape(m: int, bandwidth: int) -> Shape:
     return Shape((-(-m // 1024), bandwidth), 256)
 
 
+@functools.cache
+def _device_of(scalar: Scalar, bandwidth: int, index: int) -> Device:
+    """Return the current device, number `index`; as one without clusters where it cannot run those of the panels."""
+    on = device.describe()
+    rows = cluster_rows(on)
+    if rows:
+        name, shape = panel_shape(rows, scalar, bandwidth, on)
+        if not kernel(PANEL[scalar.name, bandwidth, name], name).clusters(shape):
+            return dataclasses.replace(on, compute_capability=(8, 0))
+    return on
+
+
 class PanelFactor:
     """QR of panels of A in place: reflectors also into V and X, T apart.
 
@@ -77,7 +100,7 @@ class PanelFactor:
         import cupy
 
         self._a, self._blas, self._bandwidth, self._size = a, blas, bandwidth, a.itemsize
-        self._scalar, self._device = a.scalar, device.describe()
+        self._scalar, self._device = a.scalar, _device_of(a.scalar, bandwidth, cupy.cuda.runtime.getDevice())
         self._width = panel_width(a.scalar, bandwidth)
         # A message between blocks carries its epoch, so nothing has to be cleared.
         blocks = self._device.multiprocessors + 1
@@ -107,11 +130,11 @@ class PanelFactor:
 
     def _householder(self, a: int, m: int, y1: int, y2: int, ldy: int, t: int, clear: int = 0) -> None:
         name, shape = panel_shape(m, self._scalar, self._bandwidth, self._device)
-        tall = name == "tall_panel_qr"
-        kernel(PANEL[self._scalar.name, self._bandwidth, tall], name)(
+        messages = () if name == "cluster_panel_qr" else (self._messages, np.uint32(self._epoch))
+        kernel(PANEL[self._scalar.name, self._bandwidth, name], name)(
             shape,
             *(np.uintp(a), np.int64(self._a.ld), np.int32(m), np.uintp(y1), np.uintp(y2), np.int64(ldy)),
-            *(np.uintp(t), np.int32(clear), self._messages, np.uint32(self._epoch)),
+            *(np.uintp(t), np.int32(clear), *messages),
         )
         self._epoch += self._width + 1
 

@@ -7,23 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core.compile import Unit
 from spectile.core.launch import Shape, kernel
 from spectile.core.pointers import address
 from spectile.core.replay import DIRECT, Direct
 from spectile.evd.cuda.blas import Blas
+from spectile.evd.cuda.choose import rotation_threads
 from spectile.evd.cuda.matrix import Matrix, empty_matrix
 from spectile.evd.cuda.tridiagonal import merge
 from spectile.evd.cuda.units import DIVIDE, LEAVES
-from spectile.evd.cuda.workspace import SMALL_ORDER, merge_sizes, most_leaf, padded_order
+from spectile.evd.cuda.workspace import SMALL_ORDER, merge_sizes, padded_order
 
 TEAR_SHAPE = Shape((1,), 256, 256 * 8)
 
 
-def leaf_shape(levels: int, leaf: int) -> tuple[Unit, Shape]:
-    """Return the unit of the kernel that solves the 2^levels leaves, and its launch."""
-    threads = most_leaf(leaf)
-    return LEAVES[threads], Shape((2**levels,), threads, (2 * threads * (threads + 1) + threads) * 8 + 2 * threads * 4)
+def leaf_shape(levels: int, leaf: int) -> Shape:
+    """Launch of `leaves` for 2^levels leaves."""
+    m = leaf + leaf % 2
+    return Shape((2**levels,), rotation_threads(leaf), 8 * (2 * m * (m + 1) + leaf * (m + m // 2 + 1)) + 4 * leaf)
 
 
 def divide_and_conquer(d: Any, e: Any, space: Matrix | None = None, part: Direct = DIRECT) -> tuple[Any, Matrix]:
@@ -91,8 +91,8 @@ def merge_below(d: Any, e: Any, q: Matrix, n: int, last: int) -> tuple[Any, Any,
     leaf = order >> levels
     w, torn, coupling, bound = (cupy.empty(size, np.float64) for size in (order, order, order, 1))
     kernel(DIVIDE, "tear")(TEAR_SHAPE, d, e, np.int32(n), np.int32(leaf), np.int32(order), torn, coupling, bound)
-    unit, shape = leaf_shape(levels, leaf)
-    kernel(unit, "leaves")(shape, torn, coupling, np.int32(leaf), w, np.uintp(q.pointer), np.int64(q.ld))
+    places = w, np.uintp(q.pointer), np.int64(q.ld)
+    kernel(LEAVES, "leaves")(leaf_shape(levels, leaf), torn, coupling, np.int32(leaf), *places)
     merges = merge.Merges(w, coupling, order, 2**levels)
     chunk, _ = merge_sizes(n)
     s = cupy.empty(order * chunk, np.float64)
@@ -145,5 +145,5 @@ def shapes(n: int) -> Iterator[tuple[str, Shape]]:
     """Yield every launch for a tridiagonal matrix of order n, with the kernel's name."""
     levels, order = padded_order(n)
     yield "tear", TEAR_SHAPE
-    yield "leaves", leaf_shape(levels, order >> levels)[1]
+    yield "leaves", leaf_shape(levels, order >> levels)
     yield from merge.shapes(order >> levels, levels, merge_sizes(n))
