@@ -220,7 +220,7 @@ def told(draw: Draw, place: Place) -> None:
     on, sparse = place.xp.asarray(h), place.sparse.csr_matrix(s) if place.on_gpu else s
     words = {"backend": place.backend} if draw("backend", [0, 1]) or place.on_gpu else {}
     asked: dict[str, Any] = {
-        "spamm": (spectile.spamm, (on, on), {"rtol": 0.1}, nearsparse.explain),
+        "spamm": (spectile.spamm, (on, on), {"rtol_factors": 0.1}, nearsparse.explain),
         "spamm tau": (spectile.spamm, (on, on), {"tau": 0.5, "strict": True}, nearsparse.explain),
         "spgemm": (spectile.spgemm, (sparse, sparse), {}, tsparse.explain),
         "top": (spectile.spgemm, (sparse, sparse), {"top_n": 2}, tsparse.explain),
