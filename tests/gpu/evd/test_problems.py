@@ -13,6 +13,7 @@ from spectile_study.inputs.spectra import FAMILIES, glued_wilkinson, random_herm
 cupy = pytest.importorskip("cupy")
 from spectile.evd.cuda import choose, generalized  # noqa: E402
 from spectile.evd.cuda.small import report, rotations  # noqa: E402
+from spectile.evd.cuda.tridiagonal import inverse, sturm  # noqa: E402
 from spectile.evd.cuda.vendor import batched, dense  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -451,6 +452,18 @@ def test_parts_of_a_spectrum(family, dtype, whole_order, rng, monkeypatch):
     assert w.shape == (0,)
     assert v.shape == (n, 0)
     assert evd.eigvalsh(cupy.asarray(a), subset_by_value=(2 * norm, 3 * norm)).shape == (0,)
+
+
+@pytest.mark.parametrize("first", [0, 300, 980])
+def test_vectors_that_grow_beyond_the_range_are_made_one_by_one(first):
+    """A vector falls off from its row by a factorial, so that it is scaled again and again while it is made."""
+    n, count = 1000, 20
+    d, e = cupy.arange(float(n)), cupy.ones(n)
+    w = sturm.eigenvalues(d, e, slice(first, first + count))
+    v = inverse.eigenvectors(d, e, w)
+    assert v is not None
+    T = cupy.diag(d) + cupy.diag(e[1:], 1) + cupy.diag(e[1:], -1)
+    assert float(abs(T @ v - v * w).max()) < 1e-10 and float(abs(v.T @ v - cupy.eye(count)).max()) < 1e-12
 
 
 @pytest.mark.parametrize(("n", "whole_order"), [(97, 0), (97, 97), (1100, 0)])

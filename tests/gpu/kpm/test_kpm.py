@@ -73,6 +73,9 @@ def test_public_functions_equal_the_cpu(H, tmp_path):
     on_cpu = kpm_dos(H, 64, 5, rng=3, backend="cpu", bounds=(-12, 12))
     on_gpu = kpm_dos(H, 64, 5, rng=3, backend="cuda", bounds=(-12, 12))
     np.testing.assert_allclose(on_gpu.moments, on_cpu.moments, atol=1e-11 * H.shape[0])
+    on_gpu.add_vectors(4)  # which are others than the first
+    nine = kpm_dos(H, 64, 9, rng=3, backend="cpu", bounds=(-12, 12))
+    np.testing.assert_allclose(on_gpu.moments, nine.moments, atol=1e-11 * H.shape[0])
     found = kpm_dos(H, 64, 5, rng=3, backend="cuda")
     assert found.integrate() == pytest.approx(H.shape[0], rel=1e-12)
     np.testing.assert_allclose(ldos(H, [0, 3], 32, backend="cuda").integrate(), 1, rtol=1e-12)

@@ -101,6 +101,24 @@ def test_strict_multiplies_exactly_the_valid_set(precision: str, shape: tuple[in
     assert result.executed_ratio == result.valid_ratio
 
 
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_what_lies_behind_an_operand_is_not_read(precision: str, strict: bool) -> None:
+    """Rows of NaN follow the last row of A and of B, and of what is added."""
+    import cupy
+
+    for m, k, n in SHAPES:
+        rows = [cupy.full((x + 40, y), cupy.nan, DTYPES[precision]) for x, y in ((m, k), (k, n))]
+        a, b = (whole[:-40] for whole in rows)
+        a[...], b[...] = cupy.asarray(_random(m, k, a.dtype.char)), cupy.asarray(_random(k, n, b.dtype.char))
+        added = cupy.full((m + 40, n), cupy.nan, OUTPUTS[precision])[:-40]
+        added[...] = 1
+        words: dict[str, Any] = {"tau": 0.0, "strict": strict, "precision": precision, "backend": "cuda"}
+        found = spamm(a, b, **words).c
+        assert _error(found, a.get().astype("f8") @ b.get().astype("f8"), a.get(), b.get()) < 4 * TOLERANCE[precision]
+        assert bool(cupy.isfinite(spamm(a, b, beta=0.5, c=added, **words).c).all())
+
+
 @pytest.mark.parametrize("block", [8, 16, 64, 128])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_strict_at_other_blocks(precision: str, block: int) -> None:

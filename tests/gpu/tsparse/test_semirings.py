@@ -68,6 +68,23 @@ def test_masked_entries_have_the_bits_of_the_whole_product(dtype):
     np.testing.assert_array_equal(part.data, whole.toarray()[part.row, part.col])
 
 
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("semiring", ["plus_times", "min_plus", "max_plus", "max_min"])
+def test_what_is_no_number_stays_whatever_comes_after(semiring, masked):
+    """An entry has three products, of which one is no number: the first, the second or the last."""
+    rng = np.random.default_rng(6)
+    A = sp.csr_array(rng.uniform(1, 2, (60, 3)))
+    for place in range(60):
+        A[place, place % 3] = np.nan if place % 2 else np.inf
+    B = sp.csr_array(rng.uniform(-2, -1, (3, 40)))
+    B[1] = -np.inf
+    options = {"semiring": semiring, "check_finite": False}
+    options |= {"mask": sp.csr_array(np.ones((60, 40)))} if masked else {}
+    wanted = spgemm(A, B, backend="cpu", **options).toarray()
+    assert np.isnan(wanted).sum() > 0 and (semiring == "plus_times" or not np.isnan(wanted).all())
+    np.testing.assert_allclose(spgemm(A, B, backend="cuda", **options).toarray(), wanted, rtol=1e-14)
+
+
 @pytest.mark.parametrize("where", ["host", "device"])
 @pytest.mark.parametrize("dtype", ["f8", "D"])
 def test_sums_and_selections(dtype, where, monkeypatch):
