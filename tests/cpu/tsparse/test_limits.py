@@ -112,6 +112,20 @@ def test_a_limit_is_kept(shape, dtype, form, duplicates, precision):
         np.testing.assert_array_equal(getattr(C, name), getattr(whole, name))
 
 
+@pytest.mark.parametrize("dtype", ["f4", "c16"])
+@pytest.mark.parametrize("duplicates", [False, True])
+@pytest.mark.parametrize("form", ["csr", "coo"])
+def test_a_limit_is_kept_where_indices_have_64_bits(form, duplicates, dtype):
+    """Of a B with many more entries than C, whose order takes the most."""
+    A, B = (random(*shape, 30, seed, dtype, form, duplicates) for seed, shape in enumerate([(30, 4000), (4000, 500)]))
+    for matrix in (A, B):
+        if form == "csr":
+            matrix.indices, matrix.indptr = matrix.indices.astype("i8"), matrix.indptr.astype("i8")
+        else:
+            matrix.coords = tuple(x.astype("i8") for x in matrix.coords)
+    judge(lambda limit: spgemm(A, B, memory_limit=limit, backend="cpu"), 2**17)
+
+
 @pytest.mark.parametrize(("left", "right"), [("f4", "c8"), ("f8", "c16"), ("f4", "c16"), ("i4", "c8"), ("c8", "f8")])
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_a_limit_is_kept_beside_complex_factors(left, right, precision):

@@ -131,11 +131,12 @@ def one_operand(
     if turned:
         refuse_malformed(name, matrix)
     indptr, indices, order, stored = _arranged(matrix, name, room)
-    places = Places(stored.shape, order)
-    part = room.nested()
+    places, kind = Places(stored.shape, order), np.dtype(index_type(columns))
     if room.limit is not None:
+        part = room.nested()
         part.hold(indptr, indices, order, stored, beside=given)
-        part.require(values * _values_bytes(stored, order is not None, integers))
+        narrowed = kind.itemsize * len(indices) * (indices.dtype != kind)
+        part.require(values * _values_bytes(stored, order is not None, integers) + narrowed)
     data = _exact(name, stored.reshape(-1)) if values else np.empty(0, np.float32)
     largest, lost = None, None
     ordered = data if order is None or not values else data[order]
@@ -149,9 +150,11 @@ def one_operand(
         raise errors.bad_index(name, columns)
     if infinite:
         raise _not_finite(name, ordered, indptr, indices, turned)
-    indices = indices.astype(index_type(columns), copy=False)
+    indices = indices.astype(kind, copy=False)
     if unsorted:
-        ordered = None
+        part = room.nested()
+        part.hold(indptr, indices, order, data, beside=given)
+        ordered = order = None
         indptr, indices, places = _sorted(indptr, indices, places, part)
         ordered = data
         if values:
@@ -194,7 +197,8 @@ def _arranged(matrix: Any, name: str, room: Room) -> tuple[np.ndarray, np.ndarra
         return *_walkable(matrix, name), None, data[: int(matrix.indptr[-1])]
     nnz = int(matrix.nnz)
     shape, kind = matrix.shape, index_type(matrix.shape[1])
-    each = np.dtype(kind).itemsize * (1 + (form != "coo")) + np.dtype(index_type(nnz)).itemsize
+    column_bytes = matrix.col.itemsize if form == "coo" else 2 * np.dtype(kind).itemsize
+    each = column_bytes + np.dtype(index_type(nnz)).itemsize
     more = 12 * (shape[1] + 1) if form == "csc" else 8 * nnz * (form == "bsr")
     room.require(nnz * each + more + 8 * (shape[0] + 2) + _copied(matrix.data))
     data = readable(name, matrix.data)
@@ -307,9 +311,10 @@ def _summed(data: np.ndarray, places: Places, room: Room) -> tuple[np.ndarray, n
     if kind in "fc":
         wide = np.dtype(np.complex128 if kind == "c" else np.float64)
         room.require(len(first) * (wide.itemsize + 9))
+        longest = _longest(first, entries)
         sums, sizes = np.zeros(len(first), wide), np.zeros(len(first))
         _sum_runs(data, *unsigned(places.order, first), sums, sizes)
-        sizes *= 2.0**-53 * (_longest(first, entries) - 1)
+        sizes *= 2.0**-53 * (longest - 1)
         return sums, sizes
     room.require(entries * data.itemsize + 16 * len(first))
     ordered = data[places.order]
@@ -322,7 +327,7 @@ def _summed(data: np.ndarray, places: Places, room: Room) -> tuple[np.ndarray, n
 
 def _longest(first: np.ndarray, entries: int) -> int:
     """Return the most places of an entry."""
-    return int(np.diff(first, append=entries).max())
+    return max(int(np.diff(first).max(initial=0)), entries - int(first[-1]))
 
 
 def _exact(name: str, data: np.ndarray) -> np.ndarray:
