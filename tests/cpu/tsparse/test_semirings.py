@@ -215,6 +215,21 @@ def test_pruned_entries_are_within_the_bound(monkeypatch):
     np.testing.assert_array_equal(multiply(A, B, prune=0).data, whole.data)
 
 
+@pytest.mark.parametrize("dtype", ["i4", "i8"])
+@pytest.mark.parametrize("semiring", ["max_min", "min_plus", "max_plus"])
+def test_integers_at_the_edge_of_their_type_are_exact_or_refused(semiring, dtype):
+    most = np.iinfo(dtype).max
+    for a, b in ((most, most), (most, 0), (most - 1, 1), (-most, -most), (-most, 0), (most, 1), (most - 3, 2)):
+        exact = min(a, b) if semiring == "max_min" else a + b
+        A, B = (sp.csr_array(([x], ([0], [0])), shape=(1, 1), dtype=dtype) for x in (a, b))
+        if abs(exact) <= most:
+            C = multiply(A, B, semiring=semiring)
+            assert C.dtype == dtype and C.data.tolist() == [exact]
+        else:
+            with pytest.raises(ValueError, match="beyond|integers"):
+                multiply(A, B, semiring=semiring)
+
+
 @pytest.mark.parametrize("dtype", ["f4", "f8", "F"])
 def test_the_limit_of_pruning_is_no_rounded_one(dtype):
     sizes = np.array([0.1, 0.7, 3e38 if dtype != "f8" else 1e308, 0, 1e-40]).astype(dtype)
