@@ -9,6 +9,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from spectile.core.pointers import address
 from spectile_study.bench.vendor import cuda_library
 
 #: Columns of a block: block j lies on device j modulo their number.
@@ -76,14 +77,14 @@ class Syevd:
         blocks = -(-n // BLOCK)
         self._columns = [self._empty(d, (n, BLOCK * len(range(d, blocks, count)))) for d in self.devices]
         self._values = np.empty(n, self.dtype.type(0).real.dtype)
-        places = (ctypes.c_void_p * count)(*(columns.data.ptr for columns in self._columns))
-        values = ctypes.c_void_p(self._values.ctypes.data)
+        places = (ctypes.c_void_p * count)(*(address(columns) for columns in self._columns))
+        values = ctypes.c_void_p(address(self._values))
         self._words = (self._handle, int(vectors), _LOWER, n, places, 1, 1, self._layout, values, real, kind)
         length = ctypes.c_int64()
         _do("cusolverMgSyevd_bufferSize", *self._words, ctypes.byref(length))
         self._work = [self._empty(d, (length.value,)) for d in self.devices]
         self._length = length
-        self._spaces = (ctypes.c_void_p * count)(*(work.data.ptr for work in self._work))
+        self._spaces = (ctypes.c_void_p * count)(*(address(work) for work in self._work))
 
     def _empty(self, device: int, shape: tuple[int, ...]) -> Any:
         with cupy.cuda.Device(device):
@@ -101,7 +102,7 @@ class Syevd:
         """Copy a column-major matrix of the current device to its places."""
         for columns, place in self._blocks():
             block = a[:, columns]
-            cupy.cuda.runtime.memcpyPeer(place.data.ptr, place.device.id, block.data.ptr, a.device.id, block.nbytes)
+            cupy.cuda.runtime.memcpyPeer(address(place), place.device.id, address(block), a.device.id, block.nbytes)
         self.wait()
 
     def vectors(self) -> Any:
@@ -109,7 +110,7 @@ class Syevd:
         v = cupy.empty((self.n, self.n), self.dtype, order="F")
         for columns, place in self._blocks():
             block = v[:, columns]
-            cupy.cuda.runtime.memcpyPeer(block.data.ptr, v.device.id, place.data.ptr, place.device.id, block.nbytes)
+            cupy.cuda.runtime.memcpyPeer(address(block), v.device.id, address(place), place.device.id, block.nbytes)
         return v
 
     def wait(self) -> None:
