@@ -132,10 +132,10 @@ inline void barrier_wait(unsigned long long& barrier, unsigned parity) {
 template <class T> T* at_block(T* here, int rank) {
     return (T*)((char*)(*fiber_blocks)[rank].shared.data() + ((char*)here - (char*)fiber->block->shared.data()));
 }
-inline void send_to(double* place, double value, unsigned long long& full, int rank) {
-    double* there = at_block(place, rank);
+template <class T> void send_to(T* place, T value, unsigned long long& full, int rank) {
+    T* there = at_block(place, rank);
     unsigned long long* counted = at_block(&full, rank);
-    fiber_sent.push_back([=] { *there = value, count_bytes(counted, 0, -8); });
+    fiber_sent.push_back([=] { *there = value, count_bytes(counted, 0, -(int)sizeof(T)); });
 }
 static Block fiber_cluster;
 inline void cluster_start() { meet(&fiber_cluster, fiber_blocks->size() * fiber->block->threads); }

@@ -137,7 +137,8 @@ def eigh(
     -----
     On CUDA a part of at most n/8 eigenvectors of an order above 1,024 is made by inverse iteration, and generalized
     problems go through the Cholesky factor of `b`.  Matrices up to an order of 32 to 64, by dtype, one or a batch,
-    are solved in one launch, which a CUDA graph can capture (as without `check_finite`); larger batches go to
+    are solved in one launch, as pairs of them are; that of single matrices a CUDA graph can capture (as without
+    `check_finite`).  Larger batches go to
     cuSOLVER's batched solvers.  Where FP64 runs at 1/32 or 1/64 of FP32 (RTX, A10, L40S, B300), eigenvectors come
     from cuSOLVER, because ours take more operations, and those of float32 and complex64 pass through double
     precision.  On the CPU all but the eigenvalues of large matrices comes from the fastest LAPACK driver, and a

@@ -98,7 +98,7 @@ def test_one_solver_is_taken_on_every_device(device, scalar, vectors):
                 assert all(one.why and (one.seconds is None or math.isnan(one.seconds)) for one in listed)
                 assert solver != "batched" or (batched and count > 1)
                 assert solver != "stages" or n <= choose.largest_order(device)
-                assert (solver == "rotations") == (n <= choose.ROTATED_ORDER[scalar.name])
+                assert (solver == "rotations") == (n <= choose.rotated_order(scalar.name, count))
 
 
 def test_the_library_is_asked_for_its_batched_solver_only_where_it_pays():

@@ -13,9 +13,9 @@ from spectile.core.devices import TABLE
 from spectile.evd.cuda import gradient, triangular
 from spectile.evd.cuda.back import sweeps
 from spectile.evd.cuda.choose import (
-    ROTATED_ORDER,
     calls_vendor,
     largest_order,
+    rotated_order,
     stage_parameters,
     tile_slots,
     tuning,
@@ -62,7 +62,7 @@ def test_batches_fit_every_device(name, dtype):
     scalar = SCALARS[dtype]
     for n in range(1, 1025):
         for count in (1, 1000, 2**24):
-            rotated = n <= ROTATED_ORDER[dtype]
+            rotated = n <= rotated_order(dtype, count)
             for kernel, shape in rotations.shapes(n, count, scalar) if rotated else batched.shapes(n, count):
                 assert shape.refusal(TABLE[name]) is None, (n, count, kernel, shape)
     for kernel, shape in triangular.shapes(scalar):

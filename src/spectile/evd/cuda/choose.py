@@ -121,7 +121,7 @@ def solver_of(
 
     `batched` says whether cuSOLVER has its solver of batches; it is asked where that would be taken.
     """
-    if n <= ROTATED_ORDER[scalar.name]:
+    if n <= rotated_order(scalar.name, count):
         return "rotations"
     if pays_in_batches(n, count) and batched():
         return "batched"
@@ -139,7 +139,7 @@ def candidates(
     what = f"{scalar.name} {'eigenpairs' if vectors else 'eigenvalues'}"
     from_order = f"from order {crossover or 1:,} on" if crossover < NEVER else "never on this device"
     reasons: dict[Solver, tuple[str, str]] = {
-        "rotations": ("Jacobi rotations in one launch", f"up to order {ROTATED_ORDER[scalar.name]}"),
+        "rotations": ("Jacobi rotations in one launch", f"up to order {rotated_order(scalar.name, count)}"),
         "batched": ("cuSOLVER's batched solver", "two matrices or more up to order 512; CUDA 12.6"),
         "vendor": ("cuSOLVER, one by one", f"for orders between, and above {most:,}"),
         "stages": (
@@ -179,8 +179,16 @@ WHOLE_ORDER = 1024
 SOLVED_ORDER = 4096
 
 #: Orders up to which a thread block solves a matrix by Jacobi rotations (`small.rotations`), by dtype: as far as it is
-#: faster than cuSOLVER, and fits into 99 KB.
+#: faster than what else solves one matrix, or a batch, and fits into 99 KB.
 ROTATED_ORDER = {"float32": 64, "float64": 48, "complex64": 48, "complex128": 32}
+BATCHED_ORDER = {"float32": 64, "float64": 56, "complex64": 56, "complex128": 40}
+#: The same of generalized problems (`small/pairs.cu`), which need more of it.
+PAIR_ORDER = {"float32": 64, "float64": 48, "complex64": 48, "complex128": 36}
+
+
+def rotated_order(name: str, count: int) -> int:
+    """Return the order up to which rotations solve `count` matrices of dtype `name`."""
+    return (BATCHED_ORDER if count > 1 else ROTATED_ORDER)[name]
 
 
 def rotation_threads(n: int) -> int:
@@ -190,7 +198,7 @@ def rotation_threads(n: int) -> int:
 
 
 def pays_in_batches(n: int, count: int) -> bool:
-    """Return whether cuSOLVER's batched solver is faster than one by one for `count` matrices above `ROTATED_ORDER`.
+    """Return whether cuSOLVER's batched solver is faster than one by one for `count` matrices above `BATCHED_ORDER`.
 
     Measured on an H200: 2 to 30 times faster than its solver of one matrix up to order 500, and 1.4 times at 1000 with
     eight matrices, which is less than the direct tridiagonalization gains there.

@@ -81,6 +81,11 @@ def eigh(a: Any, options: Options, definite: Definite | None = None) -> Any:
         arrays.require_here("a", a)
         w, v = rotations.eigh(a, options)
         return (w, v) if options.vectors else w
+    if definite is not None and rotations.takes_pair(a, definite.b, options):
+        arrays.require_here("a", a)
+        arrays.require_here("b", definite.b)
+        w, v = rotations.eigh_pair(a, definite, options)
+        return (w, v) if options.vectors else w
     with _naming_memory(a):
         array, to_caller_kind, options = _to_device(a, options)
         if definite is None:

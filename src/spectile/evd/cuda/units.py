@@ -7,12 +7,13 @@ from collections.abc import Mapping
 
 from spectile.core.compile import PORTABLE, Unit
 from spectile.evd.cuda.choose import (
+    BATCHED_ORDER,
     CLUSTER_BLOCKS,
     DIRECT_SIZES,
     LEAF,
+    PAIR_ORDER,
     PANEL_KERNELS,
     PANEL_THREADS,
-    ROTATED_ORDER,
     STAGE_KEYS,
     chase_blocks,
     chase_threads,
@@ -54,9 +55,9 @@ def _direct_unit(scalar: Scalar, threads: int, rows: int) -> Unit:
     return _unit("reduction/direct.cu", {**_scalar_defines(scalar), "DIRECT_THREADS": threads, "ROWS": rows})
 
 
-def _rotation_unit(scalar: Scalar) -> Unit:
-    most = rotation_threads(ROTATED_ORDER[scalar.name])
-    return _unit("small/rotations.cu", {**_scalar_defines(scalar), "MOST_THREADS": most})
+def _rotation_unit(scalar: Scalar, source: str, order: Mapping[str, int]) -> Unit:
+    most = rotation_threads(order[scalar.name])
+    return _unit(f"small/{source}.cu", {**_scalar_defines(scalar), "MOST_THREADS": most})
 
 
 def _chasing_unit(scalar: Scalar, bandwidth: int) -> Unit:
@@ -76,7 +77,8 @@ def _sweep_unit(is_complex: bool, bandwidth: int, together: bool) -> Unit:
     return _unit("back/sweeps.cu", {**own, "TOGETHER": int(together)})
 
 
-ROTATIONS = {name: _rotation_unit(scalar) for name, scalar in SCALARS.items()}
+ROTATIONS = {name: _rotation_unit(scalar, "rotations", BATCHED_ORDER) for name, scalar in SCALARS.items()}
+PAIRS = {name: _rotation_unit(scalar, "pairs", PAIR_ORDER) for name, scalar in SCALARS.items()}
 TRIANGULAR = {name: _unit("triangular.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
 GRADIENT = {name: _unit("gradient.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
 BATCH = {name: _unit("small/batch.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
@@ -116,6 +118,7 @@ UNITS = (
     *BACK_PANELS.values(),
     *MATRIX.values(),
     *ROTATIONS.values(),
+    *PAIRS.values(),
     *BATCH.values(),
     *GRADIENT.values(),
     *TRIANGULAR.values(),
