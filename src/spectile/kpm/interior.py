@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import reprlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from spectile.kpm.checkpoint import PRODUCTS, Run
 from spectile.kpm.density import SpectralDensity
 from spectile.kpm.functions import column_sums, sums_at_once
 from spectile.kpm.iterator import columns_at_once, random_source, room_for_vectors, slices_of, within_bounds
-from spectile.kpm.moments import MAX_BLOCK, check_counts, make_engine
+from spectile.kpm.moments import check_counts, make_engine
 from spectile.kpm.operators.protocol import on_host
 from spectile.kpm.reference import seed_of
 from spectile.kpm.types import Array, Engine
@@ -32,8 +33,14 @@ MOST_SWEEPS = 60
 MOST_MOMENTS = 1 << 15
 #: Half widths, over that of the interval, beyond which a filter leaves little.
 LEAST_REACH, MOST_REACH = 1.25, 64.0
-#: Arrays as large as all filtered vectors that exist at once.
-ARRAYS = 6
+#: Arrays as large as all filtered vectors for which there must be room: these, and as much for what works on parts.
+ARRAYS = 2
+#: Bytes of rows of vectors that products of all of them take at a time.
+TOGETHER = 1 << 28
+#: Of a Gram matrix's eigenvalues, the least over the largest of vectors that one more pass makes orthonormal.
+NEARLY = 0.1
+#: Passes after which what is missing is left out.
+PASSES = 8
 
 
 class Count(NamedTuple):
@@ -303,12 +310,12 @@ class _Filter:
         # Vectors made, pairs found in the last sweep, sweeps done.
         counts = np.array([self.states, -1, 0])
         while counts[2] < MOST_SWEEPS:
-            filtered = xp.zeros_like(block)
             widths = np.array([sums_at_once(engine, block, weights)])
-            self.call.begin(bounds, self.arguments, widths, block=block, filtered=filtered, counts=counts)
+            self.call.begin(bounds, self.arguments, widths, block=block, counts=counts)
             for columns, (piece,) in column_sums(engine, block, weights, bounds, self.call, widths[0]):
-                filtered[:, columns] = piece
-            values, block, residuals = self._diagonalized(filtered, a, b)
+                block[:, columns] = piece
+                del piece
+            values, block, residuals = self._diagonalized(block, a, b)
             # A level at an end is one of the interval's: rounding puts its copies on both sides.
             inside = (values >= self.low - limit) & (values <= self.high + limit)
             good = inside & (residuals <= limit)
@@ -335,34 +342,72 @@ class _Filter:
         )
 
     def _diagonalized(self, block: Any, a: float, b: float) -> tuple[Array, Any, Array]:
-        """Return Ritz values, Ritz vectors and their residuals' norms in the space that a block spans.
+        """Return Ritz values, Ritz vectors, written over a block, and their residuals' norms in the space it spans.
 
-        Three arrays like the block exist at once beside it, and a work space of a solver that is one more.
+        Of a (H − b), whose rounding does not grow with the distance of the spectrum from zero.
         """
         xp: Any = self.engine.xp
-        basis = xp.linalg.qr(block)[0]
-        # Of a (H − b), whose rounding does not grow with the distance of the spectrum from zero.
-        image = self._product(basis, a, b)
-        small = basis.conj().T @ image
-        values, turn = xp.linalg.eigh((small + small.conj().T) / 2)
-        vectors = basis @ turn
-        del basis
-        image = image @ turn
-        residuals = xp.empty(len(values), values.dtype)
-        for some in slices_of(len(values), MAX_BLOCK):
-            residuals[some] = xp.linalg.norm(image[:, some] - vectors[:, some] * values[some], axis=0)
-        levels, errors = (np.asarray(on_host(each), np.float64) for each in (values, residuals))
-        return levels / a + b, vectors, errors / a
+        block = _orthonormal(block, xp)
+        small = [_overlaps(block, image, xp) for _, image in self._images(block, a, b)]
+        joined = xp.concatenate(small, axis=1)
+        values, turn = xp.linalg.eigh((joined + joined.conj().T) / 2)
+        block = _turned(block, turn)
+        residuals = xp.empty(len(values))
+        for some, image in self._images(block, a, b):
+            image -= block[:, some] * values[some].astype(image.real.dtype)
+            residuals[some] = xp.linalg.norm(image, axis=0)
+        levels, errors = (np.asarray(on_host(each)) for each in (values, residuals))
+        return levels / a + b, block, errors / a
 
-    def _product(self, block: Any, a: float, b: float) -> Any:
-        """Return a (H − b) times a block."""
+    def _images(self, block: Any, a: float, b: float) -> Iterator[tuple[slice, Any]]:
+        """Yield a (H − b) times some columns of a block, and which."""
         engine = self.engine
-        image = engine.xp.empty(block.shape, block.dtype)
-        for some in slices_of(block.shape[1], columns_at_once(engine, 2)):
+        for some in slices_of(block.shape[1], columns_at_once(engine, 3)):
             recursion: Any = engine.start(engine.xp.array(block[:, some], order="C", copy=True), a, b)
             recursion.advance(1)
-            image[:, some] = recursion.vectors(recursion.blocks())
-        return image
+            yield some, recursion.vectors(recursion.blocks())
+
+
+def _parts(block: Any) -> list[slice]:
+    """Return slices of the rows of a block, few enough bytes each to be copied."""
+    return slices_of(len(block), max(1, TOGETHER // (16 * block.shape[1])))
+
+
+def _overlaps(left: Any, right: Any, xp: Any) -> Any:
+    """Return leftᴴ right in double precision, a small matrix."""
+    wide = np.result_type(left.dtype, np.float64)
+    total = xp.zeros((left.shape[1], right.shape[1]), wide)
+    for rows in _parts(left):
+        total += left[rows].astype(wide, copy=False).conj().T @ right[rows].astype(wide, copy=False)
+    return total
+
+
+def _turned(block: Any, matrix: Any) -> Any:
+    """Return block times a small matrix of no more columns than rows, written over the block."""
+    count = matrix.shape[1]
+    for rows in _parts(block):
+        block[rows, :count] = block[rows].astype(matrix.dtype, copy=False) @ matrix
+    return block[:, :count]
+
+
+def _orthonormal(block: Any, xp: Any) -> Any:
+    """Return an orthonormal basis of the space of a block, written over it: by its Gram matrix, so often as it takes.
+
+    Directions that rounding hides in the Gram matrix are lengthened by as much as it shows, until it shows them; those
+    that are not there at all become rounding's own, or are left out.  Stathopoulos and Wu, SIAM J. Sci. Comput. 23,
+    2165 (2002).
+    """
+    for left in reversed(range(PASSES)):
+        gram = _overlaps(block, block, xp)
+        lengths = xp.sqrt(xp.diagonal(gram).real)
+        lengths = xp.where(lengths > 0, lengths, 1)
+        values, turn = xp.linalg.eigh(gram / lengths / lengths[:, None])
+        floor = len(values) * np.finfo(np.float64).eps * values[-1]
+        kept = values > (NEARLY * values[-1] if left == 0 else -xp.inf)
+        block = _turned(block, (turn / lengths[:, None])[:, kept] / xp.sqrt(xp.maximum(values[kept], floor)))
+        if bool(values[0] > NEARLY * values[-1]):
+            break
+    return block
 
 
 def _window(ends: Array, count: int) -> Array:

@@ -1,11 +1,13 @@
 """Numbers of states in an interval and all pairs inside it against dense eigenvalues."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from scipy.sparse.linalg import aslinearoperator
 
-from spectile.kpm import count, filter_diagonalize
+from spectile.kpm import count, filter_diagonalize, functions, interior
 from spectile.kpm.cpu.engine import CpuEngine
 from spectile.kpm.operators.lattices import anderson, chain, graphene
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
@@ -74,6 +76,42 @@ def test_levels_at_an_end_far_from_zero_in_single_precision_and_all_alike():
     np.testing.assert_allclose(single.eigenvalues, near, atol=1e-5)
     alike = filter_diagonalize(2.5 * sp.eye_array(5), (2.0, 3.0), rng=1, backend="cpu")
     np.testing.assert_allclose(alike.eigenvalues, np.full(5, 2.5), rtol=1e-14)
+
+
+def test_vectors_are_filtered_and_diagonalized_where_they_are(monkeypatch):
+    """So that room for them and for parts of them is enough."""
+    rows, inside = 6_000, 60
+    levels = np.concatenate([np.linspace(-1, 0.4, rows - inside), np.linspace(1.0, 1.01, inside)])
+    for module, name in ((interior, "columns_at_once"), (functions, "columns_at_once")):
+        monkeypatch.setattr(module, name, lambda engine, states: 4)
+    monkeypatch.setattr(interior, "TOGETHER", 1 << 20)
+    H = sp.diags_array(levels).tocsr()
+
+    def found():
+        return filter_diagonalize(H, (0.7, 1.1), bounds=(-1.01, 1.1), num_states=160, rng=1, backend="cpu")
+
+    found()  # compiles
+    tracemalloc.start()
+    try:
+        pairs = found()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_allclose(pairs.eigenvalues, levels[-inside:], atol=1e-9)
+    assert peak < interior.ARRAYS * 8 * rows * 160
+
+
+def test_a_basis_of_vectors_that_are_nearly_dependent_or_not_there():
+    rng = np.random.default_rng(4)
+    for dtype, tolerance in ((np.float32, 1e-5), (np.complex128, 1e-13)):
+        wide = rng.standard_normal((500, 9)) + (1j * rng.standard_normal((500, 9)) if dtype == np.complex128 else 0)
+        held = (wide * np.geomspace(1, 1e-6, 9)) @ rng.standard_normal((9, 9))  # what a filter leaves
+        given = np.concatenate([held, held[:, :3], np.zeros((500, 2))], axis=1).astype(dtype)
+        basis = interior._orthonormal(given.copy(), np)
+        assert basis.dtype == dtype and 9 <= basis.shape[1] <= 14
+        np.testing.assert_allclose(basis.conj().T @ basis, np.eye(basis.shape[1]), atol=tolerance)
+        left = wide - basis @ (basis.conj().T @ wide)
+        assert np.linalg.norm(left[:, 0]) < 10 * tolerance * np.linalg.norm(wide[:, 0])
 
 
 @pytest.mark.parametrize("interval", [(-2.0, 0.1), (0.0, 5.0), (-100.0, 100.0), (2.5, 2.6), (20.0, 30.0)])
