@@ -32,6 +32,12 @@ __device__ __forceinline__ int load_acquire(const int* from) {
     return value;
 }
 
+__device__ __forceinline__ unsigned long long load_acquire(const unsigned long long* from) {
+    unsigned long long value;
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+    return value;
+}
+
 __device__ __forceinline__ int load_relaxed(const int* from) {
     int value;
     asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");

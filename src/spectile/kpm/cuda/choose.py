@@ -12,7 +12,7 @@ from spectile.core.choice import Candidate, cheapest
 from spectile.core.devices import Device
 from spectile.kpm.cuda.boxed import when as boxed
 from spectile.kpm.cuda.csr import when as csr
-from spectile.kpm.cuda.problem import Problem
+from spectile.kpm.cuda.problem import ENQUEUED, Problem
 from spectile.kpm.cuda.sliced import when as sliced
 from spectile.kpm.cuda.staged import when as staged
 
@@ -42,9 +42,9 @@ class Way(NamedTuple):
 
 
 def ways(problem: Problem, device: Device, found: Found) -> list[Way]:
-    """Return every kernel at its best width for R vectors, and the best two parts if that is cheaper."""
+    """Return every kernel at its best width for R vectors, and the best two parts where a step takes long enough."""
     single = [_best(name, problem, device, found) for name in _KERNELS]
-    if problem.vectors == 1:
+    if problem.vectors == 1 or min(_seconds(way.candidate) for way in single) <= ENQUEUED:
         return single
     return single + list(_splits(problem, device, found))
 

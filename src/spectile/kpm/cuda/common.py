@@ -14,8 +14,11 @@ PACKAGE = "spectile.kpm.cuda"
 #: Bulk copies are Hopper's and later.
 BULK = tuple(arch for arch in PORTABLE if int(arch[3:].rstrip("a")) >= 90)
 REAL = {"complex128": "double", "complex64": "float", "float64": "double", "float32": "float"}
-#: The product alone (W = H V), the augmented one without scalar products, with them, and with sums of terms too.
-PLAIN, NO_DOTS, FULL, SERIES = 0, 1, 2, 3
+#: The product alone (W = H V), the augmented one without scalar products, with them, with sums of terms too, and many
+#: steps with scalar products in one launch.
+PLAIN, NO_DOTS, FULL, SERIES, WALK = 0, 1, 2, 3, 4
+#: Threads of a block of Lanczos steps, and blocks of a multiprocessor.
+LANCZOS_THREADS, LANCZOS_BLOCKS = 512, 2
 #: Terms that a step has at hand, and a sweep of two steps.
 TERMS, TERMS_OF_TWO = 3, 4
 
@@ -45,6 +48,13 @@ def row_defines(num_vectors: int, shape: Any) -> dict[str, str]:
 def vectors_unit(dtype: str, *, wide: bool = False) -> Unit:
     """Return the unit of what comes before and beside the recurrence (``vectors.cu``)."""
     return Unit(PACKAGE, ("vectors.cu",), PORTABLE, number_defines(dtype, wide))
+
+
+@functools.cache
+def lanczos_unit(dtype: str, *, wide: bool = False) -> Unit:
+    """Return the unit of Lanczos steps (``lanczos.cu``)."""
+    defines = {"THREADS": str(LANCZOS_THREADS), "BLOCKS": str(LANCZOS_BLOCKS)}
+    return Unit(PACKAGE, ("lanczos.cu",), PORTABLE, number_defines(dtype, wide) | defines)
 
 
 @functools.cache

@@ -17,10 +17,12 @@ from spectile.kpm.cuda.boxed.groups import groups_of
 from spectile.kpm.cuda.boxed.launch import BoxedOperator
 from spectile.kpm.cuda.boxed.when import may_group
 from spectile.kpm.cuda.choose import MOST_PADDED, Part, choose, ways
+from spectile.kpm.cuda.common import FULL, WALK, lanczos_unit
 from spectile.kpm.cuda.csr.launch import CsrOperator, csr_unit
 from spectile.kpm.cuda.csr.when import shape as csr_shape
+from spectile.kpm.cuda.csr.when import walks
 from spectile.kpm.cuda.inspection import inspect
-from spectile.kpm.cuda.lanczos import lengthened, tridiagonalize
+from spectile.kpm.cuda.lanczos import tridiagonalize, tridiagonalize_csr
 from spectile.kpm.cuda.problem import Problem
 from spectile.kpm.cuda.sliced.launch import SlicedOperator, sliced_unit
 from spectile.kpm.cuda.sliced.layout import slice_starts
@@ -30,6 +32,7 @@ from spectile.kpm.cuda.staged.launch import StagedOperator
 from spectile.kpm.cuda.stencil import when as stencil
 from spectile.kpm.cuda.stencil.launch import StencilOperator, StencilRecursion
 from spectile.kpm.cuda.stored import MOST_NARROW, SplitRecursion, StoredOperator, StoredRecursion
+from spectile.kpm.operators.engine import lengthened
 from spectile.kpm.operators.frame import Frame
 from spectile.kpm.operators.protocol import Operator
 from spectile.kpm.operators.stored import StoredMatrix
@@ -91,20 +94,25 @@ class StoredEngine:
 
     def _prepare(self) -> None:
         """Begin to compile the step of one vector, before the matrix has the form that it takes."""
+        prepare(lanczos_unit(str(self.dtype), wide=self.matrix.indptr.dtype.itemsize == 8))
         (part,) = choose(self.problem(1), describe(), {})
         problem, name = self.problem(1), str(self.dtype)
         if part.kernel == "csr":
-            prepare(csr_unit(name, 1, csr_shape(problem), wide=self.matrix.nnz > MOST_NARROW))
+            mode = WALK if walks(problem, describe()) else FULL
+            prepare(csr_unit(name, 1, csr_shape(problem), wide=self.matrix.nnz > MOST_NARROW, mode=mode))
         elif part.kernel == "sliced":
             prepare(sliced_unit(name, 1, sliced_shape(problem, describe()), wide=problem.slots > MOST_NARROW))
 
     def problem(self, num_vectors: int) -> Problem:
-        """Return what a kernel is chosen by."""
+        """Return what a kernel is chosen by; where no form can beat CSR, the others are not counted."""
+        rows, entries = self.num_rows, self.matrix.nnz
+        rough = Problem(rows, entries, self.seen.longest, entries, rows, str(self.dtype), num_vectors)
+        if walks(rough, describe()):
+            return rough
         groups = self.num_rows
         if num_vectors > 1 and may_group(self.seen.longest, describe()):
             groups = self._groups.size - 1
-        longest, entries = self.seen.longest, self.matrix.nnz
-        return Problem(self.num_rows, entries, longest, self._slots, groups, str(self.dtype), num_vectors)
+        return rough._replace(slots=self._slots, groups=groups)
 
     def candidates(self, num_vectors: int) -> list[Candidate]:
         """Return the ways to take a block of so many vectors, with what each is predicted to cost a step."""
@@ -172,12 +180,7 @@ class StoredEngine:
 
     def tridiagonalize(self, steps: int) -> tuple[Array, Array]:
         """Return the numbers of Lanczos steps."""
-        step = self._one().launcher(1)
-
-        def product(v: Any, u: Any, etas: Any) -> None:
-            step(v, u, 1.0, 0.0, 0.0, etas)
-
-        return self.frame.energies(*tridiagonalize(product, lengthened(self.vector(1)), steps))
+        return self.frame.energies(*tridiagonalize_csr(self.matrix, steps))
 
     def vector(self, seed: int) -> Any:
         """Return one random vector on the device, shape (N,)."""
@@ -294,7 +297,7 @@ class StencilEngine:
         def product(v: Any, u: Any, etas: Any) -> None:
             sweep(v, u, u, u, 1.0, 0.0, 0.0, etas.reshape(1, 2, 1))
 
-        start = self.operator.to_block(lengthened(self.vector(1)).reshape(-1, 1))
+        start = self.operator.to_block(lengthened(self.vector(1), self.xp).reshape(-1, 1))
         return self.frame.energies(*tridiagonalize(product, start, steps))
 
     def vector(self, seed: int) -> Any:

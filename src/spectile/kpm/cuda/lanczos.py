@@ -9,7 +9,8 @@ import numpy as np
 
 from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel
-from spectile.kpm.cuda.common import vectors_unit
+from spectile.core.tiling import ceil_div
+from spectile.kpm.cuda.common import LANCZOS_BLOCKS, LANCZOS_THREADS, lanczos_unit, vectors_unit
 from spectile.kpm.types import Array
 
 
@@ -48,8 +49,28 @@ def tridiagonalize(product: Callable[[Any, Any, Any], None], start: Any, steps: 
     return np.ascontiguousarray(etas.get()[:, 1]), betas.get()[1:]
 
 
-def lengthened(vector: Any) -> Any:
-    """Return a vector on the device, its entries made longer by 1 to 2 in their order; overwritten."""
-    shape = Shape((4 * describe().multiprocessors,), 256)
-    kernel(vectors_unit(str(vector.dtype)), "lengthen")(shape, vector, np.int64(vector.size))
-    return vector
+def tridiagonalize_csr(matrix: Any, steps: int) -> tuple[Array, Array]:
+    """Return the same of a stored matrix, from random vector number 0 of seed 1, lengthened: in one launch.
+
+    Parameters
+    ----------
+    matrix : cupyx CSR matrix, shape (N, N)
+        float32, float64, complex64 or complex128.
+    steps : int
+        As for :func:`tridiagonalize`.
+    """
+    import cupy
+
+    rows, wide = int(matrix.shape[0]), matrix.indptr.dtype.itemsize == 8
+    # A thread takes up to two entries of a row, and a warp the rest.
+    lanes = min(32, 1 << max(0, (matrix.nnz // (2 * rows)).bit_length()))
+    blocks = min(LANCZOS_BLOCKS * describe().multiprocessors, ceil_div(rows * lanes, LANCZOS_THREADS))
+    shape = Shape((blocks,), LANCZOS_THREADS, cooperative=True)
+    x, y = (cupy.empty(rows, matrix.dtype) for _ in range(2))
+    numbers, sums, arrived = cupy.empty(2 * steps + 1), cupy.empty(2 * blocks), cupy.zeros(1, np.uint64)
+    kernel(lanczos_unit(str(matrix.dtype), wide=wide), "lanczos")(
+        shape, matrix.indptr, matrix.indices, matrix.data, x, y, np.int64(rows), np.int32(lanes), np.uint64(1),
+        np.int32(steps), numbers[:steps], numbers[steps:], sums, arrived,
+    )  # fmt: skip
+    found = numbers.get()
+    return found[:steps], found[steps + 1 :]

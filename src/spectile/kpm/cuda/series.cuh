@@ -30,6 +30,8 @@ struct Series {
 };
 
 #define SERIES_PARAMETER , const __grid_constant__ Series series
+#define SERIES_REFERENCE , const Series& series
+#define SERIES_ARGUMENT , series
 
 // The piece of a sum whose first number has this place; it is read once a step.
 template <class Piece>
@@ -71,4 +73,6 @@ static __device__ __forceinline__ void add_terms(const Series& series, long long
 }
 #else
 #define SERIES_PARAMETER
+#define SERIES_REFERENCE
+#define SERIES_ARGUMENT
 #endif

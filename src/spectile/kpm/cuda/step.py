@@ -13,10 +13,12 @@ from spectile.core.pointers import address
 from spectile.kpm.cuda.common import vectors_unit
 from spectile.kpm.types import Array
 
-#: Steps whose scalar products are summed by one launch.
-SUMMED = 16
+#: Steps whose scalar products are summed by one launch, and most of one launch.
+SUMMED, WALKED = 16, 64
 #: Sums of terms that a step can add to (``series.cuh``).
 MOST_SUMS = 16
+# What ``csr/kernel.cu`` takes of many steps; the first of it is what the others take of one.
+_WALK = [("address", np.uint64), ("arrived", np.uint64), ("steps", np.int32), ("first", np.int32)]
 
 
 class Step:
@@ -38,6 +40,8 @@ class Step:
         Type of V and W.
     dots : bool
         Whether the kernel writes scalar products.
+    walks : bool
+        Whether a launch makes many steps, in which V and W take turns.
     """
 
     def __init__(
@@ -49,11 +53,16 @@ class Step:
         num_vectors: int,
         dtype: Any,
         dots: bool = True,
+        walks: bool = False,
     ) -> None:
+        import cupy
+
+        self.walks = walks
         self._launched, self._shape, self._operands, self._settings = launched, shape, operands, settings
         self._blocks, self._num_vectors, self._dots = shape.grid[0], num_vectors, dots
         self._sums = kernel(vectors_unit(str(dtype)), "sum_partials")
         self._once: Any = None
+        self._arrived = cupy.zeros(1, np.uint64) if walks else None  # blocks that have met
 
     def __call__(self, v: Any, w: Any, scale: float, shift: float, keep: float, etas: Any) -> None:
         """Enqueue the step; its scalar products go to `etas`, shape (2, R)."""
@@ -68,23 +77,29 @@ class Step:
         v: Any,
         w: Any,
         factors: tuple[float, float, float],
-        overlaps: bool = False,
         series: tuple[Array, ...] = (),
-    ) -> Callable[[int], None]:
+    ) -> Callable[..., None]:
         """Return ``launch(address)``: the step on these arrays; the blocks' scalar products go to `address`.
 
-        With `overlaps` it may read the matrix before what comes before it in the stream has ended.  `series` is what a
-        kernel of that mode adds to, read at each launch.
-        """
-        target = np.zeros(1, dtype=[("address", np.uint64)])
-        shape = dataclasses.replace(self._shape, after_previous=overlaps)
-        bound = self._launched.bind(shape, *self._arguments(v, w, target, *factors), *series)
+        One that walks is ``launch(address, steps, first)``: `first` says whether the recurrence begins.
 
-        def launch(address: int) -> None:
-            target["address"] = address
+        `series` is what a kernel of that mode adds to, read at each launch.
+        """
+        shape = dataclasses.replace(self._shape, cooperative=self.walks)
+        target = np.zeros(1, dtype=_WALK if self.walks else _WALK[:1])
+        bound = self._launched.bind(shape, *self._arguments(v, w, target, *factors), *series)
+        if self.walks:
+            target["arrived"] = address(self._arrived)
+
+        def launch(place: int) -> None:
+            target["address"] = place
             bound()
 
-        return launch
+        def walk(place: int, steps: int, first: bool) -> None:
+            target["address"], target["steps"], target["first"] = place, steps, first
+            bound()
+
+        return walk if self.walks else launch
 
     def partials(self, steps: int) -> Any:
         """Return room for the scalar products of each block in so many steps."""
@@ -115,36 +130,35 @@ class Steps:
         |ν_m−1⟩ and |ν_m⟩, or |ν₀⟩ and zeros.
     a, b : float
         H̃ = a (H − b).
-    overlaps : bool
-        Whether a step may begin before what comes before it has ended.
     series : tuple
         As for :meth:`Step.bind`.
     """
 
-    def __init__(
-        self, step: Step, v: Any, w: Any, a: float, b: float, overlaps: bool, series: tuple[Array, ...] = ()
-    ) -> None:
+    def __init__(self, step: Step, v: Any, w: Any, a: float, b: float, series: tuple[Array, ...] = ()) -> None:
         self._step, self._pairs, self._series = step, ((v, w), (w, v)), series
         self._first, self._further = (a, -a * b, 0.0), (2 * a, -2 * a * b, 1.0)
-        self._bound = [step.bind(*pair, self._further, False, series) for pair in self._pairs]
-        self._overlapping = self._bound
-        if overlaps:
-            self._overlapping = [step.bind(*pair, self._further, True, series) for pair in self._pairs]
-        self._partials = step.partials(SUMMED)
+        self._bound = [step.bind(*pair, self._further, series) for pair in self._pairs]
+        self._room = WALKED if step.walks else SUMMED
+        self._partials = step.partials(self._room)
         self._address, self._bytes = address(self._partials), self._partials[0].nbytes
         self._filled = 0
         self._sums: list[Any] = []
 
-    def enqueue(self, turn: int, first: bool, alone: bool) -> None:
-        """Enqueue a step on the arrays of this turn; `alone` lets it begin when all that was enqueued has ended."""
-        if first:
-            launch = self._step.bind(*self._pairs[turn], self._first, False, self._series)
+    def enqueue(self, turn: int, first: bool, left: int) -> int:
+        """Enqueue a step, or up to `left` of them, on the arrays of this turn, and return how many."""
+        place = self._address + self._filled * self._bytes
+        made = 1
+        if self._step.walks:
+            made = min(left, self._room - self._filled)
+            self._bound[turn](place, made, first)
+        elif first:
+            self._step.bind(*self._pairs[turn], self._first, self._series)(place)
         else:
-            launch = (self._bound if alone else self._overlapping)[turn]
-        launch(self._address + self._filled * self._bytes)
-        self._filled += 1
-        if self._filled == SUMMED:
+            self._bound[turn](place)
+        self._filled += made
+        if self._filled == self._room:
             self.sum()
+        return made
 
     def collect(self) -> list[Any]:
         """Return the scalar products of the steps since the last call, arrays of shape (steps, 2, R) on the device."""

@@ -49,9 +49,6 @@ class StoredOperator(ABC):
         Entries of its longest row, counted if None.
     """
 
-    #: Whether steps of a recursion may begin before the one before them has ended (the kernels wait for V and W).
-    overlaps = False
-
     def __init__(self, matrix: Any, longest: int | None = None) -> None:
         import cupy
 
@@ -79,6 +76,10 @@ class StoredOperator(ABC):
     def longest(self) -> int:
         """Entries of the longest row."""
         return int((self.indptr[1:] - self.indptr[:-1]).max()) if self._longest is None else self._longest
+
+    def mode(self, num_vectors: int) -> int:
+        """Return the mode of a recurrence's steps on R vectors."""
+        return FULL
 
     def problem(self, num_vectors: int) -> Problem:
         """Return what shapes are chosen by: rows, entries, type and R."""
@@ -171,14 +172,14 @@ class StoredRecursion:
 
     def _begin(self) -> None:
         """Prepare the steps on the two arrays, which take turns."""
-        self._turn, self._alone = 0, True  # which array is V; whether no step was enqueued yet
-        self._plain = self._steps_of(FULL)
+        self._turn = 0  # which array is V
+        self._plain = self._steps_of(self.operator.mode(self.width))
         self._summing: Steps | None = None  # those that add to sums
 
     def _steps_of(self, mode: int, series: tuple[Array, ...] = ()) -> Steps:
         step = self.operator.launcher(self.width, mode)
         pair = (self.w, self.v) if self._turn else (self.v, self.w)
-        return Steps(step, *pair, self.a, self.b, self.operator.overlaps, series)
+        return Steps(step, *pair, self.a, self.b, series)
 
     def sum_into(self, totals: Sequence[Any]) -> None:
         """Let later steps add terms to sums: for each of :meth:`blocks` K arrays like it, at most ``MOST_SUMS``."""
@@ -195,15 +196,16 @@ class StoredRecursion:
             assert self._summing is not None, "sum_into comes before"
             self._series.take(weights)
             kind = self._summing
-        for _ in range(steps):
+        left = steps
+        while left:
             first = self.steps == 0
-            if not first:
+            turn = self._turn if first else self._turn ^ 1
+            made = kind.enqueue(turn, first, left)
+            self.steps += made
+            left -= made
+            if (made - first) % 2:
                 self.v, self.w = self.w, self.v
                 self._turn ^= 1
-            # From the second step on it may begin early: what wrote the matrix has ended then.
-            kind.enqueue(self._turn, first, self._alone)
-            self._alone = False
-            self.steps += 1
         if steps > 1:
             kind.sum()
 

@@ -10,7 +10,7 @@ from spectile.core.compile import Unit
 from spectile.core.devices import TABLE
 from spectile.kpm.cuda.boxed.launch import boxed_unit, boxes_unit
 from spectile.kpm.cuda.boxed.when import boxed_room, boxed_shape, columns_of
-from spectile.kpm.cuda.common import REAL, SERIES, inspect_unit, vectors_unit
+from spectile.kpm.cuda.common import REAL, SERIES, WALK, inspect_unit, lanczos_unit, vectors_unit
 from spectile.kpm.cuda.csr.launch import csr_unit
 from spectile.kpm.cuda.csr.when import shape as csr_shape
 from spectile.kpm.cuda.problem import Problem
@@ -35,6 +35,7 @@ def _rows() -> Iterator[Unit]:
         for vectors, longest in ((1, 7), (1, 60), (2, 3), (7, 30), (8, 7), (32, 13), (64, 60)):
             problem = _problem(dtype, vectors, longest)
             yield csr_unit(dtype, vectors, csr_shape(problem))
+            yield csr_unit(dtype, vectors, csr_shape(problem), mode=WALK)
             yield sliced_unit(dtype, vectors, sliced_shape(problem, _DEVICE))
         uneven = _problem(dtype, 16, 7, fill=1.4)
         yield sliced_unit(dtype, 16, sliced_shape(uneven, _DEVICE))
@@ -79,6 +80,8 @@ UNITS = tuple(
         (
             *(vectors_unit(dtype) for dtype in REAL),
             vectors_unit("complex128", wide=True),
+            *(lanczos_unit(dtype) for dtype in REAL),
+            lanczos_unit("complex128", wide=True),
             *(inspect_unit(dtype, lanes=lanes) for dtype in REAL for lanes in (1, 32)),
             *(inspect_unit("complex128", wide=True, lanes=lanes) for lanes in (1, 32)),
             *_rows(),

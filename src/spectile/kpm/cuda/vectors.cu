@@ -2,9 +2,8 @@
 // without a word from the host, and the sums of scalar products.
 //
 // Set by the launch code: REAL (float, double), COMPLEX (0, 1), WIDE (64-bit row pointers).
-#include "number.cuh"
 #include "sums.cuh"
-#include "phases.cuh"
+#include "random.cuh"
 
 // The slots of each slice of 32 rows, as long as the longest of them and one at least.  A thread a row.
 extern "C" __global__ void slice_slots(const entry* __restrict__ pointer, long long rows, long long* __restrict__ slots) {
@@ -136,27 +135,7 @@ extern "C" __global__ void random_phases(number* __restrict__ block, const int* 
                                          unsigned long long seed, unsigned long long first) {
     for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < rows * width; i += (long long)gridDim.x * blockDim.x) {
         const unsigned long long row = order ? order[i / width] : i / width;
-        const unsigned long long bits = phase_bits(seed, row, first + i % width);
-        number n = zero();
-#if COMPLEX
-        const int quarter = int(bits >> 62);
-        n.x = quarter == 0 ? 1 : quarter == 2 ? -1 : 0;
-        n.y = quarter == 1 ? 1 : quarter == 3 ? -1 : 0;
-#else
-        n.x = bits >> 63 ? -1 : 1;
-#endif
-        block[i] = i % width < held ? n : zero();
-    }
-}
-
-// Entries of a vector by 1 to 2 longer, in their order.
-extern "C" __global__ void lengthen(number* x, long long size) {
-    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < size; i += (long long)gridDim.x * blockDim.x) {
-        const double factor = size > 1 ? 1 + double(i) / double(size - 1) : 1;
-        x[i].x = real(x[i].x * factor);
-#if COMPLEX
-        x[i].y = real(x[i].y * factor);
-#endif
+        block[i] = i % width < held ? random_phase(seed, row, first + i % width) : zero();
     }
 }
 

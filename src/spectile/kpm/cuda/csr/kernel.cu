@@ -13,14 +13,29 @@
 // so beyond its end a row reads its last entry again, times zero.  The order of every sum is fixed by the shape.
 #include "block.cuh"
 #include "piece.cuh"
+#include "meet.cuh"
 
-// Rows first_row, ..., rows - 1 are computed; columns may lie beyond them.  partial: (gridDim.x, 2, R)
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) csr(const entry* __restrict__ pointer, const int* __restrict__ indices,
-                                                                  const number* __restrict__ data, const number* __restrict__ v,
-                                                                  number* __restrict__ w, double* __restrict__ partial, long long first_row,
-                                                                  long long rows, int width, double scale_, double shift_,
-                                                                  double keep_ SERIES_PARAMETER) {
-    const real scale = scale_, shift = shift_, keep = keep_;
+// V and W take turns where one launch makes many steps: what is written in one is read in the next.
+#if WALK
+#define UNCHANGED
+#else
+#define UNCHANGED __restrict__
+#endif
+
+static __device__ __forceinline__ piece load_v(const number* p) {
+#if WALK
+    const word bits = *reinterpret_cast<const word*>(p);
+    return from_bits(bits);
+#else
+    return load(p);
+#endif
+}
+
+// A step.  Rows first_row, ..., rows - 1 are computed; columns may lie beyond them.  partial: (gridDim.x, 2, R)
+static __device__ __forceinline__ void step_of(const entry* __restrict__ pointer, const int* __restrict__ indices,
+                                               const number* __restrict__ data, const number* UNCHANGED v, number* UNCHANGED w,
+                                               double* __restrict__ partial, long long first_row, long long rows, int width, real scale,
+                                               real shift, real keep SERIES_REFERENCE) {
     const int lane = threadIdx.x % LANES, part = threadIdx.x / LANES % SPLIT;
     const int sub = threadIdx.x % 32 / (LANES * SPLIT), warp = threadIdx.x / 32;
     constexpr int ROWS_A_TURN = 32 / (LANES * SPLIT);
@@ -75,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) csr(const entry* _
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u)
 #pragma unroll
-            for (int p = 0; p < PIECES; ++p) other[u][p] = load(v + (long long)e.index[u] * width + held[p]);
+            for (int p = 0; p < PIECES; ++p) other[u][p] = load_v(v + (long long)e.index[u] * width + held[p]);
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u)
 #pragma unroll
@@ -90,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) csr(const entry* _
         piece own[PIECES], old[PIECES];
         if (MODE > 0 && part == 0) {
 #pragma unroll
-            for (int p = 0; p < PIECES; ++p) old[p] = load_once(w + line + held[p]), own[p] = load(v + line + held[p]);
+            for (int p = 0; p < PIECES; ++p) old[p] = load_once(w + line + held[p]), own[p] = load_v(v + line + held[p]);
         }
 #if SERIES
         piece total[PIECES];
@@ -148,3 +163,37 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) csr(const entry* _
     sum_warps(sums, WARPS, partial, width);
 #endif
 }
+
+#if WALK
+// Many steps, in a cooperative launch.
+struct Walk {
+    double* partial;              // (steps, gridDim.x, 2, R)
+    unsigned long long* arrived;  // as for meet_blocks
+    int steps, first;             // whether the first of them is that of the recurrence
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) walk(const entry* __restrict__ pointer, const int* __restrict__ indices,
+                                                                   const number* __restrict__ data, number* v, number* w, const Walk walk,
+                                                                   long long first_row, long long rows, int width, double scale,
+                                                                   double shift, double keep) {
+    double* partial = walk.partial;
+    for (int step = 0; step < walk.steps; ++step) {
+        const bool first = walk.first && step == 0;
+        const double half = first ? 0.5 : 1;
+        if (step) meet_blocks(walk.arrived);
+        step_of(pointer, indices, data, v, w, partial, first_row, rows, width, real(half * scale), real(half * shift),
+                first ? real(0) : real(keep));
+        number* other = v;
+        v = w, w = other;
+        partial += (long long)gridDim.x * 2 * width;
+    }
+}
+#else
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) csr(const entry* __restrict__ pointer, const int* __restrict__ indices,
+                                                                  const number* __restrict__ data, const number* __restrict__ v,
+                                                                  number* __restrict__ w, double* __restrict__ partial, long long first_row,
+                                                                  long long rows, int width, double scale, double shift,
+                                                                  double keep SERIES_PARAMETER) {
+    step_of(pointer, indices, data, v, w, partial, first_row, rows, width, real(scale), real(shift), real(keep) SERIES_ARGUMENT);
+}
+#endif

@@ -10,8 +10,8 @@ import numpy as np
 from spectile.core.compile import PORTABLE, Unit
 from spectile.core.device import describe
 from spectile.core.launch import kernel
-from spectile.kpm.cuda.common import FULL, PACKAGE, mode_defines, number_defines, row_defines
-from spectile.kpm.cuda.csr.when import CsrShape, shape
+from spectile.kpm.cuda.common import FULL, PACKAGE, WALK, mode_defines, number_defines, row_defines
+from spectile.kpm.cuda.csr.when import CsrShape, shape, walks
 from spectile.kpm.cuda.problem import row_launch
 from spectile.kpm.cuda.step import Step
 from spectile.kpm.cuda.stored import StoredOperator
@@ -21,7 +21,7 @@ from spectile.kpm.cuda.stored import StoredOperator
 def csr_unit(dtype: str, num_vectors: int, shape: CsrShape, *, wide: bool = False, mode: int = FULL) -> Unit:
     """Return the unit for a type, a width of the block vector and a shape; `mode` is one of ``common.py``."""
     defines = number_defines(dtype, wide) | mode_defines(mode) | row_defines(num_vectors, shape)
-    defines |= {"SPLIT": str(shape.split)}
+    defines |= {"SPLIT": str(shape.split), "WALK": str(int(mode == WALK))}
     return Unit(PACKAGE, ("csr/kernel.cu",), PORTABLE, defines)
 
 
@@ -47,8 +47,12 @@ class CsrOperator(StoredOperator):
         launched = row_launch(self._shape(num_vectors), stop - start, num_vectors, describe())
         settings = np.int64(start), np.int64(stop), np.int32(num_vectors)
         operands = self.indptr, self.indices, self.data
-        step = kernel(self.unit(num_vectors, mode), self.kernel, beside_l1=1)
-        return Step(step, launched, operands, lambda _: settings, num_vectors, self.dtype, mode >= FULL)
+        step = kernel(self.unit(num_vectors, mode), "walk" if mode == WALK else self.kernel, beside_l1=1)
+        return Step(step, launched, operands, lambda _: settings, num_vectors, self.dtype, mode >= FULL, mode == WALK)
+
+    def mode(self, num_vectors: int) -> int:
+        """Return the mode of a recurrence's steps."""
+        return WALK if walks(self.problem(num_vectors), describe()) else FULL
 
     def _shape(self, num_vectors: int) -> Any:
         return shape(self.problem(num_vectors))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from spectile.core.devices import Device
 from spectile.core.tiling import ceil_div
-from spectile.kpm.cuda.problem import Lanes, Problem, lanes_of, loads_of, seconds, streamed, threads_of
+from spectile.kpm.cuda.problem import ENQUEUED, Lanes, Problem, lanes_of, loads_of, seconds, streamed, threads_of
 
 # Bytes of a row of V from which a thread has twice the entries in flight, and up to which threads share entries.
 _WIDE_ROW, _SHARED_ROW = 128, 64
@@ -62,10 +62,17 @@ def shape(problem: Problem) -> CsrShape:
     return CsrShape(lanes, split, unroll, threads_of(registers, lanes.columns))
 
 
+def walks(problem: Problem, device: Device) -> bool:
+    """Return whether many steps are one launch: where all its blocks run at once, and one takes the host longer."""
+    chunks = ceil_div(problem.vectors, lanes_of(problem, paired=False).columns)
+    return chunks == 1 and cost(problem, device) <= ENQUEUED
+
+
 def cost(problem: Problem, device: Device) -> float:
     """Return the seconds that a step should take."""
     lanes = lanes_of(problem, paired=False)
     chunks = ceil_div(problem.vectors, lanes.columns)
     loads = problem.entries * lanes.lanes * lanes.pieces * chunks
     moved = _STREAM * streamed(problem, problem.entries, chunks) + _LOAD * loads + _ROW * problem.rows * chunks
-    return seconds(problem, device, moved)
+    # Of many steps in one launch none waits for the host.
+    return seconds(problem, device, moved, ENQUEUED if chunks > 1 else 0)

@@ -153,9 +153,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) sliced(const entry
     Row one, two;
     find();
     load_slots(one);
-    // The matrix may be read before the step before this one has ended, V and W may not.
-    launch_dependents();
-    wait_for_previous();
     load_vectors(one);
     while (__any_sync(0xffffffffu, one.at < last)) {
         turn(one, two);

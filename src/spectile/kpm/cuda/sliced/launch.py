@@ -34,7 +34,7 @@ class SlicedOperator(CsrOperator):
         Entries of its longest row, counted if None.
     """
 
-    kernel, overlaps = "sliced", True
+    kernel = "sliced"
 
     def __init__(self, matrix: Any, longest: int | None = None) -> None:
         super().__init__(matrix, longest)
@@ -54,6 +54,10 @@ class SlicedOperator(CsrOperator):
     def unit(self, num_vectors: int, mode: int = FULL) -> Unit:
         """Return the unit that this operator launches for R vectors."""
         return sliced_unit(str(self.dtype), num_vectors, self._shape(num_vectors), wide=self.wide, mode=mode)
+
+    def mode(self, num_vectors: int) -> int:
+        """Return the mode of a recurrence's steps."""
+        return FULL
 
     def _shape(self, num_vectors: int) -> SlicedShape:
         return shape(self.problem(num_vectors), describe())

@@ -1,0 +1,128 @@
+// Lanczos steps on a stored matrix in CSR, all of them in one cooperative launch.
+//
+//   x = v_k times its norm;  y = v_(k-1) times its norm
+//   y = H v_k - beta_k v_(k-1),    alpha_k = Re <v_k|y>
+//   y = y - alpha_k v_k,           beta_(k+1) = |y|,  and x and y change places
+//
+// The blocks meet where all need a sum, so that a step reads and writes vectors six times and waits for nothing else.  The
+// order of every sum is fixed by the launch.
+//
+// Set by the launch code besides number.cuh's: THREADS, BLOCKS (resident blocks a multiprocessor).
+#include "sums.cuh"
+#include "random.cuh"
+#include "meet.cuh"
+
+// The sum over the blocks of what each of their threads has, for all of them.  part: (gridDim.x,)
+static __device__ __forceinline__ double sum_of_all(double mine, double* part, double* shared, unsigned long long* arrived) {
+    mine = sum_of_block(mine, shared);
+    if (threadIdx.x == 0) part[blockIdx.x] = mine;
+    meet_blocks(arrived);
+    double sum = 0;
+    for (int n = threadIdx.x; n < gridDim.x; n += THREADS) sum += part[n];
+    return sum_of_block(sum, shared);
+}
+
+static __device__ __forceinline__ double product(const number& a, const number& b) {
+#if COMPLEX
+    return double(a.x) * b.x + double(a.y) * b.y;
+#else
+    return double(a.x) * b.x;
+#endif
+}
+
+static __device__ __forceinline__ number scaled(number n, double factor) {
+    n.x = real(n.x * factor);
+#if COMPLEX
+    n.y = real(n.y * factor);
+#endif
+    return n;
+}
+
+// From random vector number 0 of `seed`, its entries by 1 to 2 longer, in their order.  `lanes` threads share a row of H, a power
+// of two up to 32.  x, y: (rows,), overwritten;  sums: (2, gridDim.x);  alphas: (steps,);  betas: (steps + 1,)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) lanczos(const entry* __restrict__ pointer, const int* __restrict__ indices,
+                                                                      const number* __restrict__ data, number* x, number* y, long long rows,
+                                                                      int lanes, unsigned long long seed, int steps,
+                                                                      double* __restrict__ alphas, double* __restrict__ betas, double* sums,
+                                                                      unsigned long long* arrived) {
+    __shared__ double shared[32];
+    const long long thread = blockIdx.x * (long long)THREADS + threadIdx.x, threads = gridDim.x * (long long)THREADS;
+    const int lane = threadIdx.x % lanes;
+    double* const squares = sums + gridDim.x;
+
+    double sum = 0;
+    for (long long i = thread; i < rows; i += threads) {
+        const number n = scaled(random_phase(seed, i, 0), rows > 1 ? 1 + double(i) / double(rows - 1) : 1);
+        sum += product(n, n);
+        x[i] = n, y[i] = zero();
+    }
+    double beta = sqrt(sum_of_all(sum, squares, shared, arrived)), before = 0;
+    for (int step = 0;; ++step) {
+        const double by = beta > 0 ? 1 / beta : 0;  // times x has length one, as y times `before`
+        if (thread == 0) betas[step] = beta;
+        if (step == steps) break;
+
+        sum = 0;
+        // Whole warps go on together: `first` is the row of their first thread.  While the entries of a row are on their way,
+        // so are its own x and y, and where the thread's next row begins and ends.
+        const long long turn = threads / lanes, mine = threadIdx.x % 32 / lanes;
+        long long first = thread / 32 * 32 / lanes;
+        entry begin = first + mine < rows ? pointer[first + mine] : 0, end = first + mine < rows ? pointer[first + mine + 1] : 0;
+        for (; first < rows; first += turn) {
+            const long long row = first + mine, next = row + turn;
+            const bool exists = row < rows && lane == 0;
+            const entry next_begin = next < rows ? pointer[next] : 0, next_end = next < rows ? pointer[next + 1] : 0;
+            const number own = exists ? x[row] : zero(), old = exists ? y[row] : zero();
+            number u = zero();
+            for (entry at = begin + lane; at < end; at += 2 * lanes) {
+                // Beyond its end a row reads its last entry again, times zero: two loads are in flight.
+                const entry other = min(at + lanes, end - 1);
+                const number a[2] = {data[at], at + lanes < end ? data[other] : zero()};
+                const int column[2] = {indices[at], indices[other]};
+                const number v[2] = {x[column[0]], x[column[1]]};
+#pragma unroll
+                for (int k = 0; k < 2; ++k) {
+                    const number q = scaled(v[k], by);
+                    u.x += a[k].x * q.x;
+#if COMPLEX
+                    u.x -= a[k].y * q.y;
+                    u.y += a[k].x * q.y;
+                    u.y += a[k].y * q.x;
+#endif
+                }
+            }
+            begin = next_begin, end = next_end;
+            for (int distance = lanes / 2; distance; distance /= 2) {
+                u.x += __shfl_xor_sync(0xffffffffu, u.x, distance);
+#if COMPLEX
+                u.y += __shfl_xor_sync(0xffffffffu, u.y, distance);
+#endif
+            }
+            if (!exists) continue;
+            u.x = real(u.x - beta * (before * old.x));
+#if COMPLEX
+            u.y = real(u.y - beta * (before * old.y));
+#endif
+            sum += product(scaled(own, by), u);
+            y[row] = u;
+        }
+        const double alpha = sum_of_all(sum, sums, shared, arrived);
+        if (thread == 0) alphas[step] = alpha;
+
+        sum = 0;
+        for (long long i = thread; i < rows; i += threads) {
+            const number v = scaled(x[i], by);
+            number u = y[i];
+            u.x = real(u.x - alpha * v.x);
+#if COMPLEX
+            u.y = real(u.y - alpha * v.y);
+#endif
+            sum += product(u, u);
+            y[i] = u;
+        }
+        before = by;
+        beta = sqrt(sum_of_all(sum, squares, shared, arrived));
+        number* other = x;
+        x = y, y = other;
+    }
+}

@@ -1,0 +1,147 @@
+"""Kernels whose blocks meet, with the threads of their blocks as fibers of the host, in drawn orders."""
+
+import ctypes
+import dataclasses
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from spectile.core.devices import TABLE
+from spectile.kpm import bounds
+from spectile.kpm.cuda.common import WALK, lanczos_unit
+from spectile.kpm.cuda.csr.launch import csr_unit
+from spectile.kpm.cuda.csr.when import shape
+from spectile.kpm.cuda.problem import Problem, row_launch
+from spectile.kpm.operators.engine import lengthened
+from spectile.kpm.reference import random_phases
+
+from ...on_host import host_library
+
+FIBERS = Path(__file__).parents[2] / "fibers.h"
+DEVICE = """
+#define blockDim (index_t{THREADS, 1, 1})
+inline long long min(long long a, long long b) { return a < b ? a : b; }
+template <class T> T __ldg(const T* p) { return *p; }
+template <class T> T __ldcs(const T* p) { return *p; }
+template <class T> T __ldcg(const T* p) { return *p; }
+template <class T> void __stcs(T* p, T value) { *p = value; }
+struct uint2 { unsigned x, y; };
+struct float2 { float x, y; };
+struct double2 { double x, y; };
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline double2 make_double2(double x, double y) { return {x, y}; }
+inline bool __any_sync(unsigned, bool value) {
+    bool any = false;
+    for (int lane = 0; lane < 32; ++lane) any |= exchanged(int(value), lane) != 0;
+    return any;
+}
+inline void __threadfence() {}
+inline void prefetch_l2(const void*) {}
+inline unsigned long long atomicAdd(unsigned long long* to, unsigned long long more) { return (*to += more) - more; }
+inline unsigned long long load_acquire(const unsigned long long* from) { return give_way(), *from; }
+"""
+
+
+def on_host(folder, unit, call):
+    """Return a unit as a library whose `call`, text, launches it."""
+    source = re.sub(r"__shared__ double (\w+)\[[^\]]*\];", r"DYNAMIC_SHARED(double, \1);", unit.source())
+    source = re.sub(r'#line 1 "ptx.cuh".*?(?=#line)', "", source, flags=re.DOTALL)  # DEVICE stands for it
+    defines = "".join(f"#define {name} {value}\n" for name, value in unit.defines.items())
+    fibers = FIBERS.read_text().replace("unsigned flag; };", "long long flag; };")  # sixteen bytes without a gap
+    text = "\n".join((defines, fibers, DEVICE, source.replace("__restrict__", ""), call))
+    return host_library(folder / unit.sources[0].partition(".")[0].replace("/", "_"), text, "-w", "-std=c++17")
+
+
+def hermitian(n, dtype, entries, seed):
+    rng = np.random.default_rng(seed)
+    h = sp.random(n, n, min(1, entries / n), random_state=rng, data_rvs=rng.standard_normal).toarray()
+    if np.dtype(dtype).kind == "c":
+        h = h + 1j * np.where(h, rng.standard_normal((n, n)), 0)
+    return sp.csr_matrix((h + h.conj().T).astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_lanczos_steps_of_one_launch_are_those_of_products(dtype, tmp_path):
+    unit = lanczos_unit(dtype)
+    unit = dataclasses.replace(unit, defines=unit.defines | {"THREADS": "64"})
+    library = on_host(
+        tmp_path,
+        unit,
+        """extern "C" int run(int blocks, unsigned seed, const int* pointer, const int* indices, const number* data,
+                              number* x, number* y, long long rows, int lanes, int steps, double* alphas,
+                              double* betas, double* sums, unsigned long long* met) {
+            const auto body = [=] {
+                lanczos(pointer, indices, data, x, y, rows, lanes, 1, steps, alphas, betas, sums, met);
+            };
+            return launch({blocks, 1, 1}, THREADS, 256, seed, body);
+        }""",
+    )
+    arrived = np.zeros(1, np.uint64)
+    for n, lanes, blocks, steps in ((1, 1, 1, 1), (70, 4, 3, 9), (131, 32, 2, 7), (200, 1, 2, 12)):
+        h = hermitian(n, dtype, 6, n)
+        x, y, numbers, sums = (
+            np.empty(n, dtype),
+            np.empty(n, dtype),
+            np.full(2 * steps + 1, np.nan),
+            np.empty(2 * blocks),
+        )
+        arrived[:] = 0
+        arrays = [h.indptr, h.indices, h.data, x, y]
+        assert library.run(
+            blocks, n, *(each.ctypes for each in arrays), ctypes.c_longlong(n), lanes, steps,
+            numbers[:steps].ctypes, numbers[steps:].ctypes, sums.ctypes, arrived.ctypes,
+        )  # fmt: skip
+        start = lengthened(random_phases(1, n, 1, real=dtype == "float64", dtype=dtype)[:, 0], np)
+        alphas, betas = bounds.tridiagonalize(lambda v, h=h: h @ v, start, steps)
+        tolerance = 1e-9 if dtype == "float64" else 1e-3
+        np.testing.assert_allclose(numbers[:steps], alphas, rtol=tolerance, atol=tolerance * abs(alphas).max())
+        np.testing.assert_allclose(
+            numbers[steps + 1 :], betas, rtol=tolerance, atol=tolerance * (abs(alphas).max() + 1)
+        )
+
+
+@pytest.mark.parametrize(("dtype", "width", "entries"), [("float64", 1, 40), ("float32", 3, 5), ("complex64", 4, 5)])
+def test_steps_of_one_launch_are_those_of_several(dtype, width, entries, tmp_path):
+    n, steps = 90, 6
+    h = hermitian(n, dtype, entries, width)
+    a, b = 0.9 / np.linalg.norm(h.toarray(), 2), 0.1
+    problem = Problem(n, h.nnz, int(np.diff(h.indptr).max()), h.nnz, n, dtype, width)
+    device = dataclasses.replace(TABLE["H200"], multiprocessors=3)
+    shaped = shape(problem)._replace(threads=64)
+    start = random_phases(5, n, width, real=np.dtype(dtype).kind == "f", dtype=dtype)
+    library = on_host(
+        tmp_path,
+        csr_unit(dtype, width, shaped, mode=WALK),
+        """extern "C" int run(int blocks, unsigned seed, const int* pointer, const int* indices, const number* data,
+                              number* v, number* w, double* partial, unsigned long long* met, int steps, int first,
+                              long long rows, int width, double a, double b) {
+            const Walk given{partial, met, steps, first};
+            const auto body = [=] {
+                walk(pointer, indices, data, v, w, given, 0, rows, width, 2 * a, -2 * a * b, 1);
+            };
+            return launch({blocks, 1, 1}, THREADS, 8 * WARPS * 2 * SPAN, seed, body);
+        }""",
+    )
+    v, w = start.copy(), np.zeros_like(start)
+    terms = [start.astype(complex), a * (h @ start - b * start)]
+    for _ in range(steps - 1):
+        terms.append(2 * a * (h @ terms[-1] - b * terms[-1]) - terms[-2])
+    blocks, arrived, done = row_launch(shaped, n, width, device).grid[0], np.zeros(1, np.uint64), 0
+    for some in (1, 3, steps - 4):
+        partial = np.full((some, blocks, 2, width), np.nan)
+        pair = (w, v) if done % 2 else (v, w)
+        arrays = (h.indptr, h.indices, h.data, *pair, partial, arrived)
+        assert library.run(
+            blocks, some, *(each.ctypes for each in arrays), some, int(done == 0), ctypes.c_longlong(n), width,
+            ctypes.c_double(a), ctypes.c_double(b),
+        )  # fmt: skip
+        tolerance = 1e-12 if dtype == "float64" else 1e-5
+        for k in range(some):
+            old, new = terms[done + k], terms[done + k + 1]
+            wanted = (abs(old) ** 2).sum(axis=0), (old.conj() * new).sum(axis=0).real
+            np.testing.assert_allclose(partial[k].sum(axis=0), wanted, atol=tolerance * n)
+        done += some
+        np.testing.assert_allclose((v, w)[done % 2], terms[done], atol=tolerance)
