@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from spectile.core.devices import TABLE
 from spectile.kpm import bounds
-from spectile.kpm.cuda.common import WALK, lanczos_unit
+from spectile.kpm.cuda.common import FULL, PLAIN, WALK, lanczos_unit, vectors_unit
 from spectile.kpm.cuda.csr.launch import csr_unit
 from spectile.kpm.cuda.csr.when import shape
 from spectile.kpm.cuda.problem import Problem, row_launch
@@ -38,6 +38,27 @@ inline bool __any_sync(unsigned, bool value) {
     for (int lane = 0; lane < 32; ++lane) any |= exchanged(int(value), lane) != 0;
     return any;
 }
+inline unsigned __ballot_sync(unsigned, bool value) {
+    unsigned ballot = 0;
+    for (int lane = 0; lane < 32; ++lane) ballot |= unsigned(exchanged(int(value), lane) != 0) << lane;
+    return ballot;
+}
+inline int __ffs(unsigned x) { return __builtin_ffs(int(x)); }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+template <class T> T __shfl_up_sync(unsigned, T value, int lanes) {
+    const int lane = fiber->thread.x & 31;
+    return exchanged(value, lane < lanes ? lane : lane - lanes);
+}
+inline unsigned __reduce_add_sync(unsigned, unsigned value) {
+    unsigned sum = 0;
+    for (int lane = 0; lane < 32; ++lane) sum += exchanged(value, lane);
+    return sum;
+}
+inline int __reduce_max_sync(unsigned, int value) {
+    int most = value;
+    for (int lane = 0; lane < 32; ++lane) most = max(most, exchanged(value, lane));
+    return most;
+}
 inline void __threadfence() {}
 inline void prefetch_l2(const void*) {}
 inline unsigned long long atomicAdd(unsigned long long* to, unsigned long long more) { return (*to += more) - more; }
@@ -47,17 +68,19 @@ inline unsigned long long load_acquire(const unsigned long long* from) { return 
 
 def on_host(folder, unit, call):
     """Return a unit as a library whose `call`, text, launches it."""
-    source = re.sub(r"__shared__ double (\w+)\[[^\]]*\];", r"DYNAMIC_SHARED(double, \1);", unit.source())
+    source = re.sub(r"__shared__ (double|long long) (\w+)\[[^\]]*\];", r"DYNAMIC_SHARED(\1, \2);", unit.source())
     source = re.sub(r'#line 1 "ptx.cuh".*?(?=#line)', "", source, flags=re.DOTALL)  # DEVICE stands for it
     defines = "".join(f"#define {name} {value}\n" for name, value in unit.defines.items())
     fibers = FIBERS.read_text().replace("unsigned flag; };", "long long flag; };")  # sixteen bytes without a gap
     text = "\n".join((defines, fibers, DEVICE, source.replace("__restrict__", ""), call))
+    folder.mkdir(exist_ok=True)
     return host_library(folder / unit.sources[0].partition(".")[0].replace("/", "_"), text, "-w", "-std=c++17")
 
 
-def hermitian(n, dtype, entries, seed):
+def hermitian(n, dtype, entries, seed, hubs=0):
     rng = np.random.default_rng(seed)
     h = sp.random(n, n, min(1, entries / n), random_state=rng, data_rvs=rng.standard_normal).toarray()
+    h[n // 2 : n // 2 + hubs] = 0.1 * rng.standard_normal(n)  # rows of all columns, beside each other
     if np.dtype(dtype).kind == "c":
         h = h + 1j * np.where(h, rng.standard_normal((n, n)), 0)
     return sp.csr_matrix((h + h.conj().T).astype(dtype))
@@ -81,7 +104,7 @@ def test_lanczos_steps_of_one_launch_are_those_of_products(dtype, tmp_path):
     )
     arrived = np.zeros(1, np.uint64)
     for n, lanes, blocks, steps in ((1, 1, 1, 1), (70, 4, 3, 9), (131, 32, 2, 7), (200, 1, 2, 12)):
-        h = hermitian(n, dtype, 6, n)
+        h = hermitian(n, dtype, 6, n, hubs=3 if lanes < 32 else 0)
         x, y, numbers, sums = (
             np.empty(n, dtype),
             np.empty(n, dtype),
@@ -120,7 +143,7 @@ def test_steps_of_one_launch_are_those_of_several(dtype, width, entries, tmp_pat
                               long long rows, int width, double a, double b) {
             const Walk given{partial, met, steps, first};
             const auto body = [=] {
-                walk(pointer, indices, data, v, w, given, 0, rows, width, 2 * a, -2 * a * b, 1);
+                walk(pointer, pointer + 1, indices, data, v, w, given, 0, rows, width, 2 * a, -2 * a * b, 1);
             };
             return launch({blocks, 1, 1}, THREADS, 8 * WARPS * 2 * SPAN, seed, body);
         }""",
@@ -145,3 +168,85 @@ def test_steps_of_one_launch_are_those_of_several(dtype, width, entries, tmp_pat
             np.testing.assert_allclose(partial[k].sum(axis=0), wanted, atol=tolerance * n)
         done += some
         np.testing.assert_allclose((v, w)[done % 2], terms[done], atol=tolerance)
+
+
+def cut(indptr, most, folder):
+    """Return what ``cut_rows`` of csr/launch.py does, by the same kernels."""
+    unit = vectors_unit("float32")
+    unit = dataclasses.replace(unit, defines=unit.defines | {"THREADS": "64"})
+    library = on_host(
+        folder / "vectors",
+        unit,
+        """extern "C" int run(int blocks, const int* pointer, long long rows, int most, const long long* start,
+                              long long* counts, int* row, int* first, int* begin, int* until) {
+            const auto body = [=] {
+                if (counts) cut_counts(pointer, rows, most, counts);
+                else cut_rows(pointer, rows, most, start, row, first, begin, until);
+            };
+            return launch({blocks, 1, 1}, THREADS, 0, 3, body);
+        }""",
+    )
+    rows = len(indptr) - 1
+    counts = np.zeros(-(-rows // 32), np.int64)
+    asked = -(-rows // 64), indptr.ctypes, ctypes.c_longlong(rows), most
+    assert library.run(*asked, None, counts.ctypes, None, None, None, None)
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    long_rows, pieces = divmod(int(starts[-1]), 2**32)
+    found = [np.full(size, -1, np.int32) for size in (long_rows, long_rows, pieces, pieces)]
+    assert library.run(*asked, starts.ctypes, None, *(each.ctypes for each in found))
+    return found
+
+
+@pytest.mark.parametrize(("dtype", "width", "mean"), [("float32", 2, 30), ("complex128", 3, 4)])
+def test_long_rows_are_cut_into_pieces(dtype, width, mean, tmp_path):
+    """Rows of all lengths beside one that is whole: the sums of their pieces, by an earlier launch, make the step."""
+    n, most = 150, 11
+    rng = np.random.default_rng(width)
+    lengths = rng.integers(0, 2 * most, n)
+    lengths[[0, 7, 8, n - 1]] = n, n - 1, most + 1, n
+    matrix = sp.random(n, n, 1.0, random_state=rng).toarray() * (
+        rng.permuted(np.tile(np.arange(n), (n, 1)), axis=1) < lengths[:, None]
+    )
+    if np.dtype(dtype).kind == "c":
+        matrix = matrix * np.exp(1j * np.arange(n))
+    h = sp.csr_matrix(matrix.astype(dtype))
+    shaped = shape(Problem(n, mean * n, n, mean * n, n, dtype, width))._replace(threads=64)
+    start = """extern "C" int run(int blocks, unsigned seed, const int* pointer, const int* until, const int* indices, const number* data,
+                                  const number* sums, const int* row, const int* first, int hubs, int most, const number* v, number* w,
+                                  double* partial, long long rows, int width) {
+        const auto body = [=] { %s };
+        return launch({blocks, 1, 1}, THREADS, 8 * WARPS * 2 * SPAN, seed, body);
+    }"""
+    given = "v, w, partial, 0, rows, width, 2.0, -0.5, 1.0"
+    pieces = on_host(
+        tmp_path / "pieces",
+        csr_unit(dtype, width, shaped, mode=PLAIN),
+        start % f"csr(pointer, until, indices, data, {given});",
+    )
+    step = on_host(
+        tmp_path / "step",
+        csr_unit(dtype, width, shaped, mode=FULL, hubs=True),
+        start % f"csr(pointer, until, indices, data, sums, row, first, hubs, most, {given});",
+    )
+    v, w = (rng.standard_normal((2, n, width)) + (1j if h.dtype.kind == "c" else 0)).astype(dtype)
+    row, first, begin, until = cut(h.indptr, most, tmp_path)
+    np.testing.assert_array_equal(row, np.flatnonzero(np.diff(h.indptr) > most))
+    assert (until - begin).max() == most and (until - begin).min() > 0
+    np.testing.assert_array_equal(np.add.reduceat(until - begin, first), np.diff(h.indptr)[row])
+    sums, partial = np.full((len(begin), width), np.nan, dtype), np.full((2, 2, width), np.nan)
+    wanted = 2 * (h @ v) - 0.5 * v - w
+
+    def run(library, pointer, until, rows, image):
+        arrays = [pointer, until, h.indices, h.data, sums, row, first]
+        assert library.run(
+            2, 5, *(each.ctypes for each in arrays), len(row), most, v.ctypes, image.ctypes, partial.ctypes, ctypes.c_longlong(rows), width
+        )  # fmt: skip
+
+    run(pieces, begin, until, len(begin), sums)
+    run(step, h.indptr, h.indptr[1:], n, w)
+    tolerance = 1e-12 if dtype == "complex128" else 1e-5
+    np.testing.assert_allclose(w, wanted, rtol=tolerance, atol=tolerance * abs(wanted).max())
+    dots = (abs(v) ** 2).sum(axis=0), (v.conj() * wanted).sum(axis=0).real
+    np.testing.assert_allclose(
+        partial.sum(axis=0), dots, rtol=100 * tolerance, atol=100 * tolerance * abs(wanted).max()
+    )

@@ -17,8 +17,8 @@ REAL = {"complex128": "double", "complex64": "float", "float64": "double", "floa
 #: The product alone (W = H V), the augmented one without scalar products, with them, with sums of terms too, and many
 #: steps with scalar products in one launch.
 PLAIN, NO_DOTS, FULL, SERIES, WALK = 0, 1, 2, 3, 4
-#: Threads of a block of Lanczos steps, and blocks of a multiprocessor.
-LANCZOS_THREADS, LANCZOS_BLOCKS = 512, 2
+#: Threads of a block of Lanczos steps, blocks of a multiprocessor, and entries of a thread before its warp helps.
+LANCZOS_THREADS, LANCZOS_BLOCKS, LANCZOS_TURNS = 512, 2, 16
 #: Terms that a step has at hand, and a sweep of two steps.
 TERMS, TERMS_OF_TWO = 3, 4
 
@@ -53,7 +53,7 @@ def vectors_unit(dtype: str, *, wide: bool = False) -> Unit:
 @functools.cache
 def lanczos_unit(dtype: str, *, wide: bool = False) -> Unit:
     """Return the unit of Lanczos steps (``lanczos.cu``)."""
-    defines = {"THREADS": str(LANCZOS_THREADS), "BLOCKS": str(LANCZOS_BLOCKS)}
+    defines = {"THREADS": str(LANCZOS_THREADS), "BLOCKS": str(LANCZOS_BLOCKS), "TURNS": str(LANCZOS_TURNS)}
     return Unit(PACKAGE, ("lanczos.cu",), PORTABLE, number_defines(dtype, wide) | defines)
 
 

@@ -7,7 +7,8 @@
 // The blocks meet where all need a sum, so that a step reads and writes vectors six times and waits for nothing else.  The
 // order of every sum is fixed by the launch.
 //
-// Set by the launch code besides number.cuh's: THREADS, BLOCKS (resident blocks a multiprocessor).
+// Set by the launch code besides number.cuh's: THREADS, BLOCKS (resident blocks a multiprocessor), TURNS (entries of a thread in
+// the longest row that is not the whole warp's).
 #include "sums.cuh"
 #include "random.cuh"
 #include "meet.cuh"
@@ -36,6 +37,47 @@ static __device__ __forceinline__ number scaled(number n, double factor) {
     n.y = real(n.y * factor);
 #endif
     return n;
+}
+
+// The part of a row's product with x times `by` that a thread has: the entries from `at` on, every `apart`-th, FLIGHT of them on
+// their way at once.  Beyond its end a row reads its last entry again, times zero.
+template <int FLIGHT>
+static __device__ __forceinline__ number part_of_row(const int* __restrict__ indices, const number* __restrict__ data, const number* x,
+                                                     double by, entry at, entry end, int apart) {
+    number u = zero();
+    for (; at < end; at += FLIGHT * apart) {
+        number a[FLIGHT], v[FLIGHT];
+        int column[FLIGHT];
+#pragma unroll
+        for (int k = 0; k < FLIGHT; ++k) {
+            const entry from = min(at + k * apart, end - 1);
+            a[k] = at + k * apart < end ? data[from] : zero(), column[k] = indices[from];
+        }
+#pragma unroll
+        for (int k = 0; k < FLIGHT; ++k) v[k] = x[column[k]];
+#pragma unroll
+        for (int k = 0; k < FLIGHT; ++k) {
+            const number q = scaled(v[k], by);
+            u.x += a[k].x * q.x;
+#if COMPLEX
+            u.x -= a[k].y * q.y;
+            u.y += a[k].x * q.y;
+            u.y += a[k].y * q.x;
+#endif
+        }
+    }
+    return u;
+}
+
+// The sum over a group of so many threads, a power of two, for all of them.
+static __device__ __forceinline__ number sum_of_group(number u, int threads) {
+    for (int distance = threads / 2; distance; distance /= 2) {
+        u.x += __shfl_xor_sync(0xffffffffu, u.x, distance);
+#if COMPLEX
+        u.y += __shfl_xor_sync(0xffffffffu, u.y, distance);
+#endif
+    }
+    return u;
 }
 
 // From random vector number 0 of `seed`, its entries by 1 to 2 longer, in their order.  `lanes` threads share a row of H, a power
@@ -73,31 +115,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) lanczos(const entr
             const bool exists = row < rows && lane == 0;
             const entry next_begin = next < rows ? pointer[next] : 0, next_end = next < rows ? pointer[next + 1] : 0;
             const number own = exists ? x[row] : zero(), old = exists ? y[row] : zero();
-            number u = zero();
-            for (entry at = begin + lane; at < end; at += 2 * lanes) {
-                // Beyond its end a row reads its last entry again, times zero: two loads are in flight.
-                const entry other = min(at + lanes, end - 1);
-                const number a[2] = {data[at], at + lanes < end ? data[other] : zero()};
-                const int column[2] = {indices[at], indices[other]};
-                const number v[2] = {x[column[0]], x[column[1]]};
-#pragma unroll
-                for (int k = 0; k < 2; ++k) {
-                    const number q = scaled(v[k], by);
-                    u.x += a[k].x * q.x;
-#if COMPLEX
-                    u.x -= a[k].y * q.y;
-                    u.y += a[k].x * q.y;
-                    u.y += a[k].y * q.x;
-#endif
-                }
+            // A row that would keep its threads for long is the whole warp's.
+            const bool is_long = end - begin > TURNS * lanes;
+            number u = part_of_row<2>(indices, data, x, by, begin + lane, is_long ? begin : end, lanes);
+            for (unsigned left = __ballot_sync(0xffffffffu, is_long && lane == 0); left; left &= left - 1) {
+                const int owner = __ffs(left) - 1;
+                const entry from = __shfl_sync(0xffffffffu, begin, owner), to = __shfl_sync(0xffffffffu, end, owner);
+                const number whole = sum_of_group(part_of_row<4>(indices, data, x, by, from + threadIdx.x % 32, to, 32), 32);
+                if (threadIdx.x % 32 == owner) u = whole;
             }
             begin = next_begin, end = next_end;
-            for (int distance = lanes / 2; distance; distance /= 2) {
-                u.x += __shfl_xor_sync(0xffffffffu, u.x, distance);
-#if COMPLEX
-                u.y += __shfl_xor_sync(0xffffffffu, u.y, distance);
-#endif
-            }
+            u = sum_of_group(u, lanes);
             if (!exists) continue;
             u.x = real(u.x - beta * (before * old.x));
 #if COMPLEX

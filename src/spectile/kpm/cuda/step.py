@@ -42,6 +42,8 @@ class Step:
         Whether the kernel writes scalar products.
     walks : bool
         Whether a launch makes many steps, in which V and W take turns.
+    before : (Step, cupy.ndarray) or None
+        A product that comes before, and its W.
     """
 
     def __init__(
@@ -54,10 +56,11 @@ class Step:
         dtype: Any,
         dots: bool = True,
         walks: bool = False,
+        before: tuple[Step, Any] | None = None,
     ) -> None:
         import cupy
 
-        self.walks = walks
+        self.walks, self._before = walks, before
         self._launched, self._shape, self._operands, self._settings = launched, shape, operands, settings
         self._blocks, self._num_vectors, self._dots = shape.grid[0], num_vectors, dots
         self._sums = kernel(vectors_unit(str(dtype)), "sum_partials")
@@ -68,6 +71,9 @@ class Step:
         """Enqueue the step; its scalar products go to `etas`, shape (2, R)."""
         if self._once is None:
             self._once = self.partials(1)
+        if self._before:
+            product, image = self._before
+            product(v, image, 1.0, 0.0, 0.0, None)
         self._launched(self._shape, *self._arguments(v, w, self._once, scale, shift, keep))
         if self._dots:
             self.sum(self._once, etas)
@@ -91,7 +97,11 @@ class Step:
         if self.walks:
             target["arrived"] = address(self._arrived)
 
+        product = self._before and self._before[0].bind(v, self._before[1], (1.0, 0.0, 0.0))
+
         def launch(place: int) -> None:
+            if product:
+                product(0)
             target["address"] = place
             bound()
 

@@ -74,6 +74,43 @@ extern "C" __global__ void slice_fill(const entry* __restrict__ pointer, const i
     }
 }
 
+// Of each chunk of 32 rows those of more than `most` entries, in the upper 32 bits, and the pieces of as many (csr).
+extern "C" __global__ void cut_counts(const entry* __restrict__ pointer, long long rows, int most, long long* __restrict__ counts) {
+    const long long row = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (row / 32 * 32 >= rows) return;
+    const entry length = row < rows ? pointer[row + 1] - pointer[row] : 0;
+    const int pieces = length > most ? int((length + most - 1) / most) : 0;
+    const unsigned cut = __ballot_sync(0xffffffffu, pieces > 0);
+    const unsigned total = __reduce_add_sync(0xffffffffu, unsigned(pieces));
+    if (threadIdx.x % 32 == 0) counts[row / 32] = (long long)__popc(cut) << 32 | total;
+}
+
+// These rows, the first piece of each, and where pieces begin and end; start: the running sum of the counts.
+extern "C" __global__ void cut_rows(const entry* __restrict__ pointer, long long rows, int most, const long long* __restrict__ start,
+                                    int* __restrict__ row_of, int* __restrict__ first_of, entry* __restrict__ begin,
+                                    entry* __restrict__ until) {
+    const long long row = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (row / 32 * 32 >= rows) return;
+    const int lane = threadIdx.x % 32;
+    const entry at = row < rows ? pointer[row] : 0, length = row < rows ? pointer[row + 1] - at : 0;
+    const int pieces = length > most ? int((length + most - 1) / most) : 0;
+    const unsigned cut = __ballot_sync(0xffffffffu, pieces > 0);
+    int before = pieces;
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+        const int other = __shfl_up_sync(0xffffffffu, before, distance);
+        if (lane >= distance) before += other;
+    }
+    if (!pieces) return;
+    const long long place = start[row / 32];
+    const long long number = (place >> 32) + __popc(cut & ((1u << lane) - 1)), first = (place & 0xffffffff) + before - pieces;
+    row_of[number] = int(row), first_of[number] = int(first);
+    for (int k = 0; k < pieces; ++k) {
+        begin[first + k] = at + entry(k) * most;
+        until[first + k] = min(at + entry(k + 1) * most, at + length);
+    }
+}
+
 // Whether each row couples other columns than the row before it (boxed): a warp a row.
 extern "C" __global__ void group_begins(const entry* __restrict__ pointer, const int* __restrict__ indices, long long rows,
                                         bool* __restrict__ begins) {

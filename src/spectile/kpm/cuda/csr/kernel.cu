@@ -8,6 +8,9 @@
 //           sum += value[k] * V[index[k]]             LANES threads hold PIECES pieces of VECTOR adjacent vectors
 //       add the SPLIT sums; the first of the SPLIT threads writes W[i] and adds to its scalar products
 //
+// With HUBS (0, 1) a row of more than hubs.most entries was cut into pieces of as many, whose products an earlier launch has
+// left: its entries are then these sums, each times one.
+//
 // Invariant: when a row's V is asked for, its entries are in registers, the entries of the warp's next row are on their
 // way, and the places of the row after that are known.  A load that depends on a condition would be waited for by itself,
 // so beyond its end a row reads its last entry again, times zero.  The order of every sum is fixed by the shape.
@@ -31,11 +34,29 @@ static __device__ __forceinline__ piece load_v(const number* p) {
 #endif
 }
 
-// A step.  Rows first_row, ..., rows - 1 are computed; columns may lie beyond them.  partial: (gridDim.x, 2, R)
-static __device__ __forceinline__ void step_of(const entry* __restrict__ pointer, const int* __restrict__ indices,
-                                               const number* __restrict__ data, const number* UNCHANGED v, number* UNCHANGED w,
-                                               double* __restrict__ partial, long long first_row, long long rows, int width, real scale,
-                                               real shift, real keep SERIES_REFERENCE) {
+#if HUBS
+// Rows that were cut, in ascending order, and the first of each one's sums (pieces, R).
+struct Hubs {
+    const number* sums;
+    const int *row, *first;
+    int count, most;
+};
+#define HUBS_PARAMETER const number *__restrict__ sums, const int *__restrict__ hub, const int *__restrict__ first, int hubs, int most,
+#define HUBS_REFERENCE const Hubs &hubs,
+#define HUBS_ARGUMENT Hubs{sums, hub, first, hubs, most},
+#else
+#define HUBS_PARAMETER
+#define HUBS_REFERENCE
+#define HUBS_ARGUMENT
+#endif
+
+// A step.  Row i has the entries from pointer[i] to until[i].  Rows first_row, ..., rows - 1 are computed; columns may lie
+// beyond them.  partial: (gridDim.x, 2, R)
+static __device__ __forceinline__ void step_of(const entry* __restrict__ pointer, const entry* __restrict__ until,
+                                               const int* __restrict__ indices, const number* __restrict__ data,
+                                               HUBS_REFERENCE const number* UNCHANGED v, number* UNCHANGED w, double* __restrict__ partial,
+                                               long long first_row, long long rows, int width, real scale, real shift,
+                                               real keep SERIES_REFERENCE) {
     const int lane = threadIdx.x % LANES, part = threadIdx.x / LANES % SPLIT;
     const int sub = threadIdx.x % 32 / (LANES * SPLIT), warp = threadIdx.x / 32;
     constexpr int ROWS_A_TURN = 32 / (LANES * SPLIT);
@@ -59,18 +80,32 @@ static __device__ __forceinline__ void step_of(const entry* __restrict__ pointer
         long long row;
         entry at;
         int count;
+        bool cut;  // its entries are sums
     };
     auto find = [&]() {
         const long long row = min(place, last);
         place += step;
-        if (row >= last) return Place{last, 0, 0};
+        if (row >= last) return Place{last, 0, 0, false};
         const entry at = pointer[row];
-        return Place{row, at, int(pointer[row + 1] - at)};
+        const int count = int(until[row] - at);
+#if HUBS
+        if (count > hubs.most) {
+            int low = 0;
+            for (int high = hubs.count; high - low > 1;) {
+                const int middle = (low + high) / 2;
+                if (hubs.row[middle] <= row) low = middle;
+                else high = middle;
+            }
+            return Place{row, entry(hubs.first[low]), (count + hubs.most - 1) / hubs.most, true};
+        }
+#endif
+        return Place{row, at, count, false};
     };
     // UNROLL entries of this thread from its k-th on.
     struct Entries {
         int index[UNROLL];
         number value[UNROLL];
+        const number* of;
     };
     auto entries = [&](const Place& place, int k) {
         Entries e;
@@ -80,8 +115,16 @@ static __device__ __forceinline__ void step_of(const entry* __restrict__ pointer
             const entry from = place.count > 0 ? place.at + min(wanted, place.count - 1) : 0;
             e.index[u] = __ldg(indices + from);
             e.value[u] = data[from];
+#if HUBS
+            if (place.cut) e.index[u] = int(from), e.value[u] = zero(), e.value[u].x = 1;
+#endif
             if (wanted >= place.count) e.value[u] = zero();
         }
+#if HUBS
+        e.of = place.cut ? hubs.sums : v;
+#else
+        e.of = v;
+#endif
         return e;
     };
     number sum[COLUMNS];
@@ -90,7 +133,7 @@ static __device__ __forceinline__ void step_of(const entry* __restrict__ pointer
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u)
 #pragma unroll
-            for (int p = 0; p < PIECES; ++p) other[u][p] = load_v(v + (long long)e.index[u] * width + held[p]);
+            for (int p = 0; p < PIECES; ++p) other[u][p] = load_v(e.of + (long long)e.index[u] * width + held[p]);
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u)
 #pragma unroll
@@ -172,16 +215,16 @@ struct Walk {
     int steps, first;             // whether the first of them is that of the recurrence
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) walk(const entry* __restrict__ pointer, const int* __restrict__ indices,
-                                                                   const number* __restrict__ data, number* v, number* w, const Walk walk,
-                                                                   long long first_row, long long rows, int width, double scale,
-                                                                   double shift, double keep) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) walk(const entry* __restrict__ pointer, const entry* __restrict__ until,
+                                                                   const int* __restrict__ indices, const number* __restrict__ data,
+                                                                   number* v, number* w, const Walk walk, long long first_row,
+                                                                   long long rows, int width, double scale, double shift, double keep) {
     double* partial = walk.partial;
     for (int step = 0; step < walk.steps; ++step) {
         const bool first = walk.first && step == 0;
         const double half = first ? 0.5 : 1;
         if (step) meet_blocks(walk.arrived);
-        step_of(pointer, indices, data, v, w, partial, first_row, rows, width, real(half * scale), real(half * shift),
+        step_of(pointer, until, indices, data, v, w, partial, first_row, rows, width, real(half * scale), real(half * shift),
                 first ? real(0) : real(keep));
         number* other = v;
         v = w, w = other;
@@ -189,11 +232,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) walk(const entry* 
     }
 }
 #else
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) csr(const entry* __restrict__ pointer, const int* __restrict__ indices,
-                                                                  const number* __restrict__ data, const number* __restrict__ v,
-                                                                  number* __restrict__ w, double* __restrict__ partial, long long first_row,
-                                                                  long long rows, int width, double scale, double shift,
-                                                                  double keep SERIES_PARAMETER) {
-    step_of(pointer, indices, data, v, w, partial, first_row, rows, width, real(scale), real(shift), real(keep) SERIES_ARGUMENT);
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) csr(const entry* __restrict__ pointer, const entry* __restrict__ until,
+                                                                  const int* __restrict__ indices, const number* __restrict__ data,
+                                                                  HUBS_PARAMETER const number* __restrict__ v, number* __restrict__ w,
+                                                                  double* __restrict__ partial, long long first_row, long long rows,
+                                                                  int width, double scale, double shift, double keep SERIES_PARAMETER) {
+    step_of(pointer, until, indices, data, HUBS_ARGUMENT v, w, partial, first_row, rows, width, real(scale), real(shift),
+            real(keep) SERIES_ARGUMENT);
 }
 #endif

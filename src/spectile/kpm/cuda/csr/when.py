@@ -12,6 +12,8 @@ from spectile.kpm.cuda.problem import ENQUEUED, Lanes, Problem, lanes_of, loads_
 _WIDE_ROW, _SHARED_ROW = 128, 64
 # Entries of a row on average up to which one thread takes them all, and entries of each of several.
 _ALONE, _SHARE = 16, 4
+# Turns of a thread's entries in a piece of a row that is cut, and in the longest row of a matrix of which none is.
+_PIECE, _WHOLE = 4, 16
 # Fit to random matrices on an H100 (docs/how/kpm.md): time as bytes of a copy, for each byte that must move, each load
 # of a thread from V, and each row.
 _STREAM, _LOAD, _ROW = 1.08, 3.5, 6.5
@@ -62,10 +64,20 @@ def shape(problem: Problem) -> CsrShape:
     return CsrShape(lanes, split, unroll, threads_of(registers, lanes.columns))
 
 
+def cut_at(problem: Problem) -> int:
+    """Return from how many entries on rows are cut into pieces of as many, so that no warp works much longer; 0: none.
+
+    Their products are the step of an earlier launch.
+    """
+    one = shape(problem)
+    turn = one.unroll * one.split
+    return _PIECE * turn if problem.longest > _WHOLE * turn else 0
+
+
 def walks(problem: Problem, device: Device) -> bool:
     """Return whether many steps are one launch: where all its blocks run at once, and one takes the host longer."""
     chunks = ceil_div(problem.vectors, lanes_of(problem, paired=False).columns)
-    return chunks == 1 and cost(problem, device) <= ENQUEUED
+    return chunks == 1 and not cut_at(problem) and cost(problem, device) <= ENQUEUED
 
 
 def cost(problem: Problem, device: Device) -> float:
@@ -74,5 +86,5 @@ def cost(problem: Problem, device: Device) -> float:
     chunks = ceil_div(problem.vectors, lanes.columns)
     loads = problem.entries * lanes.lanes * lanes.pieces * chunks
     moved = _STREAM * streamed(problem, problem.entries, chunks) + _LOAD * loads + _ROW * problem.rows * chunks
-    # Of many steps in one launch none waits for the host.
-    return seconds(problem, device, moved, ENQUEUED if chunks > 1 else 0)
+    # Of many steps in one launch none waits for the host, and one of rows that are cut is two launches.
+    return seconds(problem, device, moved, 2 * ENQUEUED if cut_at(problem) else ENQUEUED if chunks > 1 else 0)

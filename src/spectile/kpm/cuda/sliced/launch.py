@@ -51,13 +51,20 @@ class SlicedOperator(CsrOperator):
         """Return what shapes are chosen by."""
         return super().problem(num_vectors)._replace(longest=self.longest, slots=self.slots)
 
-    def unit(self, num_vectors: int, mode: int = FULL) -> Unit:
+    def unit(self, num_vectors: int, mode: int = FULL, *, hubs: bool = False) -> Unit:
         """Return the unit that this operator launches for R vectors."""
         return sliced_unit(str(self.dtype), num_vectors, self._shape(num_vectors), wide=self.wide, mode=mode)
 
     def mode(self, num_vectors: int) -> int:
         """Return the mode of a recurrence's steps."""
         return FULL
+
+    def _operands(self) -> tuple[Any, ...]:
+        return self.indptr, self.indices, self.data
+
+    def _cut_at(self, num_vectors: int) -> int:
+        """Return 0: no row is cut."""
+        return 0
 
     def _shape(self, num_vectors: int) -> SlicedShape:
         return shape(self.problem(num_vectors), describe())
