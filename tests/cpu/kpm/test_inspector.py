@@ -103,6 +103,20 @@ def test_a_matrix_without_entries_has_no_lattice():
     assert inspector.lattice_of(np.zeros(9, np.int32), np.zeros(0, np.int32)) == (0, 0)
 
 
+@pytest.mark.parametrize("entries", [3, 40])
+def test_rows_at_random_are_told_from_those_of_a_lattice(entries):
+    rng = np.random.default_rng(entries)
+    rows = 20_000
+    lattice = np.sort((np.arange(rows)[:, None] + np.arange(entries) ** 2) % rows, axis=1)
+    grouped = np.repeat(lattice[::4] // 8 * 8, 4, axis=0)  # rows of a cell have the same columns
+    pointer = np.arange(rows + 1, dtype=np.int32) * entries
+    for columns, alike in ((lattice, True), (grouped, True), (rng.integers(0, rows, (rows, entries)), False)):
+        found = inspector.likeness_of(pointer, np.sort(columns, axis=1).ravel().astype(np.int32))
+        assert 0 <= found <= 1 and (found > 0.9) == alike and (found < 0.4) != alike
+    assert inspector.likeness_of(np.zeros(9, np.int32), np.zeros(0, np.int32)) == 1
+    assert inspector.likeness_of(np.arange(4, dtype=np.int32), np.zeros(3, np.int32)) == 1
+
+
 @pytest.mark.parametrize(
     ("pages", "wave", "line", "workers", "turns"), [(960, 80, 8, 7, 1), (961, 80, 8, 5, 3), (7, 7, 0, 9, 1)]
 )

@@ -211,9 +211,9 @@ def test_long_rows_are_cut_into_pieces(dtype, width, mean, tmp_path):
         matrix = matrix * np.exp(1j * np.arange(n))
     h = sp.csr_matrix(matrix.astype(dtype))
     shaped = shape(Problem(n, mean * n, n, mean * n, n, dtype, width))._replace(threads=64)
-    start = """extern "C" int run(int blocks, unsigned seed, const int* pointer, const int* until, const int* indices, const number* data,
-                                  const number* sums, const int* row, const int* first, int hubs, int most, const number* v, number* w,
-                                  double* partial, long long rows, int width) {
+    start = """extern "C" int run(int blocks, unsigned seed, const int* pointer, const int* until, const int* indices,
+                                  const number* data, const number* sums, const int* row, const int* first, int hubs,
+                                  int most, const number* v, number* w, double* partial, long long rows, int width) {
         const auto body = [=] { %s };
         return launch({blocks, 1, 1}, THREADS, 8 * WARPS * 2 * SPAN, seed, body);
     }"""
@@ -239,7 +239,8 @@ def test_long_rows_are_cut_into_pieces(dtype, width, mean, tmp_path):
     def run(library, pointer, until, rows, image):
         arrays = [pointer, until, h.indices, h.data, sums, row, first]
         assert library.run(
-            2, 5, *(each.ctypes for each in arrays), len(row), most, v.ctypes, image.ctypes, partial.ctypes, ctypes.c_longlong(rows), width
+            2, 5, *(each.ctypes for each in arrays), len(row), most, v.ctypes, image.ctypes, partial.ctypes,
+            ctypes.c_longlong(rows), width,
         )  # fmt: skip
 
     run(pieces, begin, until, len(begin), sums)

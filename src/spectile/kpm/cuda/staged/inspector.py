@@ -26,6 +26,8 @@ from spectile.kpm.cuda.staged.when import INSPECTOR_THREADS, PAGE
 
 _MOST = 2**31 - 1
 _MOST_ON_HOST = 2**16
+# Entries of a row that are compared with those of another.
+_LIKE = 32
 
 
 @functools.cache
@@ -86,6 +88,28 @@ def lattice_of(indptr: Any, indices: Any, xp: Any = np) -> tuple[int, int]:
     wave = int(np.median(distance.max(axis=1)))
     line = int(np.median(np.where(distance < wave / 2, distance, 0).max(axis=1)))
     return wave, line
+
+
+def likeness_of(indptr: Any, indices: Any, xp: Any = np) -> float:
+    """Return the share of entries of some rows whose place a page further, or one close to it, has an entry, too.
+
+    Of lattices these are almost all, of rows at random few: then hardly two entries of a tile name the same page.
+    `xp` is the arrays' module.
+    """
+    num_rows = len(indptr) - 1
+    row = np.linspace(0, num_rows - 1 - PAGE, min(num_rows, 128)).astype(np.int64)
+    if not len(indices) or row[-1] < 0:
+        return 1.0
+    row = xp.asarray(np.stack([row, row + PAGE]))
+    start = indptr[row].astype(np.int64)
+    entry = xp.arange(_LIKE)
+    columns = indices[xp.minimum(start[..., None] + entry, len(indices) - 1)]
+    columns = xp.where(entry < (indptr[row + 1] - start)[..., None], columns, -1)
+    one, other = columns if xp is np else columns.get()
+    near = abs(one[:, :, None] + PAGE - other[:, None, :]) <= 2 * PAGE
+    near &= other[:, None, :] >= 0
+    there = one >= 0
+    return float(near.any(axis=2)[there].mean()) if there.any() else 1.0
 
 
 def worker_pages(

@@ -11,12 +11,14 @@ from spectile.core.compile import Unit
 from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel
 from spectile.kpm.cuda.common import BULK, FULL, PACKAGE, REAL, mode_defines, number_defines
-from spectile.kpm.cuda.staged.inspector import Plan, lattice_of, plan
+from spectile.kpm.cuda.staged.inspector import Plan, lattice_of, likeness_of, plan
 from spectile.kpm.cuda.staged.when import PAGE, StagedRoom, StagedShape, staged_launch, staged_room, staged_shape
 from spectile.kpm.cuda.step import Step
 from spectile.kpm.cuda.stored import StoredOperator
 from spectile.kpm.operators.protocol import namespace
 
+# Share of entries that rows of a page and of the next one have in like places, below which no plan is made.
+_ALIKE = 0.5
 #: Rows to compute, each (start, stop).
 Runs = tuple[tuple[int, int], ...]
 
@@ -108,20 +110,32 @@ class StagedOperator(StoredOperator):
     kinds: Any = None
 
     def __init__(self, matrix: Any, tuning: StagedShape | None = None, longest: int | None = None) -> None:
-        import cupy
-
         super().__init__(matrix, longest)
         self.num_columns = int(matrix.shape[1])
         if self.num_columns > self.num_rows and self.num_rows % PAGE:
             raise ValueError(f"{self.num_rows} own rows and rows of others beside them: give a multiple of {PAGE}")
         self._tuning = tuning
-        self.lattice = lattice_of(self.indptr, self.indices, cupy)
         self._plans: dict[tuple[StagedShape, int, Runs], Planned | None] = {}
 
     def copies(self, num_vectors: int) -> float | None:
         """Return how often a row of V is copied to shared memory, or None where the inspector finds no plan."""
+        if self._likeness < _ALIKE:
+            return PAGE * self.entries / self.num_rows  # a page for each entry
         made = self.planned(num_vectors)
         return None if made is None else made.plan.reuse
+
+    @functools.cached_property
+    def lattice(self) -> tuple[int, int]:
+        """Pages of a wave and of a line."""
+        import cupy
+
+        return lattice_of(self.indptr, self.indices, cupy)
+
+    @functools.cached_property
+    def _likeness(self) -> float:
+        import cupy
+
+        return likeness_of(self.indptr, self.indices, cupy)
 
     def planned(self, num_vectors: int, runs: Runs = ()) -> Planned | None:
         """Return the plan for R vectors; None if the tiles in flight couple more rows than shared memory holds.
