@@ -5,6 +5,7 @@ Where a kernel's tables do not fit is known once its inspector has run: what it 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -43,10 +44,16 @@ class Way(NamedTuple):
 
 def ways(problem: Problem, device: Device, found: Found) -> list[Way]:
     """Return every kernel at its best width for R vectors, and the best two parts where a step takes long enough."""
+    return list(_ways(problem, device, tuple(sorted(found.items()))))
+
+
+@functools.lru_cache(maxsize=1024)
+def _ways(problem: Problem, device: Device, told: tuple[tuple[tuple[str, int], float | None], ...]) -> tuple[Way, ...]:
+    found = dict(told)
     single = [_best(name, problem, device, found) for name in _KERNELS]
     if problem.vectors == 1 or min(_seconds(way.candidate) for way in single) <= ENQUEUED:
-        return single
-    return single + list(_splits(problem, device, found))
+        return tuple(single)
+    return (*single, *_splits(problem, device, found))
 
 
 def choose(problem: Problem, device: Device, found: Found) -> tuple[Part, ...]:
