@@ -16,6 +16,7 @@ from spectile.kpm.cuda.common import BULK
 from spectile.kpm.cuda.csr import when as csr
 from spectile.kpm.cuda.csr.launch import csr_unit
 from spectile.kpm.cuda.engine import fitting
+from spectile.kpm.cuda.lanczos import meets
 from spectile.kpm.cuda.problem import Problem, row_launch
 from spectile.kpm.cuda.sliced import when as sliced
 from spectile.kpm.cuda.sliced.launch import sliced_unit
@@ -231,3 +232,9 @@ def test_units_say_what_they_are_written_for():
         sweep_unit("complex64", 7, stencil.SweepTile(2, 1, 1)),
     ):
         assert "sm_80" in portable.archs and "sm_120" in portable.archs
+
+
+def test_lanczos_steps_are_one_launch_where_launches_would_take_longer():
+    for entries, rows, one in ((4, 10_000, True), (7, 10**6, True), (60, 10**7, False), (9, 4 * 10**6, False)):
+        matrix = problem(entries, 8, "float64", "lattice", rows)
+        assert meets(matrix, TABLE["H200"]) == one, rows

@@ -22,7 +22,7 @@ from spectile.kpm.cuda.csr.launch import CsrOperator, csr_unit
 from spectile.kpm.cuda.csr.when import shape as csr_shape
 from spectile.kpm.cuda.csr.when import walks
 from spectile.kpm.cuda.inspection import inspect
-from spectile.kpm.cuda.lanczos import tridiagonalize, tridiagonalize_csr
+from spectile.kpm.cuda.lanczos import meets, tridiagonalize, tridiagonalize_csr
 from spectile.kpm.cuda.problem import Problem
 from spectile.kpm.cuda.sliced.launch import SlicedOperator, sliced_unit
 from spectile.kpm.cuda.sliced.layout import slice_starts
@@ -94,9 +94,10 @@ class StoredEngine:
 
     def _prepare(self) -> None:
         """Begin to compile the step of one vector, before the matrix has the form that it takes."""
-        prepare(lanczos_unit(str(self.dtype), wide=self.matrix.indptr.dtype.itemsize == 8))
-        (part,) = choose(self.problem(1), describe(), {})
         problem, name = self.problem(1), str(self.dtype)
+        if meets(problem, describe()):
+            prepare(lanczos_unit(name, wide=self.matrix.indptr.dtype.itemsize == 8))
+        (part,) = choose(problem, describe(), {})
         if part.kernel == "csr":
             mode = WALK if walks(problem, describe()) else FULL
             prepare(csr_unit(name, 1, csr_shape(problem), wide=self.matrix.nnz > MOST_NARROW, mode=mode))
@@ -180,7 +181,14 @@ class StoredEngine:
 
     def tridiagonalize(self, steps: int) -> tuple[Array, Array]:
         """Return the numbers of Lanczos steps."""
-        return self.frame.energies(*tridiagonalize_csr(self.matrix, steps))
+        if meets(self.problem(1), describe()):
+            return self.frame.energies(*tridiagonalize_csr(self.matrix, steps))
+        step = self._one().launcher(1)
+
+        def product(v: Any, u: Any, etas: Any) -> None:
+            step(v, u, 1.0, 0.0, 0.0, etas)
+
+        return self.frame.energies(*tridiagonalize(product, lengthened(self.vector(1), self.xp), steps))
 
     def vector(self, seed: int) -> Any:
         """Return one random vector on the device, shape (N,)."""

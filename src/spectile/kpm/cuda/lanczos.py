@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 
 from spectile.core.device import describe
+from spectile.core.devices import Device
 from spectile.core.launch import Shape, kernel
 from spectile.core.tiling import ceil_div
 from spectile.kpm.cuda.common import LANCZOS_BLOCKS, LANCZOS_THREADS, lanczos_unit, vectors_unit
+from spectile.kpm.cuda.csr import when as csr
+from spectile.kpm.cuda.problem import ENQUEUED, Problem
 from spectile.kpm.types import Array
 
 
@@ -47,6 +50,15 @@ def tridiagonalize(product: Callable[[Any, Any, Any], None], start: Any, steps: 
         orthogonalize(u, etas[k, 1:], betas[k : k + 1] if k else zero, betas[k + 1 : k + 2])
         v, before = before, v
     return np.ascontiguousarray(etas.get()[:, 1]), betas.get()[1:]
+
+
+def meets(problem: Problem, device: Device) -> bool:
+    """Return whether all Lanczos steps on a stored matrix are one launch.
+
+    Apart a step is four, and its product that of the recurrence's kernel, which pays once it takes twice as long as
+    they take the host.
+    """
+    return csr.cost(problem._replace(vectors=1), device) <= 8 * ENQUEUED
 
 
 def tridiagonalize_csr(matrix: Any, steps: int) -> tuple[Array, Array]:
