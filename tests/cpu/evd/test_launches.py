@@ -10,7 +10,7 @@ import pytest
 
 import spectile.evd.cuda
 from spectile.core.devices import TABLE
-from spectile.evd.cuda import gradient, triangular
+from spectile.evd.cuda import gradient, refine, triangular
 from spectile.evd.cuda.back import sweeps
 from spectile.evd.cuda.choose import (
     calls_vendor,
@@ -65,7 +65,7 @@ def test_batches_fit_every_device(name, dtype):
             rotated = n <= rotated_order(dtype, count)
             for kernel, shape in rotations.shapes(n, count, scalar) if rotated else batched.shapes(n, count):
                 assert shape.refusal(TABLE[name]) is None, (n, count, kernel, shape)
-    for kernel, shape in triangular.shapes(scalar):
+    for kernel, shape in (*triangular.shapes(scalar), *refine.shapes(16_384, scalar)):
         assert shape.refusal(TABLE[name]) is None, (kernel, shape)
 
 
@@ -94,7 +94,8 @@ def test_every_kernel_is_counted():
     counted |= {kernel for kernel, _ in batched.shapes(100, 10)}
     counted |= {kernel for kernel, _ in triangular.shapes(SCALARS["float64"])}
     counted |= {kernel for kernel, _ in reduction.shapes(1000, SCALARS["float64"], 32, 128, 2)}
-    counted |= {kernel for kernel, _ in gradient.shapes(1000, SCALARS["float64"])}
+    for part in (gradient, refine):
+        counted |= {kernel for kernel, _ in part.shapes(1000, SCALARS["float64"])}
     assert written == counted
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import spectile
 from spectile.evd import refine
+from spectile_study.cases.evd.sequences import grid, kinetic, wells
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
@@ -61,6 +62,14 @@ def refining():
 def test_a_cpu_refines_where_that_is_faster():
     worth = [refine.worth_on_cpu(threads) for threads in range(1, 257)]
     assert worth[0] == worth[7] == 0 and worth[63] >= 1 and worth == sorted(worth)
+
+
+def test_a_gpu_refines_between_latency_and_products():
+    worth = [refine.worth_on_gpu(n, np.dtype(np.float64)) for n in range(64, 20_000, 64)]
+    first, last = (
+        next(i for i, most in ordered if most) for ordered in (enumerate(worth), reversed([*enumerate(worth)]))
+    )
+    assert 0 < first < last < len(worth) - 1 and min(worth[first : last + 1]) >= 2
 
 
 @pytest.mark.parametrize("dtype", DTYPES[1::2])
@@ -148,14 +157,32 @@ def test_batches_kinds_and_values_alone(monkeypatch):
     assert empty.eigenvalues.shape == (0,) and empty.eigenvectors.shape == (0, 0)
 
 
-def test_each_correction_squares_the_error(monkeypatch):
-    """So that what a step of a self-consistent field changes by 1e-5 takes two products of corrections and a look."""
+@pytest.mark.parametrize(("change", "corrections"), [(1e-10, 1), (1e-5, 1), (1e-3, 2), (1e-2, 3)])
+def test_each_correction_cubes_the_error(change, corrections):
     rng, n = np.random.default_rng(7), 64
-    a = np.diag(np.arange(float(n))) + 1e-5 * hermitian(rng, n, "float64")
-    for most, found in ((0, False), (1, False), (2, True)):
-        assert (refine.refined(np, a, np.eye(n), True, most=most) is not None) == found
-    a = np.diag(np.arange(float(n))) + 1e-10 * hermitian(rng, n, "float64")
-    assert refine.refined(np, a, np.eye(n), True, most=1) is not None
+    a = np.diag(np.arange(float(n))) + change * hermitian(rng, n, "float64")
+    found = [refine.refined(refine.Steps(a, lower=True), np.eye(n), most) is not None for most in range(5)]
+    assert found == [most >= corrections for most in range(5)]
+
+
+@pytest.mark.parametrize("step", [2, 3, 4, 5, 6])
+def test_steps_of_a_self_consistent_field_take_two_corrections(step):
+    n = 256
+    h, change = kinetic(grid(n)) + np.diag(wells(grid(n), 0)), np.diag(wells(grid(n), 1))
+    x0 = np.linalg.eigh(h)[1]
+    pair = refine.refined(refine.Steps(h + 10.0**-step * change, lower=True), x0, 2 if step > 2 else 3)
+    assert pair is not None
+    require_solved(h + 10.0**-step * change, *pair)
+
+
+@pytest.mark.parametrize("far", [0.1, 1.0])
+def test_vectors_that_are_too_far_are_seen_at_the_first_look(far, monkeypatch):
+    looks, look, rng, n = [], refine.Steps.look, np.random.default_rng(4), 200
+    monkeypatch.setattr(refine.Steps, "look", lambda steps, shares: looks.append(1) or look(steps, shares))
+    a = hermitian(rng, n, "float64")
+    x0 = np.linalg.eigh(a)[1]
+    assert refine.refined(refine.Steps(a + far * hermitian(rng, n, "float64"), lower=True), x0) is None
+    assert len(looks) == 1
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -164,6 +191,7 @@ def test_no_more_is_used_than_is_asked_for(refining, monkeypatch, dtype, general
     rng, asked, n = np.random.default_rng(3), [], 300
     operands = [hermitian(rng, n, dtype), *([definite(rng, n, dtype)] if generalized else [])]
     _, x = scipy.linalg.eigh(*operands)
+    operands[0] = operands[0] + np.asarray(1e-4, operands[0].real.dtype) * hermitian(rng, n, dtype)
     monkeypatch.setattr(refine.memory, "require_host_free", lambda size, what: asked.append(size))
     spectile.eigh(np.eye(3), x0=np.eye(3), backend="cpu")  # what a first call keeps
     asked.clear()

@@ -27,9 +27,11 @@ class Blas:
         library, stream = _library(), cupy.cuda.get_current_stream()
         self.dtype = np.dtype(dtype)
         letter = scalar_of(self.dtype).letter.upper()
-        self._gemm, self._batched, self._trsm, self._geam = (
-            library[f"cublas{letter}{name}"] for name in ("gemm_v2", "gemmStridedBatched", "trsm_v2", "geam")
+        self._gemm, self._batched, self._trsm, self._geam, self._rank_k = (
+            library[f"cublas{letter}{name}"]
+            for name in ("gemm_v2", "gemmStridedBatched", "trsm_v2", "geam", "herkx" if letter in "CZ" else "syrkx")
         )
+        self._lower_gemm = library["cublasGemmEx"]
         self._handle, self._captured = part("get_cublas_handle")(), stream.is_capturing()
         self._set_stream, self._current = library["cublasSetStream_v2"], cupy.cuda.get_current_stream
         _check(self._set_stream(self._handle, stream.ptr))
@@ -63,6 +65,22 @@ class Blas:
             self._gemm(
                 *(self._on_stream(), self._op[ops[0]], self._op[ops[1]], m, n, k),
                 *(alpha_pointer, a, lda, b, ldb, beta_pointer, c, ldc),
+            )
+        )
+
+    def gram(self, n: int, k: int, a: int, lda: int, b: int, ldb: int, c: int, ldc: int) -> None:
+        """C = Aᴴ B, known to be Hermitian, below the diagonal; A and B are k x n."""
+        one, zero = self._scalar(1.0), self._scalar(0.0)  # of a complex zero the real part is read
+        _check(self._rank_k(self._on_stream(), _LOWER, self._op["C"], n, k, one, a, lda, b, ldb, zero, c, ldc))
+
+    def lower_product(self, n: int, a: int, b: int, c: int, ld: int) -> None:
+        """C = A B of order n in single precision, by TensorFloat-32 where the device has it."""
+        kind = _SINGLE[self.dtype.char]
+        one, zero = self._scalar(1.0), self._scalar(0.0)
+        _check(
+            self._lower_gemm(
+                *(self._on_stream(), 0, 0, n, n, n, one, a, kind, ld, b, kind, ld, zero, c, kind, ld),
+                *(_FAST_TF32, _ANY_ALGORITHM),
             )
         )
 
@@ -100,8 +118,9 @@ class Blas:
 
 #: Memory that cuBLAS has for its own use in a graph, as it is recommended for Hopper.
 _ROOM = 2**25
-#: Of cuBLAS's enumerations: the lower triangle, and a diagonal that is read.
+#: Of cuBLAS's enumerations: the lower triangle, and a diagonal that is read; types, sums and any way of a product.
 _LOWER, _WITH_DIAGONAL = 0, 0
+_SINGLE, _FAST_TF32, _ANY_ALGORITHM = {"f": 0, "F": 4}, 77, -1
 _P, _I, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
 #: Parameters of what is called: a pointer, an integer, or one of 64 bits.
 _PARAMETERS = {
@@ -110,6 +129,7 @@ _PARAMETERS = {
     "trsm_v2": [_P, *[_I] * 6, _P, _P, _I, _P, _I],
     "geam": [_P, *[_I] * 4, _P, _P, _I, _P, _P, _I, _P, _I],
 }
+_RANK_K = [_P, *[_I] * 4, _P, _P, _I, _P, _I, _P, _P, _I]
 
 
 @functools.cache
@@ -122,7 +142,10 @@ def _library() -> dict[str, Any]:
     functions: dict[str, list[Any]] = {
         "cublasSetStream_v2": [_P, _P],
         "cublasSetWorkspace_v2": [_P, _P, ctypes.c_size_t],
+        "cublasGemmEx": [_P, *[_I] * 5, _P, *[_P, _I, _I] * 2, _P, _P, *[_I] * 4],
         **{f"cublas{letter}{name}": kinds for letter in "SDCZ" for name, kinds in _PARAMETERS.items()},
+        **{f"cublas{letter}syrkx": _RANK_K for letter in "SD"},
+        **{f"cublas{letter}herkx": _RANK_K for letter in "CZ"},
     }
     found = {name: loaded[name] for name in functions}  # a new object at each look
     for name, kinds in functions.items():

@@ -81,6 +81,7 @@ ROTATIONS = {name: _rotation_unit(scalar, "rotations", BATCHED_ORDER) for name, 
 PAIRS = {name: _rotation_unit(scalar, "pairs", PAIR_ORDER) for name, scalar in SCALARS.items()}
 TRIANGULAR = {name: _unit("triangular.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
 GRADIENT = {name: _unit("gradient.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
+REFINE = {name: _unit("refine.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
 BATCH = {name: _unit("small/batch.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
 MATRIX = {name: _unit("matrix.cu", _scalar_defines(scalar)) for name, scalar in SCALARS.items()}
 PANEL = {(name, b, kind): _panel_unit(SCALARS[name], b, kind) for name, b in STAGE_KEYS for kind in PANEL_KERNELS}
@@ -121,6 +122,7 @@ UNITS = (
     *PAIRS.values(),
     *BATCH.values(),
     *GRADIENT.values(),
+    *REFINE.values(),
     *TRIANGULAR.values(),
     *STURM.values(),
     DIVIDE,
