@@ -121,9 +121,10 @@ def generic_basis(w: np.ndarray, v: np.ndarray) -> np.ndarray:
     random = np.random.default_rng(n)
     if v.dtype.kind == "c":
         v = v * xp.asarray(np.exp(1j * random.uniform(0, 2 * np.pi, n)).astype(v.dtype))
-    equal = coincident(xp, w, n * epsilon(w))
-    if not equal.sum() > w.size:
+    number = numbered(xp, w, n * epsilon(w))
+    if bool((number[..., -1:] == n - 1).all()):
         return v
+    equal = number[..., :, None] == number[..., None, :]
     entries = random.standard_normal((n, n)) + (1j * random.standard_normal((n, n)) if v.dtype.kind == "c" else 0)
     # The orthogonal factor of a matrix of blocks has the same blocks.
     q, r = xp.linalg.qr(xp.where(equal, xp.asarray(entries.astype(v.dtype)), 0))
@@ -199,19 +200,14 @@ def _told_apart(xp: Any, w: Any, gaps: Any, scale: Any, told: Any, anti: Any, si
     return found
 
 
-def clusters(xp: Any, w: Any) -> tuple[Any, Any, tuple[float, float, float]]:
+def limits(w: Any) -> tuple[float, ...]:
     """Return what a kernel needs to judge as :func:`faults` does, without cotangents of the blocks.
 
-    Returns
-    -------
-    cluster : array, shape (..., n)
-    rounding : array, shape (...)
-    limits : tuple of float
-        Of S, of differences of w's cotangents, and of these times how far rounding turns.
+    They are the fields of :class:`spectile.evd.cuda.gradient.Limits`.
     """
     n, unit = w.shape[-1], epsilon(w)
-    rounding = n * unit * largest(xp, w)[..., 0]
-    return numbered(xp, w), rounding, (SLACK * n**0.5 * unit, SLACK * unit**0.5, unit**0.5)
+    resolution = RESOLUTION[str(w.dtype).rpartition(".")[2]]
+    return resolution, n * unit, SLACK * n**0.5 * unit, SLACK * unit**0.5, unit**0.5
 
 
 #: What a GaugeWarning says.

@@ -175,8 +175,17 @@ def _gradient(
     None where the cotangents are at fault, or where it takes another look to say that they are not.
     """
     if w.is_cuda:
-        inner, fault = (None, True) if s is None else divide_by_gaps(s, w, w_bar)
-        return None if fault else of_triangle(torch, v @ (inner @ adjoint(v)), lower)
+        if s is None:
+            assert w_bar is not None
+            fault = spectra.faults(torch, w, w_bar, None, None).any()
+            a_bar = (v * (2 * w_bar[..., None, :])) @ adjoint(v)
+        else:
+            inner, fault = divide_by_gaps(s, w, w_bar)
+            a_bar = v @ (inner @ adjoint(v))
+        a_bar = a_bar.tril_() if lower else a_bar.triu_()
+        on = a_bar.diagonal(0, -2, -1)
+        on.copy_(on.real / 2)
+        return None if fault else a_bar  # the host waits here, and all work is on its way
     gaps = None if s is None else spectra.differences(w)
     s_size = None if s is None else torch.linalg.vector_norm(s, dim=(-2, -1))[..., None]
     if s_size is not None and not (s_size.isfinite() & (s_size > 0)).all():
@@ -213,25 +222,15 @@ def _triangle(x: torch.Tensor, v: torch.Tensor, lower: bool) -> torch.Tensor:
 
 
 def divide_by_gaps(s: torch.Tensor, w: torch.Tensor, w_bar: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what is between the products of the backward pass, and whether `require_gauge` is to look at it."""
+    """Return twice what is between the products of the backward pass, and whether `require_gauge` is to look at it."""
     from spectile.evd.cuda import gradient
 
     n = w.shape[-1]
-    flat = s.reshape(-1, n, n).contiguous(), w.reshape(-1, n).contiguous()
-    cotangents = None if w_bar is None else w_bar.reshape(-1, n).contiguous()
-    cluster, rounding, limits = spectra.clusters(torch, flat[1])
-    sizes = (
-        torch.linalg.vector_norm(flat[0], dim=(-2, -1)),
-        torch.linalg.vector_norm(flat[1] if cotangents is None else cotangents, dim=-1),
-    )
-    given = (*flat, cluster.to(torch.int32), *sizes, rounding, *([] if cotangents is None else [cotangents]))
-    with arrays(*given) as (product, values, numbers, *norms):
-        inner, fault = gradient.divide_by_gaps(
-            product, values, numbers, norms[3] if len(norms) > 3 else None, tuple(norms[:3]), limits
-        )
-        # Of norms whose squares are out of range the kernel can say nothing.
-        unknown = ~(sizes[0].isfinite() & sizes[1].isfinite())
-        return tensor(inner).reshape(s.shape), tensor(fault).any() | unknown.any()
+    given = s.reshape(-1, n, n), w.reshape(-1, n), *([] if w_bar is None else [w_bar.reshape(-1, n)])
+    with arrays(*(x.contiguous() for x in given)) as (product, values, *cotangents):
+        limits = gradient.Limits(*spectra.limits(w))
+        inner, fault = gradient.divide_by_gaps(product, values, cotangents[0] if cotangents else None, limits)
+        return tensor(inner).reshape(s.shape), tensor(fault)
 
 
 @torch.library.custom_op("spectile::divide", mutates_args=())

@@ -15,12 +15,13 @@ from ...on_host import host_library
 
 FIBERS = Path(__file__).parents[2] / "fibers.h"
 RUN = """
-extern "C" int run(int x, int y, int z, long long shared_bytes, const scalar_t* s, const real_t* w, const int* cluster,
-                   const real_t* w_bar, const real_t* s_norm, const real_t* w_norm, const real_t* rounding, int n,
-                   double most, double told, double turned, scalar_t* out, int* fault) {
-    return launch({x, y, z}, 256, shared_bytes, 3, [=] {
-        divide_by_gaps(s, w, cluster, w_bar, s_norm, w_norm, rounding, n, most, told, turned, out, fault);
-    });
+extern "C" int run(int x, int y, int z, long long shared_bytes, const scalar_t* s, const real_t* w, const real_t* w_bar,
+                   int n, double resolution, double unit, double most, double told, double turned, int* cluster,
+                   real_t* sizes, scalar_t* out, double* parts, int* fault) {
+    return launch({z, 1, 1}, 256, 4096, 3, [=] { number_clusters(w, w_bar, n, resolution, unit, cluster, sizes); }) &&
+           launch({x, y, z}, 256, shared_bytes, 3, [=] {
+               divide_by_gaps(s, w, cluster, w_bar, sizes, n, told, turned, out, parts, fault);
+           }) && launch({z, 1, 1}, 256, 4096, 3, [=] { judge_gauge(parts, sizes, x, most, fault); });
 }
 """
 KINDS = ("distinct", "cluster", "cluster_turned", "cluster_told", "phase")
@@ -52,16 +53,16 @@ def test_the_kernel_judges_and_divides_as_the_arrays_do(dtype, tmp_path):
             if kind == "cluster_told" and w_bar is not None:
                 w_bar[1, 5] += 0.3
             s = s.astype(dtype)
-            cluster, rounding, limits = spectra.clusters(np, w)
-            norms = [np.linalg.norm(s, axis=(-2, -1)).astype(scalar.real)]
-            norms += [np.linalg.norm(w if w_bar is None else w_bar, axis=-1).astype(scalar.real), rounding]
             out, fault, shape = np.full(s.shape, np.nan, dtype), np.zeros(1, np.int32), gaps_shape(n, count, scalar)
-            arrays = s, w, cluster.astype(np.int32), w_bar, *(x.astype(scalar.real) for x in norms)
+            cluster, sizes = np.zeros((count, n), np.int32), np.zeros((count, 2), scalar.real)
+            parts = np.full((count, *shape.grid[:2], 2), np.nan)
             assert library.run(
                 *(*shape.grid, ctypes.c_longlong(shape.shared_bytes)),
-                *(None if x is None else x.ctypes for x in arrays),
-                *(n, *map(ctypes.c_double, limits), out.ctypes, fault.ctypes),
+                *(None if x is None else x.ctypes for x in (s, w, w_bar)),
+                *(n, *map(ctypes.c_double, spectra.limits(w)), cluster.ctypes, sizes.ctypes, out.ctypes),
+                *(parts.ctypes, fault.ctypes),
             )
+            assert (cluster == spectra.numbered(np, w)).all()
             told = spectra.faults(np, w, w_bar, s, None).any()
             assert (
                 bool(fault[0])
@@ -72,7 +73,7 @@ def test_the_kernel_judges_and_divides_as_the_arrays_do(dtype, tmp_path):
                     or (kind == "phase" and scalar.is_complex)
                 )
             )
-            inner = spectra.quotients(np, w) * (s - spectra.adjoint(s)) / 2
+            inner = spectra.quotients(np, w) * (s - spectra.adjoint(s))
             if w_bar is not None:
-                inner = inner + spectra.diagonal(np, w_bar)
+                inner = inner + 2 * spectra.diagonal(np, w_bar)
             np.testing.assert_allclose(out, inner, rtol=1e-5 if scalar.real == "float32" else 1e-13)
