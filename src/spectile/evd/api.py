@@ -151,9 +151,10 @@ def eigh(
 
     A refinement of `x0` takes ten n³ operations of matrix products for one correction and six for each further one, of
     which each cubes the error.  Whether the vectors are near enough is seen after four.  It is tried where two
-    corrections are faster than a full solution: on an H200 for real matrices of orders from 1,400 to 6,000, as products
-    take longer than the solver beyond.  On the CPU LAPACK takes the time of five products on one core, so that nothing
-    is refined on fewer than twenty-two cores.  It holds up to seventeen matrices (T. Ogita and K. Aishima, 2018, 2019).
+    corrections are estimated to be faster than a full solution: on CUDA at orders from 1,400 to 6,000 for real
+    matrices, as products take longer than the solver beyond.  On the CPU LAPACK takes the time of five products on one
+    core, so that nothing is refined on fewer than twenty-two cores.  It holds up to seventeen matrices (T. Ogita and
+    K. Aishima, 2018 and 2019).
 
     Source: Wang et al., "Extracting the potential of emerging hardware accelerators for symmetric eigenvalue
     decomposition", Algorithms 1 to 3.  On CUDA, matrices below the measured crossover of their type (orders of about
