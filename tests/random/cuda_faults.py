@@ -121,7 +121,10 @@ FAULTS = (
     Fault(f"{_KPM}/vectors.cu", "other |= indices[at] != indices[at - (begin - before)];", ";", GROUPED),
     Fault(f"{_KPM}/vectors.cu", "k < length ? data[at + k] : zero()", "k <= length ? data[at + k] : zero()", SHAPES),
     Fault(
-        f"{_KPM}/vectors.cu", "phase_bits(seed, row, first + i % width)", "phase_bits(seed, row, i % width)", DENSITY
+        f"{_KPM}/vectors.cu",
+        "random_phase(seed, row, first + i % width)",
+        "random_phase(seed, row, i % width)",
+        DENSITY,
     ),
     Fault(f"{_KPM}/sliced/kernel.cu", "k < now.more; k += UNROLL", "k + 1 < now.more; k += UNROLL", SLICED),
     Fault(f"{_KPM}/csr/kernel.cu", "if (wanted >= place.count) e.value[u] = zero();", "", BY_ROWS),
