@@ -37,6 +37,10 @@ struct int2 {
 struct double2 {
     double x, y;
 };
+struct int4 {
+    int x, y, z, w;
+};
+inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 inline int2 make_int2(int x, int y) { return {x, y}; }
 inline double2 make_double2(double x, double y) { return {x, y}; }
 
@@ -85,18 +89,83 @@ T from_lane(T value, int lane) {
     return found;
 }
 template <class T>
-T __shfl_sync(unsigned, T value, int lane) {
-    return from_lane(value, lane);
+T __shfl_sync(unsigned, T value, int lane, int width = 32) {
+    return from_lane(value, int(threadIdx.x % 32) / width * width + lane % width);
 }
+template <class T>
+T __shfl_up_sync(unsigned, T value, int lanes, int width = 32) {
+    const int lane = threadIdx.x % 32;
+    return from_lane(value, lane % width >= lanes ? lane - lanes : lane);
+}
+template <class T>
+T reduced(T value, const T& (*larger)(const T&, const T&)) {
+    for (int lanes = 16; lanes; lanes /= 2) value = larger(value, from_lane(value, int(threadIdx.x % 32) ^ lanes));
+    return value;
+}
+inline int __reduce_max_sync(unsigned, int value) { return reduced<int>(value, std::max<int>); }
+inline int __reduce_add_sync(unsigned, int value) {
+    for (int lanes = 16; lanes; lanes /= 2) value += from_lane(value, int(threadIdx.x % 32) ^ lanes);
+    return value;
+}
+inline int __syncthreads_count(bool wanted) {
+    static int count;
+    count = 0;
+    __syncthreads();
+    count += wanted;
+    __syncthreads();
+    const int found = count;
+    __syncthreads();
+    return found;
+}
+inline int __syncthreads_or(bool wanted) { return __syncthreads_count(wanted) != 0; }
+template <class T, class U>
+T atomicAdd(T* at, U more) {
+    const T old = *at;
+    *at += more;
+    return old;
+}
+template <class T, class U>
+T atomicMax(T* at, U other) {
+    const T old = *at;
+    *at = std::max<T>(old, other);
+    return old;
+}
+template <class T, class U>
+T atomicMin(T* at, U other) {
+    const T old = *at;
+    *at = std::min<T>(old, other);
+    return old;
+}
+inline unsigned atomicOr(unsigned* at, unsigned bits) {
+    const unsigned old = *at;
+    *at |= bits;
+    return old;
+}
+inline int atomicCAS(int* at, int old, int value) {
+    const int found = *at;
+    if (found == old) *at = value;
+    return found;
+}
+inline void __syncwarp(unsigned = 0) { from_lane(0, 0); }
+inline void __threadfence() {}
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline double __fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
 template <class T>
 T __shfl_xor_sync(unsigned, T value, int lanes) {
     return from_lane(value, int(threadIdx.x % 32) ^ lanes);
 }
 inline unsigned __ballot_sync(unsigned, bool wanted) {
+    auto& warp = block.warps[threadIdx.x / 32];
+    block.exchanged[threadIdx.x][0] = wanted;
+    wait_at(warp);
     unsigned all = 0;
-    for (int lane = 0; lane < 32; ++lane) all |= unsigned(from_lane(wanted, lane)) << lane;
+    for (int lane = 0; lane < 32; ++lane) all |= unsigned(block.exchanged[threadIdx.x / 32 * 32 + lane][0] != 0) << lane;
+    wait_at(warp);
     return all;
 }
+inline bool __any_sync(unsigned, bool wanted) { return __ballot_sync(0, wanted) != 0; }
 inline bool __all_sync(unsigned, bool wanted) { return __ballot_sync(0, wanted) == 0xffffffffu; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(unsigned x) { return __builtin_ffs(int(x)); }

@@ -14,7 +14,8 @@ from spectile.core.compile import Unit
 from tests.on_host import host_library
 
 _KERNEL = re.compile(r'extern "C" __global__ void\s*(?:__launch_bounds__\([^{]*?\)\s+)?(\w+)\(([^)]*)\)\s*\{')
-_INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', flags=re.MULTILINE)
+_INCLUDE = re.compile(r'^#include "([\w/]+\.cuh)"$', flags=re.MULTILINE)
+_DYNAMIC = re.compile(r"extern __shared__ (\w+) shared\[\];")
 
 
 def compiled(folder: Path, unit: Unit) -> ctypes.CDLL:
@@ -28,20 +29,21 @@ def compiled(folder: Path, unit: Unit) -> ctypes.CDLL:
         included.add(name)
         return _INCLUDE.sub(lambda match: text(match[1]), (resources.files(unit.package) / name).read_text())
 
-    source = "".join(map(text, unit.sources))
+    source = unit.preamble + "\n" + "".join(map(text, unit.sources))
     calls = []
     for name, parameters in _KERNEL.findall(source):
+        name = unit.defines.get(name, name)
         names = [re.search(r"(\w+)$", one.strip())[1] for one in parameters.split(",")]  # type: ignore[index]
         calls.append(
             f'extern "C" void on_host_{name}(int blocks, int threads, long shared_bytes, {parameters}) {{\n'
             f"    run_blocks(blocks, threads, shared_bytes, [&] {{ {name}({', '.join(names)}); }});\n}}\n"
         )
-    source = source.replace("extern __shared__ float shared[];", "float* shared = (float*)shared_memory.data();")
+    source = _DYNAMIC.sub(r"\1* shared = (\1*)shared_memory.data();", source)
     source = source.replace("__shared__", "static")
     header = (Path(__file__).parent / "cuda_on_host.h").read_text()
     defines = [f"-D{name}={value}" for name, value in unit.defines.items()]
     flags = "-std=c++20", "-pthread", "-w", *defines
-    return host_library(folder / unit.sources[0].partition(".")[0], header + source + "".join(calls), *flags)
+    return host_library(folder / Path(unit.sources[0]).stem, header + source + "".join(calls), *flags)
 
 
 def launch(library: ctypes.CDLL, name: str, shape: Any, *arguments: Any) -> None:

@@ -205,42 +205,31 @@ def spgemm(
     return _in_format(made, form, wanted.semiring.identity(made.dtype))
 
 
-class _Asked:
-    """What the options of a product ask for, each of them read once; see `spgemm`."""
+_DEFAULTS: dict[str, Any] = dict(spgemm.__kwdefaults__ or {})
 
-    def __init__(
-        self,
-        A: Any,
-        B: Any,
-        *,
-        semiring: str = "plus_times",
-        mask: Any = None,
-        complement: bool = False,
-        alpha: complex = 1,
-        beta: complex = 0,
-        C: Any = None,
-        prune: float | None = None,
-        top_n: int | None = None,
-        format: str = "csr",
-        precision: PrecisionName | None = None,
-        memory_limit: int | None = None,
-        check_finite: bool = True,
-        devices: Any = None,
-        backend: Backend = "auto",
-    ) -> None:
-        self.on_gpu, self.devices = check_pair(A, B), devices
+
+class _Asked:
+    """What the options of a product ask for, each of them read once; those left out are as `spgemm` has them."""
+
+    def __init__(self, A: Any, B: Any, **options: Any) -> None:
+        options = _DEFAULTS | options
+        if unknown := options.keys() - _DEFAULTS:
+            raise TypeError(f"spgemm has no option {min(unknown)!r}: leave it out")
+        self.on_gpu, self.devices = check_pair(A, B), options["devices"]
         #: Says what a product of host matrices costs, where there is a choice.
-        self.work = functools.partial(_work, A, B, precision)
-        chosen = choose_backend(backend, self.on_gpu, "tsparse", self.work if devices is None else None)
-        self.cuda, self.memory_limit = chosen == "cuda", _limit(memory_limit)
-        self.check_finite = flag("check_finite", check_finite)
-        ring, complement = lookup_semiring(semiring), flag("complement", complement)
-        alpha, beta = (_number(name, number) for name, number in (("alpha", alpha), ("beta", beta)))
-        self.wanted = Wanted(ring, mask, complement, alpha, beta, C, prune, top_n)
-        self.form = word("format", format, *FORMATS)
-        self.chosen = _choose(A, B, self.wanted, precision)
+        self.work = functools.partial(_work, A, B, options["precision"])
+        self.backend: Backend = options["backend"]
+        chosen = choose_backend(self.backend, self.on_gpu, "tsparse", self.work if self.devices is None else None)
+        self.cuda, self.memory_limit = chosen == "cuda", _limit(options["memory_limit"])
+        self.check_finite = flag("check_finite", options["check_finite"])
+        ring, complement = lookup_semiring(options["semiring"]), flag("complement", options["complement"])
+        alpha, beta = (_number(name, options[name]) for name in ("alpha", "beta"))
+        others = (options[name] for name in ("C", "prune", "top_n"))
+        self.wanted = Wanted(ring, options["mask"], complement, alpha, beta, *others)
+        self.form = word("format", options["format"], *FORMATS)
+        self.chosen = _choose(A, B, self.wanted, options["precision"])
         #: Whether sums of products become Boolean.
-        self.booleans = ring.name == "plus_times" and precision is None and both_boolean(A, B)
+        self.booleans = ring.name == "plus_times" and options["precision"] is None and both_boolean(A, B)
 
 
 def _work(A: Any, B: Any, precision: str | None) -> Any:
@@ -317,11 +306,12 @@ def row_blocks(
     A, B : sparse matrix or array
         As for :func:`spgemm`.
     semiring, mask, complement, alpha, beta, C, prune, top_n, precision, check_finite, backend
-        As for :func:`spgemm`.  On a CPU what a mask lets through is one block.  On a GPU rows of A of the host are
-        copied there when their block is made, while the block before is read; B is there as a whole.
+        As for :func:`spgemm`.  On a CPU what a mask lets through is one block.  On a GPU B is as a whole, and A where
+        both take half of what is free or of the limit at most; else its rows are copied there with their block.
     memory_limit : int, optional
         Bytes that the product may use beside A and B, one block of C included unless it is a single row or on a CPU
-        one of 4,096 parts of the rows; without it a block has four million products, on a GPU eight million.
+        one of 4,096 parts of the rows; without it a block has four million products, on a GPU about eight million
+        entries.
 
     Yields
     ------
@@ -351,9 +341,10 @@ def row_blocks(
 
     def blocks() -> Iterator[tuple[slice, Any]]:
         if asked.cuda:
-            from spectile.tsparse.cuda.spread import RowProduct
+            from spectile.tsparse.cuda.spread import RowProduct, fits
 
-            product = RowProduct(A, B, chosen, wanted, not asked.on_gpu, asked.check_finite)
+            copied = None if asked.on_gpu else fits(A, B, chosen, asked.memory_limit)
+            product = RowProduct(A, B, chosen, wanted, not asked.on_gpu, asked.check_finite, copied=copied)
             for first, stop, part in product.blocks(asked.memory_limit):
                 yield slice(first, stop), as_boolean(part) if booleans else part
             return
@@ -709,7 +700,7 @@ def explain(A: Any, B: Any, **options: Any) -> list[Candidate]:
         return [one, *(one._replace(seconds=None, why=why) for one in cpu)]
     if devices is not None:
         raise ValueError("devices spread a product over GPUs: leave them out on a CPU")
-    other = not_taken("cpu", backends(options.get("backend", "auto"), on_gpu, asked.work))
+    other = not_taken("cpu", backends(asked.backend, on_gpu, asked.work))
     why = other[0].why if other else "the product is made on a CPU"
     return [*cpu, Candidate("cuda: rows by bins", None, why)]
 

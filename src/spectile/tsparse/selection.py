@@ -118,6 +118,8 @@ def keep(rows: Rows, kept: Any, xp: Any = np) -> Rows:
 
 def part(rows: Rows, first: int, stop: int) -> Rows:
     """Return some rows of a matrix."""
+    if (first, stop) == (0, len(rows[0]) - 1):
+        return rows
     begin, end = int(rows[0][first]), int(rows[0][stop])
     return rows[0][first : stop + 1] - begin, rows[1][begin:end], rows[2][begin:end]
 

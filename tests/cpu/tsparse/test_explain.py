@@ -134,3 +134,6 @@ def test_bad_arguments_are_those_of_a_product():
     for options in ({"format": "lil"}, {"semiring": "x"}, {"prune": -1}, {"complement": True}):
         with pytest.raises(ValueError, match=next(iter(options))):
             explain(A, sp.csr_array(A.T), **options)
+    with pytest.raises(TypeError, match="no option 'rtol'"):
+        explain(A, sp.csr_array(A.T), rtol=1)
+    assert row_blocks.__kwdefaults__.items() <= spgemm.__kwdefaults__.items()

@@ -1,5 +1,7 @@
 """Results in pinned memory, with the host's memory in place of it."""
 
+import contextlib
+import ctypes
 import gc
 import sys
 from types import SimpleNamespace
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from spectile.tsparse.cuda import pinned as copies
 from spectile.tsparse.cuda.pinned import Pinned
 
 
@@ -75,3 +78,45 @@ def test_memory_that_cannot_be_pinned_counts_for_nothing(pinned):
     for _ in range(40):
         memory.fetch(on_device(np.zeros(2**16)))
     assert len(pinned) == 40
+
+
+class Stream(contextlib.nullcontext):
+    ptr = 7
+
+    def __enter__(self):
+        return self
+
+    def wait_event(self, event):
+        assert event == "made"
+
+    def synchronize(self):
+        pass
+
+
+@pytest.mark.parametrize("size", [1, 600, 5003])
+def test_large_arrays_go_in_pieces_of_pinned_memory(size, monkeypatch):
+    moved = []
+
+    def copy(target, source, count, kind, stream):
+        ctypes.memmove(target, source, count)
+        moved.append((count, kind, stream))
+
+    runtime = SimpleNamespace(memcpyAsync=copy, streamSynchronize=lambda stream: None)
+    cuda = SimpleNamespace(
+        Device=lambda *_: contextlib.nullcontext(SimpleNamespace(id=0)) if _ else SimpleNamespace(id=0),
+        Stream=lambda non_blocking: Stream(),
+        get_current_stream=lambda: SimpleNamespace(record=lambda: "made"),
+        alloc_pinned_memory=bytearray,
+        runtime=runtime,
+    )
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(empty=np.empty, cuda=cuda))
+    monkeypatch.setattr(copies, "_LARGE", 0)
+    monkeypatch.setattr(copies, "_PIECE", 1000)
+    array = np.random.default_rng(1).standard_normal(size)
+    found = copies.to_device(array)
+    assert found is not array and (found == array).all()
+    out = np.empty(size + 2)
+    assert (copies.to_host(found) == array).all() and (copies.to_host(found, out[1:-1]) == array).all()
+    pieces = -(-8 * size // 1000)
+    assert [sum(kind == one for _, kind, _ in moved) for one in (1, 2)] == [pieces, 2 * pieces]
+    assert sum(count for count, _, _ in moved) == 3 * 8 * size and {stream for *_, stream in moved} == {7}

@@ -67,6 +67,7 @@ def used(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
     monkeypatch.setattr(api, "choose_backend", lambda backend, *_: "cpu" if backend == "cpu" else "cuda")
     monkeypatch.setattr(spread.memory, "free_bytes", lambda: 2**40)
+    monkeypatch.setattr(spread, "fits", lambda *_: None)
     monkeypatch.setattr(spread.RowProduct, "right_here", lambda self: spread._host_matrix(self._right))
 
     def whole(A, B, precision, memory_limit, host, check_finite, form, fetch):
@@ -141,7 +142,7 @@ def test_fewer_rows_than_devices(used, shape, devices):
 @pytest.mark.parametrize("limit", [None, 2**15])
 @pytest.mark.parametrize("options", [one for one in OPTIONS if "format" not in one])
 def test_blocks_are_the_rows_in_order(used, options, limit, monkeypatch):
-    monkeypatch.setattr(used.module, "_BLOCK_PRODUCTS", 700)
+    monkeypatch.setattr(used.module, "_BLOCK_ENTRIES", 700)
     A, B, options = random(300, 80, 0.05), random(80, 200, 0.05, seed=2), filled(options)
     known, end, parts = spgemm(A, B, backend="cpu", **options), 0, []
     for rows, part in row_blocks(A, B, memory_limit=limit, **options):

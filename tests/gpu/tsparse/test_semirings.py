@@ -25,9 +25,10 @@ def on_gpu(A):
 
 def assert_same(found, C, rtol=1e-13):
     found = found if sp.issparse(found) else found.get()
+    assert found.shape == C.shape
     np.testing.assert_array_equal(found.indptr, C.indptr)
     np.testing.assert_array_equal(found.indices, C.indices)
-    np.testing.assert_allclose(found.data.astype(C.dtype), C.data, rtol=rtol, atol=1e-13)
+    np.testing.assert_allclose(found.data.astype(C.dtype), C.data, rtol=rtol, atol=max(rtol, 1e-13))
 
 
 def factors(kind, seed=1):
@@ -83,6 +84,28 @@ def test_what_is_no_number_stays_whatever_comes_after(semiring, masked):
     wanted = spgemm(A, B, backend="cpu", **options).toarray()
     assert np.isnan(wanted).sum() > 0 and (semiring == "plus_times" or not np.isnan(wanted).all())
     np.testing.assert_allclose(spgemm(A, B, backend="cuda", **options).toarray(), wanted, rtol=1e-14)
+
+
+@pytest.mark.parametrize("by_columns", [False, True])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "F", "D"])
+def test_masks_with_hubs_and_long_rows(dtype, by_columns, monkeypatch):
+    from spectile.tsparse.cuda import masked
+
+    if by_columns:
+        monkeypatch.setattr(masked, "_SLOW", -1)
+    rng = np.random.default_rng(5)
+    A, B = (sp.lil_array(random(700, 700, 0.02, rng)) for _ in range(2))
+    A[3], B[11], B[:, 5] = 1.0, 2.0, -1.0
+    A, B = (sp.csr_array(x).astype(dtype) for x in (A, B))
+    mask = sp.lil_array(sp.random_array((700, 700), density=0.02, rng=rng))
+    mask[3, :3], mask[9], mask[40] = 1, 1, 1
+    mask = sp.csr_array(mask)
+    C = spgemm(A, B, mask=mask, backend="cpu")
+    found = spgemm(on_gpu(A), on_gpu(B), mask=on_gpu(mask), backend="cuda")
+    assert_same(found, C, rtol=1e-4 if dtype in ("f4", "F") else 1e-12)
+    whole = spgemm(on_gpu(A), on_gpu(B)).get()
+    part = found.get().tocoo()
+    np.testing.assert_array_equal(part.data, np.asarray(whole[part.row, part.col]).ravel())
 
 
 @pytest.mark.parametrize("where", ["host", "device"])

@@ -85,7 +85,7 @@ def test_integers_of_the_host():
 @pytest.mark.parametrize("limit", [None, 2**22])
 @pytest.mark.parametrize("options", [one for one in OPTIONS if "format" not in one])
 def test_blocks_are_the_rows_in_order(options, limit, where, monkeypatch):
-    monkeypatch.setattr(spread, "_BLOCK_PRODUCTS", 20_000)
+    monkeypatch.setattr(spread, "_BLOCK_ENTRIES", 20_000)
     A, B = factors("random") if where == "host" else map(on_gpu, factors("random"))
     options = filled(options, where)
     known, end, parts = host(spgemm(A, B, backend="cuda", **options)), 0, []

@@ -140,9 +140,7 @@ def _canonicalize(
     _raise_wrong(matrix, flags, precision, "AB"[which])
     counters = Counters(1)
     if flags & UNSORTED:
-        boolean, matrix = matrix.boolean, replace(arranged("AB"[which], matrix), held=matrix.held)
-        if boolean:
-            matrix.data = (matrix.data != 0).astype(np.float32)
+        matrix = _arranged("AB"[which], matrix)
     factor = _check(matrix, precision, counters, 0, (), check_finite)
     if flags & UNSORTED:
         flags = counters.read()[HEAD["FLAGS"]]
@@ -150,6 +148,23 @@ def _canonicalize(
     half = precision is not None and precision.name == "float16"
     out_of_range = half and bool(flags & (FLAGS["HALF_RANGE"] | FLAGS["FLOAT_RANGE"]))
     return matrix, factor, out_of_range
+
+
+def _arranged(name: str, matrix: Given) -> Given:
+    """Return a matrix with its entries in order and each once."""
+    found = replace(arranged(name, matrix), held=matrix.held, boolean=matrix.boolean)
+    if found.boolean:
+        found.data = (found.data != 0).astype(np.float32)
+    return found
+
+
+def in_order(name: str, matrix: Given) -> Given:
+    """Return a matrix of checked pattern with its entries in order and each once: itself where it is so."""
+    counters = Counters(1)
+    _check(matrix, None, counters, 0)
+    flags = counters.read().flags()[0]
+    _raise_wrong(matrix, flags, None, name)
+    return _arranged(name, matrix) if flags & UNSORTED else matrix
 
 
 def _raise_wrong(matrix: Any, flags: int, precision: Precision | None, name: str) -> None:

@@ -17,6 +17,7 @@ from spectile.core.launch import Shape, kernel
 from spectile.core.tiling import ceil_div
 from spectile.tsparse import errors
 from spectile.tsparse.cuda import units
+from spectile.tsparse.cuda.pinned import to_device
 from spectile.tsparse.cuda.turn import turned
 from spectile.tsparse.matrices import index_type, largest_integer, on_gpu
 from spectile.tsparse.selection import owners
@@ -88,6 +89,15 @@ def given(A: Any, B: Any, *, values: bool = True, check_finite: bool = True) -> 
     return left, right
 
 
+def one_given(name: str, matrix: Any) -> Given:
+    """Return a matrix of CuPy beside the factors, as `given` does."""
+    if matrix.shape[1] > MOST_INDEX:
+        return arranged(name, matrix)
+    one = _given(matrix, name, True, True)
+    one.indices = _narrow(one.indices)
+    return one
+
+
 def copied_bytes(matrix: Any, precision: Precision, exact: bool) -> int:
     """Return the bytes of the copies of a factor on the device, at most; rounded values among them."""
     if isinstance(matrix, Given):
@@ -143,7 +153,7 @@ def _from_host(matrix: Any, name: str, values: bool, check_finite: bool) -> Give
     if values and matrix.format == "csr" and matrix.data.dtype.char in "fdFD" and matrix.shape[1] <= MOST_INDEX:
         indptr, indices, data = matrix.indptr, matrix.indices, matrix.data
         _check_lengths(name, matrix.shape[0], indptr, indices, data)
-        arrays = (cupy.asarray(pointers.operand(name, x)) for x in (indptr, indices, data))
+        arrays = (to_device(pointers.operand(name, x)) for x in (indptr, indices, data))
         on_device = tuple(arrays)
         return Given(matrix.shape, _narrow(on_device[0]), _narrow(on_device[1]), on_device[2], data.shape)
     from spectile.tsparse.cpu.operands import one_operand
@@ -155,8 +165,8 @@ def _from_host(matrix: Any, name: str, values: bool, check_finite: bool) -> Give
     return Given(
         factor.shape,
         cupy.asarray(factor.indptr, np.int32),
-        cupy.asarray(factor.indices),
-        cupy.asarray(factor.data) if values else None,
+        to_device(factor.indices),
+        to_device(factor.data) if values else None,
         factor.places.shape,
         Places(factor.places.shape, order, first),
         factor.largest,

@@ -1,12 +1,81 @@
-"""Results on the host in pinned memory, which a device writes to at the rate of the link."""
+"""Arrays between host and device at the rate of the link: results in pinned memory, large arrays in pieces through it.
+
+Fresh pages of the host, and copies by one thread of it, take longer than the link: several threads share them.
+"""
 
 from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+
+from spectile.core.pointers import address
+from spectile.core.threads import num_threads
+
+#: Bytes of an array from which it goes in pieces, those of a piece, and threads of the host that copy, at most.
+_LARGE, _PIECE, _THREADS = 2**24, 2**22, 8
+
+
+def to_device(array: np.ndarray) -> Any:
+    """Return a copy of an array of the host on the current device."""
+    import cupy
+
+    if array.nbytes < _LARGE:
+        return cupy.asarray(array)
+    found = cupy.empty(array.shape, array.dtype)
+    source = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+    begin, host_to_device = address(found), 1
+
+    def move(first: int, piece: np.ndarray, stream: int) -> None:
+        np.copyto(piece, source[first : first + piece.size])
+        cupy.cuda.runtime.memcpyAsync(begin + first, address(piece), piece.size, host_to_device, stream)
+
+    _in_pieces(source.size, move)
+    return found
+
+
+def to_host(array: Any, out: np.ndarray | None = None) -> np.ndarray:
+    """Return a copy of an array of the current device on the host, made on the current stream; waits for it."""
+    import cupy
+
+    if array.size * array.dtype.itemsize < _LARGE:
+        return array.get(out=out)
+    out = np.empty(array.shape, array.dtype) if out is None else out
+    target = out.reshape(-1).view(np.uint8)
+
+    begin, device_to_host = address(array), 2
+
+    def move(first: int, piece: np.ndarray, stream: int) -> None:
+        cupy.cuda.runtime.memcpyAsync(address(piece), begin + first, piece.size, device_to_host, stream)
+        cupy.cuda.runtime.streamSynchronize(stream)
+        np.copyto(target[first : first + piece.size], piece)
+
+    _in_pieces(target.size, move)
+    return out
+
+
+def _in_pieces(size: int, move: Callable[[int, np.ndarray, int], None]) -> None:
+    """Call `move(first, piece, stream)` for pieces of so many bytes, each of pinned memory that is free by then."""
+    import cupy
+
+    device, ready = cupy.cuda.Device().id, cupy.cuda.get_current_stream().record()
+    workers = min(_THREADS, num_threads(), -(-size // _PIECE))
+
+    def work(worker: int) -> None:
+        with cupy.cuda.Device(device), cupy.cuda.Stream(non_blocking=True) as stream:
+            stream.wait_event(ready)  # the array is made, or its memory free, in the order of that stream
+            pinned = np.frombuffer(cupy.cuda.alloc_pinned_memory(_PIECE), np.uint8, _PIECE)
+            for first in range(worker * _PIECE, size, workers * _PIECE):
+                move(first, pinned[: min(_PIECE, size - first)], stream.ptr)
+                stream.synchronize()
+
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(work, range(workers)))
 
 
 class Pinned:
@@ -21,21 +90,18 @@ class Pinned:
 
     def fetch(self, array: Any) -> np.ndarray:
         """Return a copy of an array of the current device, made on the current stream; waits for it."""
-        return array.get(out=self._empty(array.size, array.dtype)) if array.size else array.get()
-
-    def _empty(self, size: int, dtype: np.dtype) -> np.ndarray:
         import cupy
 
-        nbytes = size * dtype.itemsize
-        if not self._take(nbytes):
-            return np.empty(size, dtype)
+        nbytes = array.size * array.dtype.itemsize
+        if not nbytes or not self._take(nbytes):
+            return to_host(array)
         try:
             pointer = cupy.cuda.alloc_pinned_memory(nbytes)
         except BaseException:
             self._take(-nbytes)
             raise
         weakref.finalize(pointer.mem, self._take, -nbytes).atexit = False  # views of the array hold the memory alone
-        return np.frombuffer(pointer, dtype, size)
+        return array.get(out=np.frombuffer(pointer, array.dtype, array.size))
 
     def _take(self, nbytes: int) -> bool:
         with self._lock:

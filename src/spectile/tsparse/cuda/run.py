@@ -16,6 +16,7 @@ from spectile.tsparse.cuda import choose, dense, parts, turn
 from spectile.tsparse.cuda.counters import Counters
 from spectile.tsparse.cuda.factors import checked, unscale, with_checked_factors
 from spectile.tsparse.cuda.given import MOST_INDEX, Given, copied_bytes, given
+from spectile.tsparse.cuda.pinned import to_host
 from spectile.tsparse.cuda.rows.count import Phase, count_rows
 from spectile.tsparse.cuda.rows.fill import fill_rows
 from spectile.tsparse.cuda.shared import HEAD_WORDS
@@ -102,7 +103,8 @@ def renamed(indptr: Any, indices: Any, data: Any, held: Any, columns: int) -> tu
         return indptr, indices, data
     if isinstance(indices, np.ndarray):
         held = held.get()
-    index = index_type(columns)
+    # A part of B's rows that is given again counts those that occur alone.
+    index = index_type(max(columns, int(held[-1]) + 1) if len(held) else columns)
     return indptr.astype(index), held[indices].astype(index, copy=False), data
 
 
@@ -201,7 +203,7 @@ def _on_host(
     indptr: Any, indices: Any, data: Any, fetch: Callable[[Any], np.ndarray] | None = None
 ) -> tuple[Any, Any, Any]:
     """Return C on the host."""
-    fetch = fetch or (lambda array: array.get())
+    fetch = fetch or to_host
     return indptr.get().astype(np.int64), fetch(indices), fetch(data)
 
 
@@ -232,6 +234,6 @@ def _gather_on_host(
     most = min(parts.PART_ENTRIES, max(memory.free_bytes() // (2 * (entry_bytes + index().itemsize)), 1))
     for a, b, part in parts.parts(starts, chunk, most):
         _, columns, values = finish(A, B, count_rows(A, B, a, b, value, None, scratch), precision)
-        columns.astype(index, copy=False).get(out=indices[part])
-        values.get(out=data[part])
+        to_host(columns.astype(index, copy=False), indices[part])
+        to_host(values, data[part])
     return starts, indices, data

@@ -25,6 +25,11 @@ CONSTANTS = {
     "MIDDLE_MEAN": 10,
     "LONG_MEAN": 24,
     "GROUP_THREADS": bins.GROUP_THREADS,
+    "MASK_PIECE": 128,  # entries of a row of a mask that a warp takes, at most
+    "MASK_PRODUCTS": 16384,  # products that it meets, about
+    "MASK_LONG": 24,  # mean entries of rows of B from which all lanes of a warp take one after the other
+    "MASK_STEP": 40,  # products that an entry of A costs a warp
+    "MASK_SEARCH": 16,  # products that the search for an entry in a row of A or a column of B costs
     # Columns of a window that a word holds beside the number of a product.
     "SORTED_SPAN": 2**32 // max(one.holds["products"] for one in bins.SORTS),
 }

@@ -17,21 +17,24 @@ from typing import Any
 import numpy as np
 
 from spectile.core import memory
+from spectile.core.tiling import ceil_div
 from spectile.tsparse.cpu.operands import factors, one_operand
 from spectile.tsparse.cpu.wanted import arrays
 from spectile.tsparse.cuda import parts, run
 from spectile.tsparse.cuda import wanted as selected
 from spectile.tsparse.cuda.counters import Counters
 from spectile.tsparse.cuda.factors import checked, with_checked_factors
-from spectile.tsparse.cuda.given import Given, arranged, given, require_finite
+from spectile.tsparse.cuda.given import Given, arranged, copied_bytes, given, require_finite
 from spectile.tsparse.cuda.pinned import Pinned
+from spectile.tsparse.cuda.rows.count import Phase, count_rows
 from spectile.tsparse.matrices import device_csr, host_csr, index_type, is_array
 from spectile.tsparse.selection import Wanted, joined, part
 from spectile.tsparse.types import Factor, Operand, Precision
 
-#: Products of a block of rows, at most, bytes of free memory for each of them, and blocks that are made at a time: one
-#: is copied to the host while the next is computed.
-_BLOCK_PRODUCTS, _PRODUCT_BYTES, _BLOCKS = 2**23, 64, 2
+#: Entries of a block of rows, about, bytes of free memory for each of its products, and blocks that are made at a time:
+#: one is copied to the host while the next is computed.
+_BLOCK_ENTRIES, _PRODUCT_BYTES, _BLOCKS = 2**23, 64, 3
+_SAMPLE = 64  # one part of the rows in so many is counted, to tell the products of an entry
 _PINNED_BYTES = 2**30  # of blocks on the host that the caller has not dropped
 
 
@@ -48,17 +51,28 @@ class RowProduct:
     check_finite : bool
     form : str
         That of C; ``dense`` is made as such, and all others in CSR.
+    copied : int or None
+        Bytes that factors of the host take on the current device, where they are copied there as a whole.
     """
 
     def __init__(
-        self, A: Any, B: Any, precision: Precision, wanted: Wanted, host: bool, check_finite: bool, form: str = "csr"
+        self,
+        A: Any,
+        B: Any,
+        precision: Precision,
+        wanted: Wanted,
+        host: bool,
+        check_finite: bool,
+        form: str = "csr",
+        copied: int | None = None,
     ) -> None:
         self._precision, self._wanted, self._host, self._check_finite = precision, wanted, host, check_finite
         self._form = form if form == "dense" and wanted.all_of_it else "csr"
         self._array, self.shape = is_array(A, B), (A.shape[0], B.shape[1])
         self._left: Any
         self._right: Any
-        if host:
+        self._copied = copied or 0
+        if host and copied is None:
             self._left, self._right = factors(A, B, check_finite=check_finite, integers=precision.dtype.kind == "i")
         else:
             self._left, self._right = _checked(A, B, check_finite)
@@ -71,12 +85,12 @@ class RowProduct:
 
     def _products_before(self) -> np.ndarray:
         """Return the products of the rows before each, and in the end of all."""
-        if self._host:
-            xp, to_host = np, np.asarray
-        else:
+        if isinstance(self._left, Given):
             import cupy
 
             xp, to_host = cupy, cupy.asnumpy
+        else:
+            xp, to_host = np, np.asarray
         lengths = (self._right.indptr[1:] - self._right.indptr[:-1]).astype(np.int64)
         products = xp.zeros(len(self._left.indices) + 1, np.int64)
         products[1:] = xp.cumsum(lengths[self._left.indices])
@@ -84,7 +98,7 @@ class RowProduct:
 
     def right_here(self) -> Any:
         """Return B on the current device."""
-        if not self._host:
+        if isinstance(self._right, Given):
             return _here(self._right)
         matrix = _host_matrix(self._right)
         return given(matrix, matrix)[1]
@@ -106,7 +120,7 @@ class RowProduct:
         return selected.spgemm(left, right, self._precision, memory_limit, wanted, **options)
 
     def _part(self, matrix: Any, first: int, stop: int) -> Any:
-        if self._host:
+        if not isinstance(matrix, Given):
             return host_csr((stop - first, matrix.shape[1]), *part(arrays(matrix), first, stop), matrix.array)
         indptr, indices, data = part((matrix.indptr, matrix.indices, matrix.data), first, stop)
         return _here(
@@ -141,12 +155,29 @@ class RowProduct:
         if self._form == "dense":
             return xp.concatenate([_array_here(one) for one in made])
         rows = [tuple(map(_array_here, (one.indptr, one.indices, one.data))) for one in made]
-        indptr, indices, data = joined(rows, xp)
-        if xp is np:
-            return host_csr(self.shape, indptr, indices, data, self._array)
+        return self._csr(self.shape[0], *joined(rows, xp))
+
+    def _csr(self, rows: int, indptr: Any, indices: Any, data: Any) -> Any:
+        """Return some rows of C, all its columns among those that it may have, of the library and kind asked for."""
+        shape, index = (rows, self.shape[1]), index_type(max(len(indices), self.shape[1]))
+        indptr, indices = indptr.astype(index, copy=False), indices.astype(index, copy=False)
+        if self._host:
+            return host_csr(shape, indptr, indices, data, self._array)
         parts.require_wide_indices(len(indices))
-        index = index_type(max(len(indices), self.shape[1]))
-        return device_csr(self.shape, indptr.astype(index), indices.astype(index, copy=False), data, self._array)
+        return device_csr(shape, indptr, indices, data, self._array)
+
+    def _products_an_entry(self, right: Any) -> float:
+        """Return about how many products an entry of C has, of rows in the middle of factors on a device."""
+        if not isinstance(self._left, Given) or not self._wanted.all_of_it:
+            return 1.0
+        middle = self.shape[0] // 2
+        some = self._part(self._left, middle, min(middle + ceil_div(self.shape[0], _SAMPLE), self.shape[0]))
+
+        def counted(left: Factor, right: Factor, counters: Counters) -> Phase:
+            return count_rows(left, right, 0, left.shape[0], "float64", counters)
+
+        phase: Phase = with_checked_factors(some, right, None, counted, check_finite=False)
+        return phase.products / max(phase.entries, 1) or 1.0
 
     def blocks(self, memory_limit: int | None) -> Iterator[tuple[int, int, Any]]:
         """Yield first row, end and what is wanted of the rows between, each made while the one before is read."""
@@ -154,18 +185,21 @@ class RowProduct:
 
         device, right = cupy.cuda.Device(), self.right_here()
         device.synchronize()  # what makes blocks has streams of its own
-        most, limit = min(_BLOCK_PRODUCTS, memory.free_bytes() // (_BLOCKS * _PRODUCT_BYTES)), memory_limit
+        most, limit = memory.free_bytes() // (_BLOCKS * _PRODUCT_BYTES), memory_limit
         mine, workers = threading.local(), _BLOCKS if memory_limit is None else 1
-        fetch = Pinned(_PINNED_BYTES).fetch if memory_limit is None else None
+        fetch = Pinned(min(memory_limit or _PINNED_BYTES, _PINNED_BYTES)).fetch
         if memory_limit is not None:
             entry = 4 + self._precision.dtype.itemsize
-            most, limit = memory_limit // (2 * entry), memory_limit // 2
-            least = 2 * (run.least_bytes(1, right.shape[1]) + 4096)
+            room = memory_limit - self._copied
+            most, limit = room // (2 * entry), room // 2
+            least = self._copied + 2 * (run.least_bytes(1, right.shape[1]) + 4096)
             if memory_limit < least:
                 raise MemoryError(
                     f"memory_limit is {memory_limit} bytes, and a row and a block of C take {least}; "
                     f"raise it to at least {least}"
                 )
+        else:
+            most = min(int(_BLOCK_ENTRIES * self._products_an_entry(right)), most)
 
         def made(first: int, stop: int) -> Any:
             with cupy.cuda.Device(device.id):
@@ -174,7 +208,7 @@ class RowProduct:
                 with mine.stream as stream:
                     C = self.rows(first, stop, right, limit, fetch)
                     stream.synchronize()
-                    return C
+                    return self._csr(stop - first, C.indptr, C.indices, C.data)
 
         with ThreadPoolExecutor(workers) as pool:
             waiting: deque[tuple[int, int, Any]] = deque()
@@ -185,6 +219,13 @@ class RowProduct:
                     yield first, stop, C.result()
             for first, stop, C in waiting:
                 yield first, stop, C.result()
+
+
+def fits(A: Any, B: Any, precision: Precision, memory_limit: int | None) -> int | None:
+    """Return the bytes of both factors on the current device, or None where they take more than half of the room."""
+    taken = sum(copied_bytes(one, precision, precision.dtype.kind == "i") for one in ((A,) if A is B else (A, B)))
+    free = memory.free_bytes() if memory_limit is None else min(memory_limit, memory.free_bytes())
+    return taken if taken <= free // 2 else None
 
 
 def _checked(A: Any, B: Any, check_finite: bool) -> tuple[Given, Given]:

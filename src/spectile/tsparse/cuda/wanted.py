@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core.launch import kernel
 from spectile.tsparse import errors
 from spectile.tsparse.cpu.operands import one_operand
-from spectile.tsparse.cuda import choose, parts, units
+from spectile.tsparse.cuda import parts
 from spectile.tsparse.cuda.counters import Counters
-from spectile.tsparse.cuda.factors import checked, unscale, with_checked_factors
-from spectile.tsparse.cuda.given import Given, arranged, copied_bytes, given, require_finite
+from spectile.tsparse.cuda.factors import checked, in_order, with_checked_factors
+from spectile.tsparse.cuda.given import Given, copied_bytes, given, one_given, require_finite
+from spectile.tsparse.cuda.masked import MaskedProduct
 from spectile.tsparse.cuda.rows.count import count_rows
 from spectile.tsparse.cuda.run import chunk_of, finish, largest_sum, of_device, of_integers, sizes
-from spectile.tsparse.cuda.turn import turned
 from spectile.tsparse.matrices import (
     LARGEST_INTEGER,
     device_csr,
@@ -51,7 +50,9 @@ def spgemm(
     if memory_limit is not None:
         memory_limit -= sum(copied_bytes(one, precision, kind is not None) for one in (A, B, *others))
     if wanted.semiring.multiply in ("and", "pair"):
-        A, B = (_of_ones(one, name, wanted, precision, host, check_finite) for one, name in ((A, "A"), (B, "B")))
+        same = B is A
+        A = _of_ones(A, "A", wanted, precision, host, check_finite)
+        B = A if same else _of_ones(B, "B", wanted, precision, host, check_finite)
     factors = given(A, B, check_finite=check_finite)
     if factors[1].held is not None:
         raise ValueError(
@@ -59,7 +60,9 @@ def spgemm(
         )
     if kind is not None and wanted.semiring.reads_values:
         _require_held(factors, wanted, kind, memory_limit)
-    mask = None if wanted.mask is None else _rows_of(_canonical(wanted.mask, "mask", host), mask=True)
+    mask = None
+    if wanted.mask is not None:
+        mask = _mask_of(_canonical(wanted.mask, "mask", host), wanted)
     added = None if wanted.C is None else _rows_of(_canonical(wanted.C, "C", host), precision)
 
     def product(left: Factor, right: Factor, counters: Counters | None) -> Rows:
@@ -85,7 +88,7 @@ def spgemm(
 def _canonical(matrix: Any, name: str, host: bool) -> Given:
     """Return a matrix on the device with its entries in order and each once."""
     if not host or isinstance(matrix, Given):
-        return arranged(name, matrix)
+        return in_order(name, one_given(name, matrix))
     one = one_operand(matrix, name, check_finite=False)
     return given(*[host_csr(one.shape, one.indptr, one.indices, one.data, one.array)] * 2)[0]
 
@@ -111,18 +114,22 @@ def _require_held(factors: tuple[Given, Given], wanted: Wanted, kind: Any, memor
         raise errors.inexact(LARGEST_INTEGER, "float64")
 
 
-def _rows_of(one: Given, precision: Precision | None = None, mask: bool = False) -> Rows:
-    """Return row pointer, columns and values: of a mask where these are not 0, else in the type of the product."""
+def _rows_of(one: Given, precision: Precision) -> Rows:
+    """Return row pointer, columns and values in the type of the product."""
     import cupy
 
-    rows = one.indptr, one.indices.astype(np.int32, copy=False), one.data
-    if mask:
-        return keep(rows, one.data != 0, cupy)
-    assert precision is not None
     data = one.data.astype(precision.dtype)
     if bool((cupy.isfinite(one.data) & ~cupy.isfinite(data)).any()):
         raise errors.beyond_float32("C holds entries")
-    return rows[0], rows[1], data
+    return one.indptr, one.indices.astype(np.int32, copy=False), data
+
+
+def _mask_of(one: Given, wanted: Wanted) -> Rows:
+    """Return row pointer, columns and which count of a mask; without the others where more than A B falls on it."""
+    import cupy
+
+    rows = one.indptr, one.indices.astype(np.int32, copy=False), one.data != 0
+    return keep(rows, rows[2], cupy) if wanted.complement or wanted.C is not None else rows
 
 
 def _blocks(
@@ -130,9 +137,9 @@ def _blocks(
 ) -> Iterator[tuple[int, int, Rows]]:
     """Yield first row, end, and the entries of blocks of rows of A B; with a mask, those that it has."""
     rows, code = A.shape[0], wanted.semiring.code
-    turned = _by_columns(B) if code or (mask is not None and not wanted.complement) else None
+    masked = MaskedProduct(A, B, precision, code, not wanted.semiring.reads_values)
     if mask is not None and not wanted.complement:
-        yield 0, rows, _of_mask(A, B, turned, mask, 0, precision, code)
+        yield 0, rows, masked.rows(mask)
         return
     chunk, scratch = chunk_of(memory_limit, rows, B.shape[1])
     ranges = [(a, min(a + chunk, rows)) for a in range(0, rows, chunk)] or [(0, 0)]
@@ -144,25 +151,4 @@ def _blocks(
         yield 0, 0, finish(A, B, count_rows(A, B, 0, 0, precision.value), precision)
     for a, b, _ in parts.parts(parts.row_pointer(counts), chunk, most, empty=True):
         made = finish(A, B, count_rows(A, B, a, b, precision.value, None, scratch), precision)
-        yield a, b, _of_mask(A, B, turned, made, a, precision, code) if code else made
-
-
-def _by_columns(B: Factor) -> tuple[Any, Any, Any]:
-    """Return row pointer, rows and values of B by columns, its rows in order."""
-    starts, rows, places = turned(B.indptr, B.indices, B.shape[1])
-    return starts, rows, B.data[places]
-
-
-def _of_mask(A: Factor, B: Factor, turned: Any, mask: Rows, first: int, precision: Precision, code: int) -> Rows:
-    """Return the entries of A B from row `first` on that a mask has."""
-    import cupy
-
-    indptr, indices = mask[0].astype(np.int32, copy=False), mask[1]
-    data, found = cupy.empty(len(indices), precision.dtype), cupy.empty(len(indices), np.uint8)
-    if len(indices):
-        sizes = np.int32(len(indices)), np.int32(len(indptr) - 1)
-        unit = units.MASKED[precision.value, code]
-        factors = A.indptr[first:], A.indices, A.data, *turned
-        kernel(unit, "masked")(choose.check(0, len(indices)), *sizes, indptr, indices, *factors, data, found)
-        data = unscale(data, indptr, indices, A, B, first)
-    return keep((indptr, indices, data), found != 0, cupy)
+        yield a, b, masked.rows((*made[:2], None), a) if code else made
