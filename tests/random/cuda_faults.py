@@ -92,9 +92,7 @@ FAULTS = (
         VALID,
     ),
     # Sparse products: a table's collision, places within a word, rows that fall, exact ends.
-    Fault(
-        f"{_ROWS}/block.cu", "for (int w = 0; w < t / 32; ++w) before", "for (int w = 1; w < t / 32; ++w) before", ROWS
-    ),
+    Fault(f"{_ROWS}/block.cu", "if (w < t / 32) before +=", "if (w && w < t / 32) before +=", ROWS),
     Fault(
         f"{_ROWS}/block.cu",
         "q = s_first[s + d] + 2 * THREADS + t; q <",

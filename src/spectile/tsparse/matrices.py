@@ -147,8 +147,6 @@ def holds(precision: Precision) -> tuple[int, str]:
 
 def as_boolean(C: Any) -> Any:
     """Return C, which is nobody else's, with True for what is not 0."""
-    if type(C).__module__.startswith("cupyx."):
-        return device_csr(C.shape, C.indptr, C.indices, C.data != 0, is_array(C))
     if not hasattr(C, "format"):
         return C != 0
     C.data = C.data != 0

@@ -78,9 +78,8 @@ template <int G, class T> T prefix_scan(T value, int lane, u32 mask) {
 static int words_of(int span) { return int((u32(span) + 31) >> 5); }
 """
 RUN = """
-extern "C" void run(int count, int log, int by_warps, int* list, int* ptr_a, int* idx_a, double* val_a, int* ptr_b,
-                    int* idx_b, double* val_b, int* low, int* span, int* ptr_c, int* idx_c, double* val_c,
-                    u64* scratch, int scratch_words) {
+extern "C" void run(int count, int log, int by_warps, int capacity, int* list, int* ptr_a, int* idx_a, double* val_a,
+                    int* ptr_b, int* idx_b, double* val_b, int* low, int* span, int* ptr_c, int* idx_c, double* val_c) {
     gridDim.x = 1, blockDim.x = BLOCK_THREADS;
     pthread_barrier_init(&block_barrier, nullptr, BLOCK_THREADS);
     for (int warp = 0; warp < BLOCK_THREADS / 32; ++warp) pthread_barrier_init(&warp_barriers[warp], nullptr, 32);
@@ -88,8 +87,8 @@ extern "C" void run(int count, int log, int by_warps, int* list, int* ptr_a, int
     for (unsigned t = 0; t < BLOCK_THREADS; ++t)
         all.emplace_back([=] {
             blockIdx.x = 0, threadIdx.x = t;
-            fill(count, log, by_warps, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, low, span, ptr_c, idx_c,
-                 val_c, (Word*)scratch, scratch_words);
+            fill(count, log, by_warps, capacity, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, low, span, ptr_c,
+                 idx_c, val_c);
         });
     for (auto& one : all) one.join();
 }
@@ -99,22 +98,23 @@ extern "C" void run(int count, int log, int by_warps, int* list, int* ptr_a, int
 def compiled(stem, **defines):
     folder = files("spectile.tsparse.cuda")
     rows = (folder / "rows/rows.cuh").read_text().replace('#include "shared.cuh"', "")
-    block = (folder / "rows/block.cu").read_text().replace('#include "rows/rows.cuh"', "").replace('extern "C" ', "")
+    block = (folder / "rows/block.cu").read_text().replace('extern "C" ', "")
+    block = block.replace('#include "rows/rows.cuh"', "").replace('#include "search.cuh"', "")
     block = block.replace("extern __shared__ u64 shared[];", "u64* shared = shared_memory;")
     constants = "".join(f"constexpr int {name} = {value};\n" for name, value in shared.CONSTANTS.items())
     given = {"NAME": "fill", "VALUE": "double", "BLOCK_THREADS": THREADS, **defines}
     text = "".join(f"#define {name} {value}\n" for name, value in given.items())
-    value = (folder / "value.cuh").read_text()
+    value = (folder / "value.cuh").read_text() + (folder / "search.cuh").read_text()
     heads = "enum { PRODUCTS };\n"
     source = "\n".join((text, SHIMS, constants, heads, value, rows, block, RUN))
     flags = "-ffp-contract=off", "-Wno-unused-function", "-std=c++17", "-pthread"
     return host_library(stem, source, *flags).run
 
 
-@pytest.fixture(scope="module", params=[(1, 1), (0, 0)], ids=["shared", "global"])
+@pytest.fixture(scope="module", params=[(1, 32), (0, 32), (0, 5)], ids=["whole", "sums in C", "in parts"])
 def fill(request, tmp_path_factory):
-    words, sums = request.param
-    return compiled(tmp_path_factory.mktemp("block") / "block", SHARED_WORDS=words, SHARED_SUMS=sums, REUSE=0)
+    whole, capacity = request.param
+    return compiled(tmp_path_factory.mktemp("block") / "block", WHOLE=whole, REUSE=0), capacity
 
 
 @pytest.mark.parametrize("by_warps", [0, 1])
@@ -148,9 +148,8 @@ def test_a_row_has_the_columns_of_its_products_and_sums_in_the_order_of_k(fill, 
         np.array([1, 0]), A.indptr, A.indices, A.data, B.indptr, B.indices, B.data, firsts, spans, C.indptr,
     )  # fmt: skip
     arrays = [one if one.dtype == np.float64 else one.astype(np.int32) for one in arrays]
-    scratch = np.zeros(1024, np.uint64)
-    passed = [ctypes.c_void_p(one.ctypes.data) for one in (*arrays, indices, data, scratch)]
-    fill(2, log, by_warps, *passed, 1024)
+    run, capacity = fill
+    run(2, log, by_warps, capacity, *(ctypes.c_void_p(one.ctypes.data) for one in (*arrays, indices, data)))
     np.testing.assert_array_equal(indices, C.indices)
     np.testing.assert_array_equal(data, expected)
 

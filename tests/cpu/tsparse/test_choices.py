@@ -32,7 +32,7 @@ def chosen_by(header, stem):
     """Return a library of the functions that choose a bin, with a header of other bins perhaps."""
     source = units.ANALYSIS.source() + units.PLACE["float64"].source()
     header = header.replace("namespace {", "").rpartition("}")[0].replace("__forceinline__", "inline")
-    slots = re.findall(r"constexpr int (?:NO_BITMAP|MANY_PRODUCTS|HUB_ROW|FEW_PRODUCTS) = -?\d+;", source)
+    slots = re.findall(r"constexpr int (?:NO_BITMAP|MANY_PRODUCTS|[A-Z_]+_ROW) = -?\d+;", source)
     functions = [whole_function(name, source) for name in FUNCTIONS]
     text = "\n".join([header, *dict.fromkeys(slots), *functions])
     text = text.replace("__device__", "static").replace("__forceinline__", "inline")
@@ -62,8 +62,8 @@ namespace c {
 struct VALUE { double x, y; };
 FUNCTIONS
 }
-extern "C" int symbolic(unsigned long long products, int span, int length, int least_sort) {
-    return d::symbolic_bin(products, span, length, least_sort);
+extern "C" int symbolic(unsigned long long products, int span, int length) {
+    return d::symbolic_bin(products, span, length);
 }
 extern "C" int numeric(int size, int entries, int span, int slot, int sorted, int shared, int* need) {
     return size == 4 ? f::numeric_bin(entries, span, slot, sorted, shared, need)
@@ -114,19 +114,21 @@ def random_rows(count):
 @pytest.mark.parametrize("itemsize", [4, 8, 16])
 def test_every_row_has_a_bin_that_holds_it(device_code, device, itemsize):
     limit = choose.shared_limit(device, itemsize)
-    assert device_code.symbolic(ctypes.c_ulonglong(0), 0, 0, 0) == -1
+    assert device_code.symbolic(ctypes.c_ulonglong(0), 0, 0) == -1
     for number, (products, span, entries) in enumerate(random_rows(4000)):
         length = min(products, 1 if number % 3 else 10 ** (number % 7))
-        least = choose.least_sort(1 + number % 2 * 3)
-        symbolic = bins.SYMBOLIC[device_code.symbolic(ctypes.c_ulonglong(products), span, length, least)]
+        symbolic = bins.SYMBOLIC[device_code.symbolic(ctypes.c_ulonglong(products), span, length)]
         most = min(products, span)
         if symbolic.family == "sort":
             (lanes,) = symbolic.lanes
             assert products <= 4 * lanes and span << (4 * lanes).bit_length() - 1 < 2**32
-            assert lanes <= 4 or products > 2 * lanes, "the smallest group that holds the row"
-            assert (lanes == 1) == (products <= 4 and number % 2 == 0)
+            assert products > 2 * lanes or length > CONSTANTS["THREAD_LENGTH"], "the smallest group that holds the row"
+        elif symbolic.family == "few":
+            assert products <= CONSTANTS["FEW_MOST"] and span * CONSTANTS["FEW_MOST"] < 2**32
         elif symbolic.family == "window":
             assert span <= 32 * symbolic.words and products < CONSTANTS["BLOCK_PRODUCTS"]
+        elif symbolic.family == "block_table":
+            assert products < symbolic.words and choose.blocks_possible(span, products)
         elif symbolic.family in ("block", "hub"):
             assert choose.blocks_possible(span, min(products, 2**62))
             steps = length + products // CONSTANTS["STEP_PRODUCTS"]
@@ -134,9 +136,12 @@ def test_every_row_has_a_bin_that_holds_it(device_code, device, itemsize):
         else:
             assert most < symbolic.words, "a table that is full is searched for ever"
         need = ctypes.c_int()
-        slot = {"window": 0, "sort": -4 - SORTS.index(symbolic.name) if symbolic.family == "sort" else 0, "hub": -3}
+        slot = {"window": 0, "sort": -5 - SORTS.index(symbolic.name) if symbolic.family == "sort" else 0, "hub": -3}
         slot = slot.get(symbolic.family, -2 if products >= CONSTANTS["BLOCK_PRODUCTS"] else -1)
         given = itemsize, entries, span, slot
+        if symbolic.family == "few":
+            assert device_code.numeric(*given[:3], -4, True, limit, ctypes.byref(need)) == -1
+            continue
         if symbolic.family == "hub":
             assert device_code.numeric(*given, True, limit, ctypes.byref(need)) == -1 and not need.value
         chosen = bins.NUMERIC[device_code.numeric(*given, symbolic.family != "hub", limit, ctypes.byref(need))]
@@ -144,15 +149,15 @@ def test_every_row_has_a_bin_that_holds_it(device_code, device, itemsize):
         if chosen.family == "sort":
             assert symbolic.name == chosen.name and products <= chosen.holds["products"]
         elif chosen.family == "window":
-            assert symbolic.family == "window" and span <= chosen.holds["columns"]
-            assert entries <= chosen.holds["entries"]
+            assert (
+                symbolic.family == "window" and span <= chosen.holds["columns"] and entries <= chosen.holds["entries"]
+            )
         elif chosen.family == "table":
             assert entries <= chosen.slots // 2
         else:
-            shared_words, shared_sums = (what in chosen.in_shared for what in ("WORDS", "SUMS"))
-            used = 8 * words * shared_words + itemsize * entries * shared_sums
-            assert used <= (need.value if shared_words else 0) <= limit or chosen.name == "BLOCK_GLOBAL"
-            assert shared_words or need.value == words, "bitmaps in global memory are as wide as the widest row"
+            fits = 8 * words + itemsize * entries <= limit
+            assert (chosen.whole == fits and 8 <= need.value <= limit and need.value % 8 == 0) or chosen.whole
+            assert need.value >= 8 * words + itemsize * entries or not chosen.whole
 
 
 SORTS = [one.name for one in bins.SYMBOLIC if one.family == "sort"]
@@ -166,7 +171,7 @@ def test_a_bin_that_is_declared_is_known_to_the_kernels(tmp_path):
         chosen_by(shared.header(numeric=numeric), tmp_path / str(len(numeric))) for numeric in (bins.NUMERIC, more)
     )
     for entries in (1, 512, 513, 1024, 1025):
-        for slot in (-1, -2, -5, 0):
+        for slot in (-1, -2, -6, 0):
             was, now = (
                 listed[library.numeric(8, entries, 2**20, slot, 0, 2**16, ctypes.byref(ctypes.c_int()))].name
                 for library, listed in ((before, bins.NUMERIC), (after, more))
@@ -178,13 +183,13 @@ def test_foreseen_kernels_are_those_that_fill_rows_without_columns_met_twice(dev
     """Rows whose products all meet columns of their own; wide windows may need a block with more room."""
     for products, span, _ in random_rows(2000):
         entries = min(products, span)
-        symbolic = device_code.symbolic(ctypes.c_ulonglong(products), span, 1, 0)
+        symbolic = device_code.symbolic(ctypes.c_ulonglong(products), span, 1)
         one = bins.SYMBOLIC[symbolic]
-        if one.family in ("block", "hub"):
+        if one.family in ("block", "hub", "few"):
             continue
-        slot = 0 if one.family == "window" else -4 - SORTS.index(one.name) if one.family == "sort" else -1
+        slot = 0 if one.family == "window" else -5 - SORTS.index(one.name) if one.family == "sort" else -1
         filled = bins.NUMERIC[device_code.numeric(4, entries, span, slot, 0, 2**17, ctypes.byref(ctypes.c_int()))].name
-        assert filled in one.filled_by or (filled.startswith("BLOCK_") and one.family in ("window", "table"))
+        assert filled in one.filled_by or (filled.startswith("BLOCK_") and one.family != "sort")
 
 
 def test_columns_are_sorted_with_their_slots_where_a_word_holds_both():
@@ -192,7 +197,7 @@ def test_columns_are_sorted_with_their_slots_where_a_word_holds_both():
     log = max(one.slots for one in bins.TABLES).bit_length() - 1
     head = head_of(**{f"NUMERIC+{bins.NUMERIC_PLACES[one.name]}": 1 for one in bins.TABLES})
     for columns in (1, 2**20, 2 ** (32 - log) - 1, 2 ** (32 - log), 2**30, LONGEST):
-        families = {one.family for one in choose.numeric(head, columns, 3.0, 8, 2**28)}
+        families = {one.family for one in choose.numeric(head, 1, columns, 3.0, 8)}
         assert families == ({"hash"} if columns << log < 2**32 else {"wide_hash"})
 
 
@@ -204,6 +209,7 @@ def launches(rows, columns, nnz_a, products, entries, itemsize, device):
     yield choose.scale(rows)
     yield choose.analysis(rows, mean_a)[1]
     yield choose.symbolic_groups(rows, nnz_a, device)[1]
+    yield choose.symbolic_block_table(rows, device)
     head = head_of(**{f"SYMBOLIC+{bins.SYMBOLIC_PLACES['BLOCK']}": rows, "MAX_SPAN": columns})
     shape = choose.symbolic_block(rows, columns, device)
     assert (shape is None) == (4 * words > limit)
@@ -213,15 +219,16 @@ def launches(rows, columns, nnz_a, products, entries, itemsize, device):
     yield shape
     yield choose.scan(rows)
     room = choose.shared_limit(device, itemsize)
-    need = {0: min(48 * 1024, room), 1: room, 2: min(8 * words, room), 3: words}
+    need = {0: min(48 * 1024, room), 1: room, 2: min(8 * words, room)}
     filled = {f"NUMERIC+{i}": rows for i in range(len(bins.NUMERIC))}
+    filled[f"SYMBOLIC+{bins.SYMBOLIC_PLACES['FEW']}"] = rows
     head = head_of(**filled, **{f"MAX_BYTES+{i}": value for i, value in need.items()})
-    chosen = list(choose.numeric(head, columns, mean_b, itemsize, 2**28))
-    assert sorted(one.bin for one in chosen) == list(range(len(bins.NUMERIC))), "one launch per bin"
+    chosen = list(choose.numeric(head, rows, columns, mean_b, itemsize))
+    assert sorted(one.bin for one in chosen if one.bin is not None) == list(range(len(bins.NUMERIC))), (
+        "one launch per bin"
+    )
     for one in chosen:
         yield one.shape
-        if one.scratch_words:
-            assert one.shape.grid[0] * one.scratch_words * 8 <= max(2**28, 8 * words)
 
 
 #: Static shared memory of the kernels that also ask for dynamic: `choose.shared_limit` leaves room for it.
@@ -365,11 +372,12 @@ def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch)
     for family in symbolic._kernels:
         symbolic.bind(family)
     filled = {f"NUMERIC+{i}": 5 for i in range(len(bins.NUMERIC))}
+    filled[f"SYMBOLIC+{bins.SYMBOLIC_PLACES['FEW']}"] = 5
     for reuse in (False, True):
         for products in (5000, 100_000, 150_000, 10**6):
             for columns in (900, 2**25):
                 wide = types.Factor((500, columns), None, B.indices, None)
-                head = head_of(**filled, PRODUCTS=products, **{f"MAX_BYTES+{i}": 1000 for i in range(4)})
+                head = head_of(**filled, PRODUCTS=products, **{f"MAX_BYTES+{i}": 1000 for i in range(3)})
                 phase = count.Phase(0, 1000, None, head, kept_words=100, scratch_bytes=2**28)
                 fill.Launches(A, wide, phase, np.dtype(value), reuse)
     product = object.__new__(lists.ProductLists)
@@ -385,8 +393,9 @@ def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch)
         "place",
         "symbolic_groups",
         "symbolic_block_shared",
+        "symbolic_block_table",
     }
-    names |= {kernel.name for one in bins.NUMERIC for kernel in one.kernels}
+    names |= {kernel.name for one in (*bins.NUMERIC, bins.FEW) for kernel in one.kernels}
     assert Recorded.seen == names
 
 

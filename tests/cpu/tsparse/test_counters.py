@@ -104,12 +104,12 @@ def test_counters_do_not_overlap_and_wide_ones_are_aligned():
 
 
 def test_what_counts_rows_of_a_family_and_fills_them_is_declared():
-    families = {**counters.FAMILIES, "hub": bins.family_places("hub")}
+    families = {**counters.FAMILIES, **{name: bins.family_places(name) for name in ("hub", "few")}}
     assert sorted(place for places in families.values() for place in range(100)[places]) == list(
         range(len(bins.SYMBOLIC))
     ), "bins of a family lie side by side"
     for one in bins.SYMBOLIC:
-        assert set(one.filled_by) <= set(bins.NUMERIC_PLACES) and one.filled_by
+        assert set(one.filled_by) <= {*bins.NUMERIC_PLACES, "FEW"} and one.filled_by
     sorts = [[one.holds for one in phase if one.family == "sort"] for phase in (bins.SYMBOLIC, bins.NUMERIC)]
     assert sorts[0] == sorts[1], "a sorted row goes to the numeric bin of the same place"
     assert len(set(bins.SYMBOLIC_PLACES)) == len(bins.SYMBOLIC) and len(set(bins.NUMERIC_PLACES)) == len(bins.NUMERIC)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 GROUP_THREADS = 128  # of a block whose groups of lanes take a row each
+PITCH = 33  # from an entry to the next of a row that a thread fills: those side by side lie in different banks
 
 
 class Kernel(NamedTuple):
@@ -30,10 +31,11 @@ class Bin:
     Attributes
     ----------
     name : str
-    family : {"window", "table", "block", "hub", "sort"}
+    family : {"window", "table", "block", "hub", "sort", "few"}
         How a row is gathered: a bitmap of a window, or a table of columns, by some lanes; a bitmap by a block; all
         products of a hub row, by blocks or a sort (`choose.hub_ways`); few products sorted in the registers of some
-        lanes, four each.
+        lanes, four each, or by one thread, whose rows
+        the analysis counts at once and no list names.
     holds : dict
         Columns of the window, products, or entries of a row, at most; a block takes any row.  In this order they are
         the arguments of the family's function in the header.
@@ -44,8 +46,8 @@ class Bin:
     filled_by : tuple of str
         Of the symbolic phase: numeric bins that its rows go to if few columns are met twice, which are compiled while
         rows are counted.
-    in_shared : tuple of str
-        What a block has in shared memory rather than global: WORDS of its bitmap, SUMS.
+    whole : bool
+        Whether a block has all of a row, its bitmap and its sums, in shared memory.
     most_bytes : int
         Of a block's shared memory, where that is less than it may have.
     """
@@ -56,7 +58,7 @@ class Bin:
     lanes: tuple[int, ...]
     words: int = 0
     filled_by: tuple[str, ...] = ()
-    in_shared: tuple[str, ...] = ()
+    whole: bool = False
     most_bytes: int = 0
 
     @property
@@ -78,7 +80,7 @@ class Bin:
         elif self.family == "table":
             defines["TABLE_LOG"] = self.slots.bit_length() - 1
         elif self.family == "block":
-            defines |= {f"SHARED_{what}": int(what in self.in_shared) for what in ("WORDS", "SUMS")}
+            defines["WHOLE"] = int(self.whole)
         return {name: str(value) for name, value in defines.items()}
 
     def row_bytes(self, lanes: int, itemsize: int) -> int:
@@ -87,7 +89,9 @@ class Bin:
             return 8 * padded(self.holds["columns"] // 32, lanes) + itemsize * padded(self.holds["entries"], lanes)
         if self.family == "table":
             return (4 + itemsize) * padded(self.slots, lanes) + 2 * self.slots
-        return (8 * itemsize + 24) * lanes + 8
+        if self.family == "sort":
+            return (8 * itemsize + 24) * lanes + 8
+        return 2 * itemsize * self.holds["products"]
 
 
 def padded(length: int, lanes: int) -> int:
@@ -95,9 +99,11 @@ def padded(length: int, lanes: int) -> int:
     return length + lanes if lanes < 32 else length
 
 
+#: Of rows that the analysis counts and a thread each fills: all rows are looked at, and those of other bins passed.
+FEW = Bin("FEW", "few", {"products": 16}, (1,), filled_by=("FEW",))
 SORTS = tuple(
     Bin(name := f"SORT_{products}", "sort", {"products": products}, (products // 4,), products, (name,))
-    for products in (4, 16, 32, 64, 128)
+    for products in (32, 64, 128)
 )
 SYMBOLIC = (
     Bin("WINDOW_2048", "window", {"columns": 2048}, (8,), 64, ("WINDOW_2048_FEW", "WINDOW_2048")),
@@ -109,7 +115,10 @@ SYMBOLIC = (
     Bin("TABLE_1024", "table", {"entries": 768}, (32,), 1024, ("TABLE_512", "TABLE_1024", "BLOCK_SMALL")),
     Bin("BLOCK", "block", {}, (256,), filled_by=("BLOCK_SMALL", "BLOCK_LARGE")),
     Bin("HUB", "hub", {}, (256,), filled_by=("BLOCK_LARGE",)),
+    # Of rows whose bitmap has several words for each product.
+    Bin("BLOCK_TABLE", "block_table", {"entries": 6144}, (256,), 8192, ("TABLE_256", "TABLE_512", "BLOCK_PARTS")),
     *SORTS,
+    FEW,
 )
 WINDOWS = (
     Bin("WINDOW_2048_FEW", "window", {"columns": 2048, "entries": 256}, (8, 16, 32)),
@@ -121,10 +130,9 @@ TABLES = tuple(
     for slots, lanes in ((32, 8), (64, 8), (256, 32), (512, 32), (1024, 32))
 )
 BLOCKS = (
-    Bin("BLOCK_SMALL", "block", {}, (128,), in_shared=("WORDS", "SUMS"), most_bytes=48 * 1024),
-    Bin("BLOCK_LARGE", "block", {}, (512,), in_shared=("WORDS", "SUMS")),
-    Bin("BLOCK_GLOBAL_SUMS", "block", {}, (512,), in_shared=("WORDS",)),
-    Bin("BLOCK_GLOBAL", "block", {}, (256,)),
+    Bin("BLOCK_SMALL", "block", {}, (128,), whole=True, most_bytes=48 * 1024),
+    Bin("BLOCK_LARGE", "block", {}, (512,), whole=True),
+    Bin("BLOCK_PARTS", "block", {}, (512,)),  # its sums in global memory, its window part by part
 )
 NUMERIC = (*WINDOWS, *TABLES, *BLOCKS, *SORTS)
 #: Places of the bins in the lists and counters of a phase, by name.

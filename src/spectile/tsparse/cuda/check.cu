@@ -17,6 +17,8 @@ __device__ __forceinline__ bool is_finite(T x) {
     return isfinite(x);
 }
 
+__device__ __forceinline__ bool is_finite(bool) { return true; }
+
 #if REAL_VALUES
 // Rounds a finite value as the precision takes it; returns what it finds.
 __device__ __forceinline__ int round_value(int rounding, IN x, VALUE& y) {

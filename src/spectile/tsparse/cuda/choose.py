@@ -44,15 +44,11 @@ _HUB_BYTES, _HUB_TRAFFIC, _HUB_EFFICIENCY = 24, 300, 0.6
 _MOST_HUBS = 1024
 # As measured (docs/notes/tsparse.md, steps 5 and 7 of the ladder), per multiprocessor or per row: the same everywhere.
 #: Mean entries of a row of A up to which so many lanes, their logarithm, analyse a row.
-_ANALYSIS_LANES = ((0.75, 0), (2, 1), (6, 2), (16, 3), (float("inf"), 5))
-#: Mean entries of a row of A up to which rows of so few products are a lane's.
-_MEAN_OF_A_LANE = 2.5
+_ANALYSIS_LANES = ((6, 0), (16, 3), (float("inf"), 5))
 #: Mean entries of a row of A from which a block counts a row where a warp a row would leave warps without one.
 _LONG_ROWS = 16
 #: Blocks a multiprocessor of symbolic kernels: of groups of lanes, and with a bitmap in shared and in global memory.
-_GROUP_BLOCKS, _BLOCK_BLOCKS, _GLOBAL_BLOCKS = 24, 4, 2
-#: Blocks of the numeric kernel with its bitmap in global memory.
-_NUMERIC_GLOBAL_BLOCKS = 256
+_GROUP_BLOCKS, _BLOCK_BLOCKS, _GLOBAL_BLOCKS, _TABLE_BLOCKS = 24, 4, 2, 5
 
 
 def shared_limit(device: Device, itemsize: int = 8) -> int:
@@ -108,11 +104,6 @@ def analysis(rows: int, mean_a: float) -> tuple[int, Shape]:
     return log, Shape((ceil_div(rows, CONSTANTS["ANALYSIS_THREADS"] >> log),), CONSTANTS["ANALYSIS_THREADS"])
 
 
-def least_sort(mean_a: float) -> int:
-    """Return the place of the first bin of sorted rows that has any: rows of a lane each pay where most are such."""
-    return bins.SYMBOLIC_PLACES["SORT_4" if mean_a <= _MEAN_OF_A_LANE else "SORT_16"]
-
-
 def symbolic_groups(rows: int, nnz: int, device: Device) -> tuple[bool, Shape]:
     """Return whether a block counts a row of a window bin, and the launch for all bins but the block's."""
     many = device.multiprocessors
@@ -135,6 +126,11 @@ def symbolic_block(rows: int, columns: int, device: Device) -> Shape | None:
     if shared > shared_limit(device):
         return None
     return Shape((min(rows, _BLOCK_BLOCKS * device.multiprocessors),), _SYMBOLIC_THREADS, shared)
+
+
+def symbolic_block_table(rows: int, device: Device) -> Shape:
+    """Return the launch for the bin of rows that a block counts by a table."""
+    return Shape((min(rows, _TABLE_BLOCKS * device.multiprocessors),), _SYMBOLIC_THREADS)
 
 
 def symbolic_block_global(
@@ -199,41 +195,45 @@ def scan(rows: int) -> Shape:
 class NumericLaunch:
     """A kernel of the numeric phase for the rows of one bin."""
 
-    family: str  # sort, window, hash, wide_hash or block
+    family: str  # of `spectile.tsparse.cuda.units.NUMERIC`
     name: str
-    bin: int
+    bin: int | None  # whose list it reads; None where it looks at all rows
     rows: int
     shape: Shape
-    scratch_words: int = 0  # per block, of the bitmaps in global memory
 
 
-def numeric(head: Head, columns: int, mean_b: float, itemsize: int, scratch_bytes: int) -> Iterator[NumericLaunch]:
+def numeric(head: Head, rows: int, columns: int, mean_b: float, itemsize: int) -> Iterator[NumericLaunch]:
     """Yield the launches of the numeric phase, long rows first.
 
     Parameters
     ----------
     head : Head
         What the symbolic phase counted.
-    columns : int
-        Columns of C.
+    rows, columns : int
+        Rows that were counted, and columns of C.
     mean_b : float
         Mean length of the rows of B that A meets.
     itemsize : int
         Bytes of a value of C.
-    scratch_bytes : int
-        Bytes of bitmaps in global memory, at most.
     """
-    rows = head.bins()
-    yield from _blocks(head, rows, scratch_bytes)
+    filled = head.bins()
+    yield from _blocks(head, filled)
     for family, kernel, one in _of_groups(columns, mean_b):
         number = bins.NUMERIC_PLACES[one.name]
-        if rows[number]:
+        if filled[number]:
             row_bytes = one.row_bytes(kernel.lanes, itemsize)
             per_block = bins.GROUP_THREADS // kernel.lanes
             while per_block * row_bytes > _GROUPED_BYTES and per_block * kernel.lanes > 32:
                 per_block //= 2
-            shape = Shape((ceil_div(rows[number], per_block),), per_block * kernel.lanes, per_block * row_bytes)
-            yield NumericLaunch(family, kernel.name, number, rows[number], shape)
+            shape = Shape((ceil_div(filled[number], per_block),), per_block * kernel.lanes, per_block * row_bytes)
+            yield NumericLaunch(family, kernel.name, number, filled[number], shape)
+    few = head[HEAD["SYMBOLIC"] + bins.SYMBOLIC_PLACES["FEW"]]
+    if few:
+        threads, warp_bytes = bins.GROUP_THREADS, bins.PITCH * bins.FEW.row_bytes(1, itemsize)
+        while threads // 32 * warp_bytes > _GROUPED_BYTES:
+            threads //= 2
+        shape = Shape((ceil_div(rows, threads),), threads, threads // 32 * warp_bytes)
+        yield NumericLaunch("few", bins.FEW.kernels[0].name, None, few, shape)
 
 
 def _of_groups(columns: int, mean_b: float) -> Iterator[tuple[str, bins.Kernel, bins.Bin]]:
@@ -265,7 +265,7 @@ def foreseen(head: Head, columns: int, mean_b: float) -> tuple[tuple[str, str], 
         name for place, one in enumerate(bins.SYMBOLIC) if head[HEAD["SYMBOLIC"] + place] for name in one.filled_by
     }
     blocks = (("block", one.kernels[0], one) for one in bins.BLOCKS)
-    possible = (*blocks, *_of_groups(columns, mean_b))
+    possible = (*blocks, *_of_groups(columns, mean_b), ("few", bins.FEW.kernels[0], bins.FEW))
     return tuple((family, kernel.name) for family, kernel, one in possible if one.name in filled)
 
 
@@ -274,17 +274,13 @@ def list_start(number: int, rows: int, count: int) -> int:
     return number // 2 * rows + (rows - count if number % 2 else 0)
 
 
-def _blocks(head: Head, rows: list[int], scratch_bytes: int) -> Iterator[NumericLaunch]:
+def _blocks(head: Head, rows: list[int]) -> Iterator[NumericLaunch]:
     for place, one in reversed(tuple(enumerate(bins.BLOCKS))):
         number = bins.NUMERIC_PLACES[one.name]
-        blocks, words, shared = rows[number], 0, head[HEAD["MAX_BYTES"] + place]
-        if not blocks:
-            continue
-        if "WORDS" not in one.in_shared:
-            words, shared = shared, 0
-            blocks = min(blocks, _NUMERIC_GLOBAL_BLOCKS, max(1, scratch_bytes // (8 * words)))
-        kernel = one.kernels[0]
-        yield NumericLaunch("block", kernel.name, number, rows[number], Shape((blocks,), kernel.lanes, shared), words)
+        if rows[number]:
+            kernel, shared = one.kernels[0], head[HEAD["MAX_BYTES"] + place]
+            shape = Shape((rows[number],), kernel.lanes, shared)
+            yield NumericLaunch("block", kernel.name, number, rows[number], shape)
 
 
 def row_lanes(mean_b: float) -> int:

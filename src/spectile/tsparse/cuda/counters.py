@@ -14,11 +14,11 @@ from spectile.tsparse.cuda.shared import CONSTANTS, HEAD, HEAD_WORDS, UNSORTED
 _WORD, _WIDE, _BYTES = struct.Struct("i"), struct.Struct("Q"), 4 * HEAD_WORDS
 _FLAGS, _DESCENTS = (slice(4 * HEAD[name], 4 * HEAD[name] + 8) for name in ("FLAGS", "DESCENTS"))
 _NOTHING = bytes(8)
-_KEY = slice(4 * HEAD["NUMERIC"], 4 * HEAD["ENTRIES"])
+_KEY = slice(4 * (HEAD["SYMBOLIC"] + bins.SYMBOLIC_PLACES["FEW"]), 4 * HEAD["ENTRIES"])
 
 
 #: Bins of the symbolic phase whose rows one kernel counts, long rows first; hub rows are counted when they are known.
-FAMILIES = {family: bins.family_places(family) for family in ("window", "table", "block", "sort")}
+FAMILIES = {family: bins.family_places(family) for family in ("window", "table", "block", "block_table", "sort")}
 _HUB = HEAD["SYMBOLIC"] + bins.SYMBOLIC_PLACES["HUB"]
 _SYMBOLIC = slice(4 * HEAD["SYMBOLIC"], 4 * (HEAD["SYMBOLIC"] + len(bins.SYMBOLIC)))
 

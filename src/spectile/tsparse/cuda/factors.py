@@ -140,7 +140,7 @@ def _canonicalize(
     _raise_wrong(matrix, flags, precision, "AB"[which])
     counters = Counters(1)
     if flags & UNSORTED:
-        matrix = _arranged("AB"[which], matrix)
+        matrix = replace(arranged("AB"[which], matrix), held=matrix.held)
     factor = _check(matrix, precision, counters, 0, (), check_finite)
     if flags & UNSORTED:
         flags = counters.read()[HEAD["FLAGS"]]
@@ -150,21 +150,13 @@ def _canonicalize(
     return matrix, factor, out_of_range
 
 
-def _arranged(name: str, matrix: Given) -> Given:
-    """Return a matrix with its entries in order and each once."""
-    found = replace(arranged(name, matrix), held=matrix.held, boolean=matrix.boolean)
-    if found.boolean:
-        found.data = (found.data != 0).astype(np.float32)
-    return found
-
-
 def in_order(name: str, matrix: Given) -> Given:
     """Return a matrix of checked pattern with its entries in order and each once: itself where it is so."""
     counters = Counters(1)
     _check(matrix, None, counters, 0)
     flags = counters.read().flags()[0]
     _raise_wrong(matrix, flags, None, name)
-    return _arranged(name, matrix) if flags & UNSORTED else matrix
+    return replace(arranged(name, matrix), held=matrix.held) if flags & UNSORTED else matrix
 
 
 def _raise_wrong(matrix: Any, flags: int, precision: Precision | None, name: str) -> None:

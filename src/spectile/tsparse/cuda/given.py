@@ -45,7 +45,7 @@ class Given:
     shape : tuple of int
         With as many columns as `held` has, where that is not None.
     indptr, indices : int32
-    data : float32, float64, complex64, complex128 or None
+    data : bool, float32, float64, complex64, complex128 or None
     stored : tuple of int
         Shape of the values as the caller's matrix stores them.
     places : Places or None
@@ -54,8 +54,6 @@ class Given:
         The largest size of the values where these are integers.
     held : int64 or None
         The columns of B, where they are renumbered.
-    boolean : bool
-        Whether the values are 1 for True: those of an entry that stands twice are not summed.
     """
 
     shape: tuple[int, int]
@@ -66,7 +64,6 @@ class Given:
     places: Places | None = None
     largest: int | None = None
     held: Any = None
-    boolean: bool = False
 
 
 def given(A: Any, B: Any, *, values: bool = True, check_finite: bool = True) -> tuple[Given, Given]:
@@ -127,10 +124,7 @@ def _given(matrix: Any, name: str, values: bool, check_finite: bool) -> Given:
         _check_lengths(name, matrix.shape[0], indptr, indices, data)
         if data.dtype.char in "fdFD?":
             narrow = _plain(name, indices), _plain(name, indptr)
-            found = Given(matrix.shape, _narrow(narrow[1]), narrow[0], pointers.operand(name, data), data.shape)
-            if data.dtype.char == "?":
-                found.data, found.boolean = found.data.astype(np.float32), True
-            return found
+            return Given(matrix.shape, _narrow(narrow[1]), narrow[0], pointers.operand(name, data), data.shape)
     return arranged(name, matrix)
 
 

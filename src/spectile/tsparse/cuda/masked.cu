@@ -25,16 +25,6 @@ __device__ __forceinline__ VALUE join(VALUE a, VALUE b, VALUE old, bool first) {
 __device__ __forceinline__ VALUE join(VALUE a, VALUE b, VALUE old, bool) { return add_product(a, b, old); }
 #endif
 
-// The first place in [first, last) whose index is not below `least`, or `last`.
-__device__ __forceinline__ int place_from(const int* idx, int first, int last, int least) {
-    while (first < last) {
-        const int middle = first + (last - first) / 2;
-        if (idx[middle] < least) first = middle + 1;
-        else last = middle;
-    }
-    return first;
-}
-
 __device__ __forceinline__ u32 slot_from(int column, int log) { return (u32(column) * 2654435769u) >> (32 - log); }
 
 // A piece of a row of the mask in shared memory: a table of its columns, an eighth full at most, each with its place.

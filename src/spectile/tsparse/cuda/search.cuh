@@ -12,4 +12,14 @@ __device__ __forceinline__ int last_at(const int* numbers, int low, int high, un
     return low;
 }
 
+// The first place in [first, last) of ascending indices that is not below `least`, or `last`.
+__device__ __forceinline__ int place_from(const int* idx, int first, int last, int least) {
+    while (first < last) {
+        const int middle = first + (last - first) / 2;
+        if (idx[middle] < least) first = middle + 1;
+        else last = middle;
+    }
+    return first;
+}
+
 }  // namespace

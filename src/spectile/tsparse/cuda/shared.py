@@ -25,11 +25,15 @@ CONSTANTS = {
     "MIDDLE_MEAN": 10,
     "LONG_MEAN": 24,
     "GROUP_THREADS": bins.GROUP_THREADS,
-    "MASK_PIECE": 128,  # entries of a row of a mask that a warp takes, at most
+    "MASK_PIECE": 64,  # entries of a row of a mask that a warp takes, at most
     "MASK_PRODUCTS": 16384,  # products that it meets, about
     "MASK_LONG": 24,  # mean entries of rows of B from which all lanes of a warp take one after the other
     "MASK_STEP": 40,  # products that an entry of A costs a warp
     "MASK_SEARCH": 16,  # products that the search for an entry in a row of A or a column of B costs
+    "FEW_MOST": bins.FEW.holds["products"],
+    "PITCH": bins.PITCH,
+    "THREAD_LENGTH": 128,  # entries of A that a thread walks for a row
+    "BLOCK_TABLE": next(one.words for one in bins.SYMBOLIC if one.family == "block_table"),
     # Columns of a window that a word holds beside the number of a product.
     "SORTED_SPAN": 2**32 // max(one.holds["products"] for one in bins.SORTS),
 }
@@ -43,7 +47,7 @@ _WORDS = {
     "NUMERIC": len(bins.NUMERIC),  # rows in each bin of the numeric phase
     "FLAGS": 2,  # bad input of A and of B
     "MAX_SPAN": 1,  # widest window among the rows of the symbolic block bin
-    "MAX_BYTES": len(bins.BLOCKS),  # most shared memory of a row of each block bin; in global memory, most words
+    "MAX_BYTES": len(bins.BLOCKS),  # most shared memory of a row of each block bin
     "TICKET": 1,  # of the prefix scan
     "PRODUCTS": _WIDE,
     "ENTRIES": _WIDE,  # stored entries of C

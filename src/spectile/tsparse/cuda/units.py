@@ -16,7 +16,7 @@ _VALUES = {
     "complex128": {"VALUE": "Complex<double>"},
 }
 #: The types of a factor's values, by NumPy's letter.
-_GIVEN = {"f": "float", "d": "double", "F": "Complex<float>", "D": "Complex<double>"}
+_GIVEN = {"?": "bool", "f": "float", "d": "double", "F": "Complex<float>", "D": "Complex<double>"}
 
 
 def _unit(source: str, defines: dict[str, str] | None = None) -> Unit:
@@ -38,10 +38,12 @@ def _by_kernel(source: str, listed: Iterable[bins.Bin], **more: str) -> dict[str
 
 #: By the name of the type of C, and the factor's, by NumPy's letter.
 CHECK = {
-    (value, char): _unit("check.cu", {**defines, "IN": kind, "REAL_VALUES": str(int(value.startswith("float")))})
+    (value, char): _unit(
+        "check.cu", {**defines, "IN": kind, "REAL_VALUES": str(int(value.startswith("float") and char != "?"))}
+    )
     for value, defines in _VALUES.items()
     for char, kind in _GIVEN.items()
-    if value.startswith("complex") or char in "fd"
+    if value.startswith("complex") or char in "?fd"
 }
 #: The same without values, whatever a factor's are.
 CHECK_PATTERN = CHECK["float32", "f"]
@@ -80,6 +82,7 @@ SYMBOLIC_BLOCK = _unit("rows/symbolic_block.cu", _VALUES["float32"])
 #: unit: all in one would take seconds to compile.
 NUMERIC = {
     "sort": _by_kernel("rows/sort.cu", bins.SORTS),
+    "few": _by_kernel("rows/few.cu", (bins.FEW,)),
     "window": _by_kernel("rows/window.cu", bins.WINDOWS, REUSE="0"),
     "hash": _by_kernel("rows/hash.cu", bins.TABLES, WIDE="0"),
     # Of products with more columns than a word sorts with their slots.

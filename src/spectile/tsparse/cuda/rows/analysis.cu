@@ -4,32 +4,57 @@
 //       products = sum over k in A's row of the length of B's row k
 //       [low, low + span) = from the least first column of these rows of B to the greatest last one
 //       bin = the first that holds so many products and columns (`symbolic_bin`);  append i to its list
+//       of few products: entries = columns that differ once sorted
 //
 // Rows much longer than their lanes are cut into pieces for all warps of the block.
 // Invariant: rows of B ascend, so first and last column bound them: every column of C's row i is in its window.
 
 #include "rows/bins.cuh"
+#include "rows/sort.cuh"
 
 namespace {
 
 // Bin of a row for the symbolic phase, or NO_BIN for an empty one.  A window has a column of 32 or more in use; a block
-// takes a step for each of the row's `length` entries of A, at least.  No bin of sorted rows is before `least_sort`.
-__device__ int symbolic_bin(u64 products, int span, int length, int least_sort) {
+// takes a step for each of the row's `length` entries of A, at least.
+__device__ int symbolic_bin(u64 products, int span, int length) {
     if (products == 0) return NO_BIN;
     const int long_bin = length + products / STEP_PRODUCTS >= HUB_STEPS ? SYMBOLIC_HUB : SYMBOLIC_BLOCK;
     if (products >= BLOCK_PRODUCTS) return long_bin;
     const int terms = int(products), most = min(terms, span);
-    int bin = span < SORTED_SPAN ? symbolic_sort_bin(terms) : NO_BIN;
-    if (bin != NO_BIN) bin = max(bin, least_sort);
+    int bin = span < SORTED_SPAN && length <= THREAD_LENGTH ? symbolic_few_bin(terms) : NO_BIN;
+    if (bin == NO_BIN && span < SORTED_SPAN) bin = symbolic_sort_bin(terms);
     if (bin == NO_BIN && u64(span) <= 32 * u64(most)) bin = symbolic_window_bin(span);
     if (bin == NO_BIN) bin = symbolic_table_bin(most);
+    if (bin == NO_BIN && words_of(span) > 4 * terms) bin = symbolic_block_table_bin(terms);
     return bin == NO_BIN ? long_bin : bin;
+}
+
+// Columns that differ among the products of a row, `most` at most in the warp.
+__device__ __forceinline__ int count_few(int most, int at, int end, const int* idx_a, const int* ptr_b, const int* idx_b) {
+    u32 words[FEW_MOST];
+    int q = 0, last = 0;
+#pragma unroll
+    for (int t = 0; t < FEW_MOST; ++t) {
+        words[t] = ALL;
+        if (t >= most) continue;
+        while (q == last && at < end) {
+            const int k = idx_a[at++];
+            q = ptr_b[k];
+            last = ptr_b[k + 1];
+        }
+        if (q < last) words[t] = u32(idx_b[q++]);
+    }
+    sort_few(words, most);
+    int n = 0;
+#pragma unroll
+    for (int t = 0; t < FEW_MOST; ++t) n += words[t] != ALL && (t == 0 || words[t] != words[max(t - 1, 0)]);
+    return n;
 }
 
 }  // namespace
 
 // Products, window and symbolic bin of each row; a group of 2^group_log lanes takes a row, all warps the long ones.
-extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows, int inner, int group_log, int least_sort, const int* ptr_a,
+extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows, int inner, int group_log, const int* ptr_a,
                                                                        const int* idx_a, const int* ptr_b, const int* idx_b, int* low,
                                                                        int* span, int* entries, int* slot, int* lists, int* head) {
     __shared__ u64 s_products[ANALYSIS_THREADS];
@@ -92,26 +117,38 @@ extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows,
         piece += ANALYSIS_THREADS / 32;
     }
     __syncthreads();
-    int bin = NO_BIN, width = 0;
+    int bin = NO_BIN, width = 0, n = 0;
     const int mine = blockIdx.x * per_block + threadIdx.x;
     u64 sum = 0;
     if (threadIdx.x < per_block && mine < rows) {
         sum = s_products[threadIdx.x];
         width = sum ? s_high[threadIdx.x] - s_low[threadIdx.x] + 1 : 0;
         const int length = ptr_a[mine + 1] - ptr_a[mine];
-        bin = symbolic_bin(sum, width, length, least_sort);
+        bin = symbolic_bin(sum, width, length);
         if (bin == SYMBOLIC_HUB) {
             atomicAdd((u64*)&head[HUB_PRODUCTS], sum);
             atomicAdd(&head[HUB_ENTRIES], length);
             atomicMax(&head[MOST_STEPS], int(min(length + sum / STEP_PRODUCTS, u64(0x7fffffff))));
         }
-        entries[mine] = 0;
+    }
+    const int most = __reduce_max_sync(ALL, bin == SYMBOLIC_FEW ? int(sum) : 0);
+    if (bin == SYMBOLIC_FEW) {
+        const int at = ptr_a[mine], end = ptr_a[mine + 1];
+        n = count_few(most, at, end, idx_a, ptr_b, idx_b);
+    }
+    if (threadIdx.x < per_block && mine < rows) {
+        entries[mine] = bin == SYMBOLIC_BLOCK_TABLE ? int(sum) : n;
         if (sum) {
             low[mine] = s_low[threadIdx.x];
-            span[mine] = width;
+            span[mine] = bin == SYMBOLIC_FEW ? int(sum) : width;
+            if (bin == SYMBOLIC_FEW) slot[mine] = FEW_ROW;
         }
     }
-    append<SYMBOLIC_BINS>(mine, bin, rows, head + SYMBOLIC, lists);
+    const int few = __syncthreads_count(bin == SYMBOLIC_FEW);
+    if (bin == SYMBOLIC_FEW) bin = NO_BIN;
+    if (threadIdx.x == 0 && few) atomicAdd(&head[SYMBOLIC + SYMBOLIC_FEW], few);
+    const bool listed = __syncthreads_or(bin != NO_BIN);
+    if (listed) append<SYMBOLIC_BINS>(mine, bin, rows, head + SYMBOLIC, lists);
     const bool window = bin >= SYMBOLIC_FIRST_WINDOW && bin < SYMBOLIC_FIRST_WINDOW + SYMBOLIC_WINDOWS;
     const int words = words_of(width), at = window ? atomicAdd(&kept_words, words) : 0;
     __syncthreads();
@@ -119,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows,
     __syncthreads();
     if (bin != NO_BIN)
         slot[mine] = window                       ? int(min(s_kept + at, u64(MOST_KEPT)))
-                     : bin >= SYMBOLIC_FIRST_SORT ? FEW_PRODUCTS - (bin - SYMBOLIC_FIRST_SORT)
+                     : bin >= SYMBOLIC_FIRST_SORT ? SORTED_ROW - (bin - SYMBOLIC_FIRST_SORT)
                      : bin == SYMBOLIC_HUB        ? HUB_ROW
                      : sum >= BLOCK_PRODUCTS      ? MANY_PRODUCTS
                                                   : NO_BITMAP;

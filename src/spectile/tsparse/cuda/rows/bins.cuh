@@ -12,7 +12,8 @@ namespace {
 constexpr int NO_BITMAP = -1;
 constexpr int MANY_PRODUCTS = -2;
 constexpr int HUB_ROW = -3;
-constexpr int FEW_PRODUCTS = -4;  // and below: the bins of sorted rows
+constexpr int FEW_ROW = -4;
+constexpr int SORTED_ROW = -5;  // and below: the bins of rows that lanes sort
 
 // Write `row` to the list of its bin; one global atomic a block and bin.  Called by all threads; bin < 0 writes nothing.
 template <int BINS>

@@ -1,129 +1,140 @@
-// Columns and values of long rows with a wide window: bitmap of the whole window, one block per row.
+// Columns and values of long rows with a wide window: bitmap of the window in shared memory, one block per row.
 // With REUSE the columns are known, and the values alone are made.
 //
-//   set the bit of each product's column;  before[w] = bits set in the words before word w;  write the columns
-//   for k in A's row, in order, with a barrier after each:
-//       for each entry (j, b) of B's row k, a thread each:  sums[before[j / 32] + bits below j] += a b
+//   for each part of the window, all of it where it fits:
+//       set the bit of each product's column;  before[w] = entries before word w;  write the columns
+//       for k in A's row, in order, with a barrier after each:
+//           for each entry (j, b) of B's row k in the part, a thread each:  sums[before[j / 32] + bits below j] += a b
 //
-// Where rows of B are short (`by_warps`) each warp meets all products and adds those of its own part of the row, so that no
+// Where rows of B are short (`by_warps`) each warp meets all products and adds those of its own share of the part, so that no
 // block waits after each k.
 //
-// Bitmap and sums are in shared memory, or in global memory where they do not fit (SHARED_WORDS, SHARED_SUMS).
+// Sums are in shared memory where all of the row is (WHOLE), else in C.
 // Invariant: columns of one row of B are distinct, so between two barriers no two threads add to one sum.
 
 #include "rows/rows.cuh"
+#include "search.cuh"
 
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int log, int by_warps, const int* list, const int* ptr_a,
-                                                                 const int* idx_a, const VALUE* val_a, const int* ptr_b, const int* idx_b,
-                                                                 const VALUE* val_b, const int* low, const int* span, const int* ptr_c,
-                                                                 int* idx_c, VALUE* val_c, Word* scratch, int scratch_words) {
-    constexpr int THREADS = BLOCK_THREADS;
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int log, int by_warps, int capacity, const int* list,
+                                                                 const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,
+                                                                 const int* idx_b, const VALUE* val_b, const int* low, const int* span,
+                                                                 const int* ptr_c, int* idx_c, VALUE* val_c) {
+    constexpr int THREADS = BLOCK_THREADS, WARPS = THREADS / 32;
     extern __shared__ u64 shared[];
-    __shared__ int warp_sums[THREADS / 32], s_first[THREADS], s_last[THREADS];
+    __shared__ int warp_sums[WARPS], s_first[THREADS], s_last[THREADS];
     __shared__ VALUE s_factor[THREADS];
     const int t = threadIdx.x, lane = t & 31, width = 1 << log;
-    Word* words = SHARED_WORDS ? (Word*)shared : scratch + (long long)blockIdx.x * scratch_words;
+    Word* words = (Word*)shared;
     for (int item = blockIdx.x; item < count; item += gridDim.x) {
-        const int row = list[item], start = low[row], used = words_of(span[row]), out = ptr_c[row];
+        const int row = list[item], all = words_of(span[row]), out = ptr_c[row];
         const int n = ptr_c[row + 1] - out, begin = ptr_a[row], end = ptr_a[row + 1];
-        VALUE* sums = SHARED_SUMS ? (VALUE*)((Word*)shared + used) : val_c + out;
-        for (int w = t; w < used; w += THREADS) words[w].bits = 0;
+        VALUE* sums = WHOLE ? (VALUE*)(words + all) : val_c + out;
         for (int e = t; e < n; e += THREADS) sums[e] = 0;
-        __syncthreads();
-#if REUSE
-        mark_known(out, out + n, idx_c, start, (u32*)words, sizeof(Word) / sizeof(u32), t, THREADS);
-#else
-        block_columns<THREADS>(begin, end, width, idx_a, ptr_b, idx_b, s_first, s_last, [&](int column) {
-            const int offset = column - start;
-            set_bit(&words[offset >> 5].bits, offset);
-        });
-#endif
-        __syncthreads();
-        // Entries before each word: every thread sums a run of words (an odd number, so that banks do not collide).
-        const int run = ((used + THREADS - 1) / THREADS) | 1, from = min(t * run, used), to = min(from + run, used);
-        int sum = 0;
-        for (int w = from; w < to; ++w) sum += __popc(words[w].bits);
-        const int scan = prefix_scan<32>(sum, lane, ALL);
-        if (lane == 31) warp_sums[t / 32] = scan;
-        __syncthreads();
-        int before = scan - sum;
-        for (int w = 0; w < t / 32; ++w) before += warp_sums[w];
-        for (int w = from; w < to; ++w) {
-            words[w].before = before;
-            before += __popc(words[w].bits);
-        }
-        __syncthreads();
-#if !REUSE
-        for (int w = t; w < used; w += THREADS) {
-            const Word word = words[w];
-            int at = out + word.before;
-            for (u32 bits = word.bits; bits; bits &= bits - 1) idx_c[at++] = start + 32 * w + __ffs(bits) - 1;
-        }
-#endif
-        if (by_warps && n / SHORT_B <= end - begin) {
-            constexpr int WARPS = THREADS / 32;
-            const int first = int((long long)n * (t / 32) / WARPS), last = int((long long)n * (t / 32 + 1) / WARPS);
-            each_product<32, 2, 4>(
-                begin, end, idx_a, val_a, ptr_b, idx_b, val_b, log, lane, ALL,
-                [&](int column) {
-                    const int place = column >= 0 ? place_of(words, column - start) : -1;
-                    return place >= first && place < last ? place : -1;
-                },
-                [&](int place, VALUE a, VALUE b) { sums[place] = add_product(a, b, sums[place]); });
+        for (int part = 0, done = 0; part < all; part += capacity) {
+            const int used = min(all - part, capacity), start = low[row] + 32 * part;
+            const auto within = [&](int column) { return WHOLE || u32(column - start) < 32u * used; };
+            for (int w = t; w < used; w += THREADS) words[w].bits = 0;
             __syncthreads();
-        } else
-            for (int base = begin; base < end; base += THREADS) {
+#if REUSE
+            for (int e = out + done + t; e < out + n; e += THREADS)
+                if (within(idx_c[e])) set_bit(&words[(idx_c[e] - start) >> 5].bits, idx_c[e] - start);
+#else
+            block_columns<THREADS>(begin, end, width, idx_a, ptr_b, idx_b, s_first, s_last, [&](int column) {
+                if (within(column)) set_bit(&words[(column - start) >> 5].bits, column - start);
+            });
+#endif
+            __syncthreads();
+            // Entries before each word: every thread sums a run of words (an odd number, so that banks do not collide).
+            const int run = ((used + THREADS - 1) / THREADS) | 1, from = min(t * run, used), to = min(from + run, used);
+            int sum = 0;
+            for (int w = from; w < to; ++w) sum += __popc(words[w].bits);
+            const int scan = prefix_scan<32>(sum, lane, ALL);
+            if (lane == 31) warp_sums[t / 32] = scan;
+            __syncthreads();
+            int before = done + scan - sum, held = 0;
+            for (int w = 0; w < WARPS; ++w) {
+                if (w < t / 32) before += warp_sums[w];
+                held += warp_sums[w];
+            }
+            for (int w = from; w < to; ++w) {
+                words[w].before = before;
+                before += __popc(words[w].bits);
+            }
+            __syncthreads();
+#if !REUSE
+            for (int w = t; w < used; w += THREADS) {
+                const Word word = words[w];
+                int at = out + word.before;
+                for (u32 bits = word.bits; bits; bits &= bits - 1) idx_c[at++] = start + 32 * w + __ffs(bits) - 1;
+            }
+#endif
+            if (by_warps && n / SHORT_B <= end - begin) {
+                const int first = done + int((long long)held * (t / 32) / WARPS), last = done + int((long long)held * (t / 32 + 1) / WARPS);
+                each_product<32, 2, 4>(
+                    begin, end, idx_a, val_a, ptr_b, idx_b, val_b, log, lane, ALL,
+                    [&](int column) {
+                        const int place = column >= 0 && within(column) ? place_of(words, column - start) : -1;
+                        return place >= first && place < last ? place : -1;
+                    },
+                    [&](int place, VALUE a, VALUE b) { sums[place] = add_product(a, b, sums[place]); });
                 __syncthreads();
-                if (base + t < end) {
-                    const int k = idx_a[base + t];
-                    s_first[t] = ptr_b[k];
-                    s_last[t] = ptr_b[k + 1];
-                    s_factor[t] = val_a[base + t];
-                }
-                __syncthreads();
-                const int steps = min(THREADS, end - base);
-                int columns[AHEAD][2];
-                VALUE values[AHEAD][2];
-                const auto fetch = [&](int s) {
+            } else
+                for (int base = begin; base < end; base += THREADS) {
+                    __syncthreads();
+                    if (base + t < end) {
+                        const int k = idx_a[base + t];
+                        const int first = ptr_b[k], last = ptr_b[k + 1];
+                        s_first[t] = WHOLE ? first : place_from(idx_b, first, last, start);
+                        s_last[t] = WHOLE ? last : place_from(idx_b, first, last, int(min(start + 32ll * used, 0x7fffffffll)));
+                        s_factor[t] = val_a[base + t];
+                    }
+                    __syncthreads();
+                    const int steps = min(THREADS, end - base);
+                    int columns[AHEAD][2];
+                    VALUE values[AHEAD][2];
+                    const auto fetch = [&](int s) {
 #pragma unroll
-                    for (int d = 0; d < AHEAD; ++d)
+                        for (int d = 0; d < AHEAD; ++d)
 #pragma unroll
-                        for (int c = 0; c < 2; ++c) {
-                            const int q = s + d < steps ? s_first[s + d] + c * THREADS + t : 0;
-                            const bool present = s + d < steps && q < s_last[s + d];
-                            columns[d][c] = present ? idx_b[q] : -1;
-                            values[d][c] = present ? val_b[q] : VALUE(0);
-                        }
-                };
-                fetch(0);
-                for (int s = 0; s < steps; s += AHEAD) {
-                    int places[AHEAD][2];
-                    VALUE met[AHEAD][2];
+                            for (int c = 0; c < 2; ++c) {
+                                const int q = s + d < steps ? s_first[s + d] + c * THREADS + t : 0;
+                                const bool present = s + d < steps && q < s_last[s + d];
+                                columns[d][c] = present ? idx_b[q] : -1;
+                                values[d][c] = present ? val_b[q] : VALUE(0);
+                            }
+                    };
+                    fetch(0);
+                    for (int s = 0; s < steps; s += AHEAD) {
+                        int places[AHEAD][2];
+                        VALUE met[AHEAD][2];
 #pragma unroll
-                    for (int d = 0; d < AHEAD; ++d)
+                        for (int d = 0; d < AHEAD; ++d)
 #pragma unroll
-                        for (int c = 0; c < 2; ++c) {
-                            places[d][c] = columns[d][c] >= 0 ? place_of(words, columns[d][c] - start) : -1;
-                            met[d][c] = values[d][c];
-                        }
-                    if (s + AHEAD < steps) fetch(s + AHEAD);
+                            for (int c = 0; c < 2; ++c) {
+                                places[d][c] = columns[d][c] >= 0 ? place_of(words, columns[d][c] - start) : -1;
+                                met[d][c] = values[d][c];
+                            }
+                        if (s + AHEAD < steps) fetch(s + AHEAD);
 #pragma unroll
-                    for (int d = 0; d < AHEAD; ++d) {
-                        if (s + d >= steps) break;
-                        const VALUE a = s_factor[s + d];
+                        for (int d = 0; d < AHEAD; ++d) {
+                            if (s + d >= steps) break;
+                            const VALUE a = s_factor[s + d];
 #pragma unroll
-                        for (int c = 0; c < 2; ++c)
-                            if (places[d][c] >= 0) sums[places[d][c]] = add_product(a, met[d][c], sums[places[d][c]]);
+                            for (int c = 0; c < 2; ++c)
+                                if (places[d][c] >= 0) sums[places[d][c]] = add_product(a, met[d][c], sums[places[d][c]]);
 #pragma unroll 4
-                        for (int q = s_first[s + d] + 2 * THREADS + t; q < s_last[s + d]; q += THREADS) {
-                            VALUE* sum = &sums[place_of(words, idx_b[q] - start)];
-                            *sum = add_product(a, val_b[q], *sum);
+                            for (int q = s_first[s + d] + 2 * THREADS + t; q < s_last[s + d]; q += THREADS) {
+                                VALUE* sum = &sums[place_of(words, idx_b[q] - start)];
+                                *sum = add_product(a, val_b[q], *sum);
+                            }
+                            __syncthreads();
                         }
-                        __syncthreads();
                     }
                 }
-            }
-        if (SHARED_SUMS)
+            done += held;
+            __syncthreads();
+        }
+        if (WHOLE)
             for (int e = t; e < n; e += THREADS) val_c[out + e] = sums[e];
         __syncthreads();
     }

@@ -174,7 +174,7 @@ def _foresee(A: Factor, B: Factor, first: int, rows: int, value: str, counters: 
 def _analysis(A: Factor, rows: int, *addresses: Any) -> BoundLaunch:
     """Return the launch of the analysis of so many rows of A; `addresses` are the kernel's arguments from A's on."""
     log, shape = choose.analysis(rows, A.nnz / max(A.shape[0], 1))
-    sizes = np.int32(rows), np.int32(A.shape[1]), np.int32(log), np.int32(choose.least_sort(A.nnz / max(A.shape[0], 1)))
+    sizes = np.int32(rows), np.int32(A.shape[1]), np.int32(log)
     return kernel(units.ANALYSIS, "analyse").bind(shape, *sizes, *addresses)
 
 
@@ -211,6 +211,10 @@ class _Launches:
         self._block_arguments = {
             one.lower(): (np.int32(bins.SYMBOLIC_PLACES[one]), *block_arguments) for one in ("BLOCK", "HUB")
         }
+        table = np.int32(bins.SYMBOLIC_PLACES["BLOCK_TABLE"]), count, size, lists, *pattern, entries, head
+        self._kernels["block_table"] = (
+            units.SYMBOLIC_BLOCK, "symbolic_block_table", choose.symbolic_block_table(rows, device), table
+        )  # fmt: skip
         columns = B.shape[1]
         block, words = choose.symbolic_block(rows, columns, device), np.int32(choose.bitmap_words(columns))
         if block is not None:

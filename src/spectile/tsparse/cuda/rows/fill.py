@@ -49,25 +49,26 @@ class Launches:
         self._lanes, self._by_warps = choose.row_lanes(mean_b), mean_b <= CONSTANTS["SHORT_B"]
         value = str(dtype)
         self._units = {name: unit[value] for name, unit in (units.REUSE if reuse else units.NUMERIC).items()}
-        chosen = list(choose.numeric(phase.head, B.shape[1], mean_b, dtype.itemsize, phase.scratch_bytes))
+        chosen = list(choose.numeric(phase.head, phase.rows, B.shape[1], mean_b, dtype.itemsize))
         names = tuple((one.family, one.name) for one in chosen)
         units.prepare_numeric(value, names, reuse)
         _LOG.debug("rows are filled by %s", ", ".join(f"{one.name} ({one.rows} rows)" for one in chosen))
-        self._lists = [4 * choose.list_start(one.bin, phase.rows, one.rows) for one in chosen]
-        self._scratch_words = max((one.shape.grid[0] * one.scratch_words for one in chosen), default=0)
-        self._addresses = Addresses(14 + len(chosen))
-        self._launches = [self._bound(one, 14 + i, phase.kept_words) for i, one in enumerate(chosen)]
+        self._lists = [0 if one.bin is None else 4 * choose.list_start(one.bin, phase.rows, one.rows) for one in chosen]
+        self._addresses = Addresses(13 + len(chosen))
+        self._launches = [self._bound(one, 13 + i, phase.kept_words, phase.rows) for i, one in enumerate(chosen)]
 
-    def _bound(self, chosen: choose.NumericLaunch, number: int, kept_words: int) -> Any:
-        *left, low, span, slot, kept, indptr, indices, data, scratch = (self._addresses[i] for i in range(14))
+    def _bound(self, chosen: choose.NumericLaunch, number: int, kept_words: int, rows_of_c: int) -> Any:
+        *left, low, span, slot, kept, indptr, indices, data = (self._addresses[i] for i in range(13))
         rows, product, count = (self._addresses[number], *left, low), (indptr, indices, data), np.int32(chosen.rows)
         lanes = np.int32(self._lanes)
         arguments: tuple[Any, ...]
         if chosen.family == "window":
             arguments = (count, lanes, *rows, span, slot, kept, np.int32(kept_words), *product)
         elif chosen.family == "block":
-            arguments = (count, lanes, np.int32(self._by_warps), *rows, span, *product, scratch)
-            arguments += (np.int32(chosen.scratch_words),)
+            words = np.int32(chosen.shape.shared_bytes // 8)
+            arguments = (count, lanes, np.int32(self._by_warps), words, *rows, span, *product)
+        elif chosen.family == "few":
+            arguments = (np.int32(rows_of_c), *left, low, span, slot, *product)
         elif chosen.family == "sort":
             arguments = (count, *rows, *product)
         else:
@@ -76,14 +77,11 @@ class Launches:
 
     def __call__(self, A: Factor, B: Factor, phase: Phase, indices: Any, data: Any) -> None:
         """Launch for these factors."""
-        import cupy
-
-        scratch = cupy.empty(self._scratch_words, np.uint64) if self._scratch_words else None
         self._addresses.set(
             address(A.indptr) + 4 * phase.first,
             address(A.indices), address(A.data), address(B.indptr), address(B.indices), address(B.data),
             phase.low, phase.span, phase.slot, phase.kept,
-            address(phase.indptr), address(indices), address(data), address(scratch) if scratch is not None else 0,
+            address(phase.indptr), address(indices), address(data),
             *[phase.lists + one for one in self._lists],
         )  # fmt: skip
         side_by_side([*self._launches, *_hubs(A, B, phase, indices, data)])

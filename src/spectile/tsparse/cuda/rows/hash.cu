@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(GROUP_THREADS) NAME(int count, int 
             bool added = false;
             int slot = -1;
             if (column >= 0) {
-                slot = insert<LOG>(keys, column, added);
+                slot = insert(keys, LOG, column, added);
                 if (added) sums[slot] = 0;
             }
             const u32 all = __ballot_sync(mask, added) & mask;

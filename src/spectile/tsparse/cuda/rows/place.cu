@@ -13,12 +13,11 @@
 
 namespace {
 
-// Bin of a row for the numeric phase, and the shared memory that it needs in a block bin (in the last, the words of its
-// bitmap in global memory).
+// Bin of a row for the numeric phase, and the shared memory that it needs in a block bin.
 __device__ int numeric_bin(int entries, int span, int slot, bool sorted, int shared_bytes, int* need) {
     *need = 0;
-    if (entries == 0 || (slot == HUB_ROW && sorted)) return NO_BIN;
-    if (slot <= FEW_PRODUCTS) return NUMERIC_FIRST_SORT + FEW_PRODUCTS - slot;
+    if (entries == 0 || (slot == HUB_ROW && sorted) || slot == FEW_ROW) return NO_BIN;
+    if (slot <= SORTED_ROW) return NUMERIC_FIRST_SORT + SORTED_ROW - slot;
     const int bin = slot >= 0                                  ? numeric_window_bin(span, entries)
                     : slot == MANY_PRODUCTS || slot == HUB_ROW ? NO_BIN
                                                                : numeric_table_bin(entries);
@@ -27,8 +26,9 @@ __device__ int numeric_bin(int entries, int span, int slot, bool sorted, int sha
     *need = int(min(words + sums, (long long)shared_bytes));
     if (words + sums <= BLOCK_SMALL_BYTES) return NUMERIC_BLOCK_SMALL;
     if (words + sums <= shared_bytes) return NUMERIC_BLOCK_LARGE;
-    *need = words <= shared_bytes ? int(words) : words_of(span);
-    return words <= shared_bytes ? NUMERIC_BLOCK_GLOBAL_SUMS : NUMERIC_BLOCK_GLOBAL;
+    // Of parts two blocks share a multiprocessor.
+    *need = words <= shared_bytes ? int(words) : shared_bytes / 20 * 8;
+    return NUMERIC_BLOCK_PARTS;
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(GROUP_THREADS) NAME(int count, int 
     __syncwarp(mask);
     for (int e = lane; e < n; e += G) {
         bool added = false;
-        places[insert<LOG>(keys, idx_c[out + e], added)] = e;
+        places[insert(keys, LOG, idx_c[out + e], added)] = e;
     }
     __syncwarp(mask);
     each_product<G, 1, 4>(

@@ -38,9 +38,8 @@ __device__ __forceinline__ int lanes_of(float mean) {
     return log;
 }
 
-template <int LOG>
-__device__ __forceinline__ int insert(int* keys, int column, bool& added) {
-    u32 slot = (u32(column) * 2654435769u) >> (32 - LOG);
+__device__ __forceinline__ int insert(int* keys, int log, int column, bool& added) {
+    u32 slot = (u32(column) * 2654435769u) >> (32 - log);
     while (true) {
         const int key = *(volatile int*)&keys[slot];
         if (key == column) return slot;
@@ -49,7 +48,7 @@ __device__ __forceinline__ int insert(int* keys, int column, bool& added) {
             if (old == -1) added = true;
             if (old == -1 || old == column) return slot;
         }
-        slot = (slot + 1) & ((1 << LOG) - 1);
+        slot = (slot + 1) & ((1 << log) - 1);
     }
 }
 

@@ -34,6 +34,23 @@ __device__ __forceinline__ void sort_words(u32 (&words)[K], int lane, u32 mask) 
     }
 }
 
+// Sort the words of each lane by itself, those that are not ALL among the first `most`: a bitonic network, as far as it is needed.
+__device__ __forceinline__ void sort_few(u32 (&words)[FEW_MOST], int most) {
+#pragma unroll
+    for (int size = 2; size <= FEW_MOST; size <<= 1) {
+        if (size > 2 && most <= size / 2) break;
+#pragma unroll
+        for (int step = size >> 1; step; step >>= 1)
+#pragma unroll
+            for (int i = 0; i < FEW_MOST; ++i)
+                if ((i & step) == 0) {
+                    const u32 x = words[i], y = words[i + step];
+                    words[i] = (i & size) == 0 ? min(x, y) : max(x, y);
+                    words[i + step] = (i & size) == 0 ? max(x, y) : min(x, y);
+                }
+    }
+}
+
 // Products that a lane of a sorting group holds: a group of G lanes takes a row of at most 4 G products.
 constexpr int EACH = 4;
 

@@ -50,7 +50,7 @@ __device__ __forceinline__ void symbolic_hash(int row, int* keys, const int* ptr
     int total = 0;
     each_column<G, 1, false>(ptr_a[row], ptr_a[row + 1], idx_a, ptr_b, idx_b, log, lane, mask, [&](int column) {
         bool added = false;
-        insert<LOG>(keys, column, added);
+        insert(keys, LOG, column, added);
         total += added;
     });
     __syncwarp(mask);

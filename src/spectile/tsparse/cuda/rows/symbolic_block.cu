@@ -52,3 +52,31 @@ SYMBOLIC_BLOCK(symbolic_block_shared, true)
 SYMBOLIC_BLOCK(symbolic_block_global, false)
 
 }  // extern "C"
+
+// The same by a table of the columns, of rows whose products `entries` holds before.
+extern "C" __global__ void __launch_bounds__(256) symbolic_block_table(int bin, int rows, int nnz, const int* lists, const int* ptr_a,
+                                                                       const int* idx_a, const int* ptr_b, const int* idx_b, int* entries,
+                                                                       const int* head) {
+    __shared__ int keys[BLOCK_TABLE], total, s_first[256], s_last[256];
+    if (invalid(head)) return;
+    const int count = head[SYMBOLIC + bin], width = 1 << lanes_of(mean_row(head, nnz));
+    const int* list = list_of(lists, bin, rows, count);
+    for (int item = blockIdx.x; item < count; item += gridDim.x) {
+        const int row = list[item], products = entries[row];
+        int log = 10, found = 0;
+        while (3 << log < 4 * products) ++log;
+        for (int t = threadIdx.x; t < 1 << log; t += blockDim.x) keys[t] = -1;
+        if (threadIdx.x == 0) total = 0;
+        __syncthreads();
+        block_columns<256>(ptr_a[row], ptr_a[row + 1], width, idx_a, ptr_b, idx_b, s_first, s_last, [&](int column) {
+            bool added = false;
+            insert(keys, log, column, added);
+            found += added;
+        });
+        found = __reduce_add_sync(ALL, found);
+        if ((threadIdx.x & 31) == 0 && found) atomicAdd(&total, found);
+        __syncthreads();
+        if (threadIdx.x == 0) entries[row] = total;
+        __syncthreads();
+    }
+}

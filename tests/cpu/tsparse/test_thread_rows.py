@@ -1,0 +1,167 @@
+"""Rows that a thread fills, and that a block counts by a table or fills in parts, by kernels compiled for the host."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from spectile.core.launch import Shape
+from spectile.tsparse.cuda import bins, choose, units
+from spectile.tsparse.cuda.counters import Head
+from spectile.tsparse.cuda.shared import CONSTANTS, HEAD, HEAD_WORDS
+
+from ...cuda_on_host import compiled, launch
+
+PARTS = next(one for one in bins.BLOCKS if not one.whole).kernels[0].name
+UNITS = {
+    "analyse": units.ANALYSIS,
+    "few": units.NUMERIC["few"]["float64"][bins.FEW.kernels[0].name],
+    "known": units.REUSE["block"]["float64"][PARTS],
+    "counted": units.SYMBOLIC_BLOCK,
+}
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory):
+    return {name: compiled(tmp_path_factory.mktemp(name), unit) for name, unit in UNITS.items()}
+
+
+def banded(rng, rows, entries, reach):
+    row = np.repeat(np.arange(rows), rng.poisson(entries, rows))
+    column = row + rng.integers(-reach, reach + 1, len(row))
+    kept = (column >= 0) & (column < rows)
+    return sp.csr_array((np.ones(kept.sum()), (row[kept], column[kept])), shape=(rows, rows))
+
+
+def hubs(rng, rows, entries):
+    """Rows of more entries than a thread walks, one of them with so few products that it might."""
+    matrix = sp.random_array((rows, rows), density=entries / rows, rng=rng, format="lil")
+    matrix[7, rng.integers(0, rows, 60)] = 1.0
+    matrix[40, rng.integers(0, rows, rows // 2)] = 1.0
+    matrix[90, 300:350], matrix[300:350], matrix[310, 20:30] = 1.0, 0.0, 1.0
+    return sp.csr_array(matrix)
+
+
+CASES = {
+    "a thread a row, narrow": lambda rng: banded(rng, 700, 2.3, 3),
+    "lanes a row, many products": lambda rng: banded(rng, 300, 8, 7),
+    "a warp a row": lambda rng: banded(rng, 90, 20, 9),
+    "few products far apart": lambda rng: sp.random_array((600, 600), density=3 / 600, rng=rng, format="csr"),
+    "hubs": lambda rng: hubs(rng, 600, 2),
+}
+
+
+def expected(A):
+    """Return columns and sums of each row of A A, the sums in the order of k, and the products of each."""
+    rows, products = [], np.zeros(A.shape[0], int)
+    for i in range(A.shape[0]):
+        sums = {}
+        for p in range(A.indptr[i], A.indptr[i + 1]):
+            for q in range(A.indptr[A.indices[p]], A.indptr[A.indices[p] + 1]):
+                sums[A.indices[q]] = sums.get(A.indices[q], 0) + np.longdouble(A.data[p]) * A.data[q]
+                products[i] += 1
+        rows.append(sorted(sums.items()))
+    return rows, products
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rows_are_counted_and_filled(libraries, case):
+    rng = np.random.default_rng(3)
+    A = CASES[case](rng)
+    A.sum_duplicates()
+    A.sort_indices()
+    A.data = rng.standard_normal(A.nnz)
+    rows = A.shape[0]
+    pattern = [np.ascontiguousarray(x, np.int32) for x in (A.indptr, A.indices)]
+    low, span, entries = (np.full(rows, 7, np.int32) for _ in range(3))
+    slot = np.where(np.arange(rows) % 2, -4, -5).astype(np.int32)  # of an earlier product
+    lists, words = np.full(choose.LISTS * rows, -1, np.int32), np.zeros(HEAD_WORDS, np.int32)
+    log, shape = choose.analysis(rows, A.nnz / rows)
+    sizes = np.int32(rows), np.int32(rows), np.int32(log)
+    launch(libraries["analyse"], "analyse", shape, *sizes, *pattern, *pattern, low, span, entries, slot, lists, words)
+    wanted, products = expected(A)
+    counts = np.array([len(row) for row in wanted])
+    lengths = np.diff(A.indptr)
+    few = (products > 0) & (products <= CONSTANTS["FEW_MOST"]) & (lengths <= CONSTANTS["THREAD_LENGTH"])
+    counted = entries > 0
+    assert (counted == few).all() and (entries[few] == counts[few]).all()
+    head = Head(words.tobytes())
+    symbolic = words[HEAD["SYMBOLIC"] :][: len(bins.SYMBOLIC)]
+    assert symbolic[bins.SYMBOLIC_PLACES["FEW"]] == few.sum() and symbolic.sum() == (products > 0).sum()
+
+    ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    indices, data = np.full(ptr[-1], -1, np.int32), np.full(ptr[-1], np.nan)
+    for one in choose.numeric(head, rows, rows, 3.0, 8):
+        factors = *pattern, A.data, *pattern, A.data
+        launch(libraries["few"], one.name, one.shape, sizes[0], *factors, low, span, slot, ptr, indices, data)
+    for i in range(rows):
+        found = slice(ptr[i], ptr[i + 1])
+        if counted[i]:
+            assert indices[found].tolist() == [j for j, _ in wanted[i]]
+            sums = np.array([x for _, x in wanted[i]], float)
+            assert np.allclose(data[found], sums, rtol=0, atol=1e-13)
+        else:
+            assert (indices[found] == -1).all(), "left to another kernel"
+
+
+def wide():
+    """Return factors of rows that are wide, and their product."""
+    rng = np.random.default_rng(5)
+    A = sp.random_array((3, 40), density=0.5, rng=rng, format="csr")
+    B = sp.random_array((40, 10**5), density=3e-5, rng=rng, format="csr")
+    B = sp.csr_array(sp.hstack([B, sp.random_array((40, 900), density=0.01, rng=rng)]))
+    for one in (A, B):
+        one.sum_duplicates()
+        one.sort_indices()
+    C = sp.csr_array(A @ B)
+    C.sort_indices()
+    return A, B, C
+
+
+def arrays(A):
+    return A.indptr.astype(np.int32), A.indices.astype(np.int32)
+
+
+def test_a_block_fills_known_columns_part_by_part(libraries):
+    A, B, C = wide()
+    capacity, lanes, rows = 1400, bins.BLOCKS[-1].lanes[0], np.array([2, 0], np.int32)
+    indptr, columns = arrays(C)
+    indices, data = columns.copy(), np.full(C.nnz, np.nan)
+    low = columns[indptr[:-1]]
+    span = columns[indptr[1:] - 1] - low + 1
+    assert (span > 32 * capacity).all()
+    options = np.int32(2), np.int32(2), np.int32(False), np.int32(capacity)
+    factors = *arrays(A), A.data, *arrays(B), B.data
+    launch(
+        libraries["known"],
+        PARTS,
+        Shape((2,), lanes, 8 * capacity),
+        *options,
+        rows,
+        *factors,
+        low,
+        span,
+        indptr,
+        indices,
+        data,
+    )
+    other = slice(indptr[1], indptr[2])
+    assert np.isnan(data[other]).all()
+    data[other] = C.data[other]
+    assert np.array_equal(indices, columns) and np.allclose(data, C.data, rtol=0, atol=1e-13)
+
+
+def test_a_block_counts_a_wide_row_by_a_table(libraries):
+    A, B, C = wide()
+    words = np.zeros(HEAD_WORDS, np.int32)
+    place = bins.SYMBOLIC_PLACES["BLOCK_TABLE"]
+    words[HEAD["SYMBOLIC"] + place] = 2
+    lists = np.full(choose.LISTS * 3, -1, np.int32)
+    begin = choose.list_start(place, 3, 2)
+    lists[begin : begin + 2] = 2, 0
+    entries = (abs(A).sign() @ np.diff(B.indptr)).astype(np.int32)
+    products = entries.copy()
+    sizes = np.int32(place), np.int32(3), np.int32(A.nnz)
+    shape = Shape((2,), 256)
+    launch(libraries["counted"], "symbolic_block_table", shape, *sizes, lists, *arrays(A), *arrays(B), entries, words)
+    counts = np.diff(C.indptr)
+    assert entries[[0, 2]].tolist() == counts[[0, 2]].tolist() and entries[1] == products[1] > counts[1]
