@@ -24,7 +24,6 @@ from spectile.nearsparse.cuda import product as cuda_product
 from spectile.nearsparse.multi import from_device as gpu_multi_device
 from spectile.nearsparse.multi import from_host as gpu_multi_host
 from spectile.nearsparse.multi import partition
-from spectile.nearsparse.multi import plan as gpu_multi_plan
 from spectile.nearsparse.multi import resident as gpu_multi_resident
 from spectile.nearsparse.multi import run as gpu_multi
 from spectile.nearsparse.multi.batch import Batch, partitioned
@@ -287,8 +286,6 @@ def machine(request, monkeypatch):
         (core_device, {"describe": lambda: TABLE["H200"]}),
         (gpu_multi_device, {"row_work": lambda maps, tau, rows: np.ones(-(-rows // 128))}),
         (gpu_multi_device, {"reach": reach, "Pinned": Pinned, "SPARED_BYTES": 1 << 60}),
-        # Graphs are CUDA's own: every call enqueues here.
-        (gpu_multi_plan.Plan, {"replayed": property(lambda plan: False, lambda plan, _: None)}),
     ):
         for name, value in replaced.items():
             monkeypatch.setattr(module, name, value, raising=False)

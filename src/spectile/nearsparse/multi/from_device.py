@@ -21,7 +21,7 @@ from spectile.nearsparse.multi.streams import Pinned, Stream
 from spectile.nearsparse.types import Request
 
 # From this size of B on, every call finds out from the norms which rows of its panels are needed: the host waits for
-# that while the first panel and rows of A are sent.  A replayed graph is faster for less.
+# that while the first panel and rows of A are sent.
 SPARED_BYTES = 1 << 31
 
 
@@ -78,7 +78,6 @@ class FromDevice(Plan):
         ]
         self.parts += self._ring
         self._sparing = self._sparing and bool(self._ring)
-        self.replayed = not self._sparing
         source, stream = b, self.sender
         for part in self._ring:
             part.connect(a, source, stream, self.sender, self._norms)

@@ -137,9 +137,6 @@ class Plan(ABC):
         self._started = {index: event(index) for index in dict.fromkeys(devices)}
         #: Whether every device reads and writes the others' memory.
         self.connected = connect(self.devices)
-        #: Whether calls after the first replay a graph: what is enqueued is always the same, and takes the host long.
-        self.replayed = False
-        self._calls, self._graph, self._ended = 0, None, event(devices[0])
         self._norm_c: Callable[[], float] = float
 
     def stream(self, index: int) -> Stream:
@@ -168,41 +165,7 @@ class Plan(ABC):
 
     def __call__(self) -> None:
         """Enqueue everything; the current stream of every device waits for its end, and nothing else does."""
-        import cupy
-
-        if not self.replayed or cupy.cuda.get_current_stream(self.devices[0]).is_capturing():
-            self._run(self._enqueue)
-            return
-        # The first call loads the kernels, which a capture must not.
-        self._calls += 1
-        if self._calls == 1:
-            self._run(self._enqueue)
-            return
-        if self._graph is None:
-            with cupy.cuda.Device(self.devices[0]), cupy.cuda.Stream(non_blocking=True) as stream:
-                stream.begin_capture()
-                try:
-                    self._run(self._enqueue)
-                finally:
-                    self._graph = stream.end_capture()
-        self._replay()
-
-    def _replay(self) -> None:
-        import cupy
-
-        first, *others = self._started
-        for index in others:
-            with cupy.cuda.Device(index):
-                cupy.cuda.get_current_stream().record(self._started[index])
-        with cupy.cuda.Device(first):
-            stream = cupy.cuda.get_current_stream()
-            for index in others:
-                stream.wait_event(self._started[index])
-            self._graph.launch(stream)  # type: ignore[attr-defined]
-            stream.record(self._ended)
-        for index in others:
-            with cupy.cuda.Device(index):
-                cupy.cuda.get_current_stream().wait_event(self._ended)
+        self._run(self._enqueue)
 
     def _run(self, work: Callable[[], None]) -> None:
         """Enqueue `work` on the streams, after the current streams' work and before what follows there."""

@@ -57,7 +57,6 @@ class Resident(Plan):
             shape = (*a[0].shape, sum(part.shape[1] for part in b))
         problem = Problem.of_parts(shape, a, b, request.block, request.real.precision, request.strict)
         super().__init__(devices, problem, request)
-        self.replayed = True
         copies, size = (b, shape[2]) if self._by_rows else (a, shape[0])
         self._shared = copies[0].nbytes >= SHARED_NORM_BYTES and len(a) > 1
         panels = partition.panels(size, len(a)) if self._shared else [(0, size)] * len(a)
