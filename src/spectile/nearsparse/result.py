@@ -33,9 +33,6 @@ class SpammResult:
         What multiplied: "dense" where ``method="auto"`` found the dense product to be faster.  Nothing was left out
         then: tau is 0, both ratios are 1, and the bound is of rounding alone; where nothing was counted its norms are
         those that a and b have when it is read.
-    faster : {"spamm", "dense"} or None
-        Which product is faster on this GPU where so many tile products are executed, by an estimate; None where there
-        is none: of a batch, of several GPUs, on the CPU.
     error_bound_rel : float
         `error_bound` relative to ``||c||_F`` (NaN when c is zero and the bound is too, infinity where the bound is).
     """
@@ -51,7 +48,6 @@ class SpammResult:
         executed_ratio: Any | Callable[[], Any],
         error_bound: Any | Callable[[], Any],
         norm_c: Any | Callable[[], Any],
-        faster: str | Callable[[], str] | None = None,
         method: str = "spamm",
         read: Callable[[Callable[[], Any]], Any] | None = None,
     ) -> None:
@@ -62,7 +58,6 @@ class SpammResult:
             "executed_ratio": executed_ratio,
             "error_bound": error_bound,
             "norm_c": norm_c,
-            "faster": faster,
         }
 
     def __getstate__(self) -> tuple[Any, str, dict[str, Any]]:
@@ -105,12 +100,6 @@ class SpammResult:
 
         bound = np.where(np.isinf(self._number("norm_c")), np.inf, bound)
         return float(bound) if bound.ndim == 0 else bound
-
-    @property
-    def faster(self) -> str | None:
-        """The faster product."""
-        name: str | None = self._number("faster")
-        return name
 
     @property
     def error_bound_rel(self) -> Any:

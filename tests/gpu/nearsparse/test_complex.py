@@ -124,7 +124,7 @@ def test_what_is_not_a_number() -> None:
         with pytest.raises(ValueError, match="a holds NaN or infinity"):
             spamm(x, cupy.eye(70, dtype="c16"), tau=0.1, check_finite=True, method=method)  # type: ignore[arg-type]
         found = spamm(x, cupy.eye(70, dtype="c16"), tau=0.1, method=method)  # type: ignore[arg-type]
-        assert bool(cupy.isnan(found.c[3, 40])) and found.faster in ("spamm", "dense")
+        assert bool(cupy.isnan(found.c[3, 40]))
     assert any(one.seconds for one in explain(x, x, tau=0.0))
 
 

@@ -178,11 +178,6 @@ def decide_here(shape: tuple[int, int, int], request: Request) -> tuple[Verdict,
     return decide(shape, request, describe(), launch_seconds())
 
 
-def faster(share: float, shape: tuple[int, int, int], request: Request) -> str:
-    """Return which product is the faster one on the current device where a share of the tile products is executed."""
-    return "spamm" if share <= Costs.of(shape, request, describe()).limit else "dense"
-
-
 def multiply(a: Any, b: Any, c: Any, out: Any, request: Request) -> None:
     """Write alpha A B + beta C to `out` by cuBLAS on the current stream.
 

@@ -169,7 +169,6 @@ class CallPlan:
             executed_ratio=norms.executed_ratio,
             error_bound=lambda: error_bound(norms, (0, 0), norms.tau, request, self.shape, 0.0),
             norm_c=functools.partial(frobenius, out),
-            faster=lambda: dense.faster(norms.executed_ratio(), self.shape, request),
             read=norms.read,
         )
 
@@ -261,7 +260,6 @@ def dense_result(
         executed_ratio=1.0,
         error_bound=lambda: rounding(shape, norms.a, norms.b, request, norm_c() if norm_c else 0.0),
         norm_c=functools.partial(frobenius, out),
-        faster="dense",
         method="dense",
         read=read,
     )

@@ -167,7 +167,6 @@ def _result(returned: Any, items: list[_Item], batch: tuple[int, ...]) -> SpammR
 
         return read
 
-    single = len(items) == 1 and batch == ()
     return SpammResult(
         returned,
         tau=collect(lambda item: found(item.tau, item.request)),
@@ -175,7 +174,6 @@ def _result(returned: Any, items: list[_Item], batch: tuple[int, ...]) -> SpammR
         executed_ratio=collect(_Item.executed_ratio),
         error_bound=collect(_Item.error_bound),
         norm_c=collect(lambda item: frobenius(item.out)),
-        faster=(lambda: dense.faster(items[0].executed_ratio(), items[0].shape, items[0].request)) if single else None,
         read=after,
     )
 
