@@ -13,7 +13,7 @@ import numpy as np
 from spectile.core.arrays import on_device
 from spectile.core.choice import Candidate
 from spectile.core.device import Backend, require_device
-from spectile.core.options import flag
+from spectile.core.options import flag, word
 from spectile.core.places import device_ids
 from spectile.core.protocols import ArrayLike
 from spectile.nearsparse import checks
@@ -169,8 +169,8 @@ def spamm(
             return result
     wanted: dict[str, Any] = dict([checks.check_choice(tau, valid_ratio, atol, rtol_factors)])
     block, alpha, beta = checks.check_scalars(block, alpha, beta)
-    checks.check_split(split)
-    checks.check_method(method)
+    word("split", split, "rows", "columns")
+    word("method", method, "spamm", "auto")
     c = c if beta != 0 else None
     if devices is None:
         operands = checks.operands(a, b, c, out)
@@ -364,7 +364,7 @@ def explain(
     method = _default(kind) if method is None else method
     valid_ratio = value if kind == "valid_ratio" else None
     block, _, beta = checks.check_scalars(block, 1.0, beta)
-    checks.check_method(method)
+    word("method", method, "spamm", "auto")
     operands = checks.operands(a, b, None, None)
     checks.check_two_matrices(operands.a, operands.b)
     where = operands.backend(backend, block, precision, valid_ratio)
@@ -428,7 +428,7 @@ def distribute(
         checks.refuse_with_error(name, x)
     a, b = checks.widened(a, b)
     checks.check_precision(a, b, None, "cuda")
-    checks.check_split(split)
+    word("split", split, "rows", "columns")
     checks.check_one_batch(a, b)
     from spectile.nearsparse.multi import run as multi
 

@@ -248,16 +248,6 @@ def check_scalars(block: Any, alpha: Any = 1.0, beta: Any = 0.0) -> tuple[int, f
     return int(block), *factors
 
 
-def check_split(split: str) -> None:
-    """Raise for a word that does not say how operands are distributed."""
-    word("split", split, "rows", "columns")
-
-
-def check_method(method: str) -> None:
-    """Raise for a word that does not say which product is wanted."""
-    word("method", method, "spamm", "auto")
-
-
 def check_one_batch(a: Any, b: Any) -> None:
     """Raise for operands that `distribute` does not cut."""
     batch = result_shape(_shape(a), _shape(b))[:-2]

@@ -96,7 +96,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
             return SimpleNamespace(a=Array(half[1], "f8"), b=Array(half[0], "f8"))
 
         def bind(self) -> Any:
-            pairs = [] if self.pairing is None else [self.pairing.bind()]
+            pairs = [] if self.pairing is None else [self.pairing.launch]
             return [lambda stream: state.launched.append(("norms", self.parameters.copy())), *pairs]
 
     class Kernel:
@@ -218,9 +218,7 @@ def test_a_plan_that_searches_writes_where_tau_will_lie(
     class Search:
         def __init__(self, *_: Any) -> None:
             self.parameters, self.places = np.zeros((), SEARCH), Places(16, 160, 320, 480, 640)
-
-        def bind(self) -> Any:
-            return lambda stream: machine.launched.append(("search", self.parameters.copy()))
+            self.launch = lambda stream: machine.launched.append(("search", self.parameters.copy()))
 
     monkeypatch.setattr(plans, "Search", Search)
     a, b = Array((100, 70)), Array((70, 90))

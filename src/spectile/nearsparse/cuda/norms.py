@@ -116,12 +116,12 @@ class NormMaps(Norms):
         """Compute both maps on the current stream."""
         self._kernel(self._shape, self.parameters)
         if self.pairing is not None:
-            self.pairing()
+            self.pairing.launch()
 
     def bind(self) -> list[launch.BoundLaunch]:
         """Return the launches with their parameters, which may be changed in place."""
         measure = self._kernel.bind(self._shape, self.parameters)
-        return [measure] if self.pairing is None else [measure, self.pairing.bind()]
+        return [measure] if self.pairing is None else [measure, self.pairing.launch]
 
 
 def check_norms(maps: Norms, a: Any, b: Any) -> None:

@@ -68,7 +68,7 @@ def expanded(b: Any) -> Any:
         return real
     real = empty_expanded(b)
     if b.size:
-        Expansion(b, real)()
+        Expansion(b, real).launch()
     return real
 
 
@@ -93,16 +93,8 @@ class Expansion:
         sizes = {"rows": b.shape[-2], "columns": b.shape[-1], "batches": len(b) if b.ndim == 3 else 1}
         places = {"b": address(b), "out": address(out), "stride": stride(b), "leading": pitch(b)}
         self.parameters = fill(np.zeros((), EXPAND), sizes | places)
-        self._shape = _shape(b.size)
-        self._kernel = launch.kernel(COMPLEX_UNITS[out.dtype.name], "expand")
-
-    def __call__(self) -> None:
-        """Write it on the current stream."""
-        self._kernel(self._shape, self.parameters)
-
-    def bind(self) -> launch.BoundLaunch:
-        """Return the launch with its parameters, which may be changed in place."""
-        return self._kernel.bind(self._shape, self.parameters)
+        #: Writes it; the parameters may be changed in place.
+        self.launch = launch.kernel(COMPLEX_UNITS[out.dtype.name], "expand").bind(_shape(b.size), self.parameters)
 
 
 class Pairing:
@@ -121,13 +113,6 @@ class Pairing:
         items = {"batches_a": int(np.prod(batch_a)), "batches_b": int(np.prod(batch_b))}
         maps = {"norms_a": address(norms_a), "norms_b": address(norms_b)}
         self.parameters = fill(np.zeros((), PAIR_NORMS), sizes | items | maps)
-        self._shape = _shape(norms_a.size + norms_b.size)
-        self._kernel = launch.kernel(COMPLEX_UNITS["float64"], "pair_norms")
-
-    def __call__(self) -> None:
-        """Change the maps on the current stream."""
-        self._kernel(self._shape, self.parameters)
-
-    def bind(self) -> launch.BoundLaunch:
-        """Return the launch with its parameters, which may be changed in place."""
-        return self._kernel.bind(self._shape, self.parameters)
+        shape = _shape(norms_a.size + norms_b.size)
+        #: Changes the maps; the parameters may be changed in place.
+        self.launch = launch.kernel(COMPLEX_UNITS["float64"], "pair_norms").bind(shape, self.parameters)

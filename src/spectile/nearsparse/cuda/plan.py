@@ -70,7 +70,7 @@ class CallPlan:
         self.ordered_by_work = product.choice.order in ("bins", "sorted")
         self._norm = maps.a.dtype
         expansion = parts.Expansion(given, b) if paired else None
-        self._before = [] if expansion is None else [expansion.bind()]
+        self._before = [] if expansion is None else [expansion.launch]
         self._before += [*maps.bind(), *([] if self._search is None else [self._search.launch])]
         self._product = product.bind()
         # The order of the tiles lies in memory of the product; its operands' do not matter any more.
@@ -347,7 +347,7 @@ class _Search:
         # The memory of each run is its own; this address is replaced.
         self.result = cupy.empty(1, np.float64)
         search = Search(maps.a, maps.b, Wanted.of(request), shape, request.precision, 0, 0)
-        self.places, self.parameters, self.launch = search.places, search.parameters, search.bind()
+        self.places, self.parameters, self.launch = search.places, search.parameters, search.launch
         #: Where what is wanted lies, and the addresses.
         wanted = {FIELD[request.asked[0]]: "value", "tolerance": "tolerance"}
         self.fields = wanted | {"norms_a": "complex_a", "norms_b": "complex_b"} | {name: name for name in _OF_SEARCH}

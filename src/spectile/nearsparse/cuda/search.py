@@ -124,16 +124,8 @@ class Search:
         sizes = {"rows": rows, "columns": columns, "depth": depth, "held": plan.held, "slot": plan.slot}
         addresses = {"norms_a": address(norms_a), "norms_b": address(norms_b), "arrived": arrived}
         self.parameters = fill(np.zeros((), SEARCH), values | sizes | addresses | self.places.addresses(scratch))
-        self._shape = plan.launch
-        self._kernel = launch.kernel(SEARCH_UNITS[wanted.kind, dtype], plan.function)
-
-    def __call__(self) -> None:
-        """Search on the current stream; the norm maps must be there."""
-        self._kernel(self._shape, self.parameters)
-
-    def bind(self) -> launch.BoundLaunch:
-        """Return the launch with its parameters, which may be changed in place."""
-        return self._kernel.bind(self._shape, self.parameters)
+        #: Searches, where the norm maps are there; the parameters may be changed in place.
+        self.launch = launch.kernel(SEARCH_UNITS[wanted.kind, dtype], plan.function).bind(plan.launch, self.parameters)
 
 
 def error_terms(shape: tuple[int, int, int], precision: str) -> dict[str, float]:
@@ -211,7 +203,7 @@ def search(maps: Norms, item: tuple[int, int], wanted: Wanted, shape: tuple[int,
         return cupy.asarray([0.0 if wanted.kind == "ratio" else math.inf, 1.0])
     places = Places.of(norms_a.shape[0], norms_b.shape[0], norms_a.shape[1], norms_a.itemsize)
     scratch, arrived = cupy.empty(places.bytes, cupy.uint8), cupy.zeros(1, cupy.uint32)
-    Search(norms_a, norms_b, wanted, shape, precision, address(scratch), address(arrived))()
+    Search(norms_a, norms_b, wanted, shape, precision, address(scratch), address(arrived)).launch()
     return scratch[:16].view(cupy.float64)
 
 
