@@ -17,7 +17,7 @@ from spectile.core.options import flag, word
 from spectile.core.places import device_ids
 from spectile.core.protocols import ArrayLike
 from spectile.nearsparse import checks
-from spectile.nearsparse.types import Method, NormMap, PrecisionName, Request, Split, Threshold
+from spectile.nearsparse.types import ASKED, Method, NormMap, PrecisionName, Request, Split, Threshold
 
 if TYPE_CHECKING:
     from spectile.nearsparse.cuda.plan import SpammPlan
@@ -159,7 +159,9 @@ def spamm(
     True
     """
     key = None
-    kind, value = _given(tau, valid_ratio, atol, rtol_factors)
+    asked = tau, valid_ratio, atol, rtol_factors
+    given = [pair for pair in zip(ASKED, asked, strict=True) if pair[1] is not None]
+    kind, value = given[0] if len(given) == 1 else ("", None)
     method = _default(kind) if method is None else method
     if devices is None and _on_cupy(a) and (check_finite is None or check_finite is False) and _is_zero(beta):
         # A call that repeats an earlier layout needs no checks.
@@ -167,7 +169,7 @@ def spamm(
         result = None if key is None else _repeated().execute(key, a, b, out, value)
         if result is not None:
             return result
-    wanted: dict[str, Any] = dict([checks.check_choice(tau, valid_ratio, atol, rtol_factors)])
+    wanted: dict[str, Any] = dict([checks.check_choice(*asked)])
     block, alpha, beta = checks.check_scalars(block, alpha, beta)
     word("split", split, "rows", "columns")
     word("method", method, "spamm", "auto")
@@ -195,17 +197,6 @@ def spamm(
 def _default(kind: str) -> Method:
     """Return the method where none is named: an error may be kept by either product."""
     return "auto" if kind in ("atol", "rtol_factors") else "spamm"
-
-
-def _given(tau: Any, valid_ratio: Any, atol: Any, rtol_factors: Any) -> tuple[str, Any]:
-    """Return which of these is given, and its value; no value unless it is one."""
-    if tau is not None:
-        return "tau", tau if valid_ratio is atol is rtol_factors is None else None
-    if valid_ratio is not None:
-        return "valid_ratio", valid_ratio if atol is rtol_factors is None else None
-    if atol is not None:
-        return "atol", atol if rtol_factors is None else None
-    return "rtol_factors", rtol_factors
 
 
 def _is_zero(beta: Any) -> bool:
@@ -448,8 +439,8 @@ def norm_map(a: Any, block: int = 32) -> NormMap:
     Returns
     -------
     NormMap
-        Its `norms` have the shape (ceil(m / block), ceil(n / block)): float64, on a GPU float32 for float16.  Squares
-        are summed in float64 on a CPU, and in the dtype of the product's sums on a GPU.
+        Its `norms` have the shape (ceil(m / block), ceil(n / block)): float64, on a GPU float32 for float16, as
+        the sums of squares are.
 
     See Also
     --------
