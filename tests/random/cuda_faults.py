@@ -81,8 +81,15 @@ FAULTS = (
         "i < kVector && column + i + 1 < columns",
         NORMS,
     ),
-    Fault(f"{_KERNELS}/norm_map.cu", "r < min(first + 32, task.rows)", "r < min(first + 31, task.rows)", NORMS),
-    Fault(f"{_KERNELS}/norm_map.cu", "const int exponent = ilogb(largest);", "const int exponent = 0;", RANGES),
+    Fault(
+        f"{_KERNELS}/norm_map.cu",
+        "const int rows = min(32, task.rows - first);",
+        "const int rows = min(31, task.rows - first);",
+        NORMS,
+    ),
+    Fault(
+        f"{_KERNELS}/norm_map.cu", "const int exponent = ilogb(largest), half", "const int exponent = 0, half", RANGES
+    ),
     Fault(f"{_KERNELS}/product.cu", "if (!(norm_a * norm_b < tau))", "if (!(norm_a * norm_b <= tau))", EQUAL),
     Fault(f"{_KERNELS}/product.cu", "first + row < rows ? max(0", "first + row <= rows ? max(0", VALID),
     Fault(

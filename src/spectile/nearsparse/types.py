@@ -27,7 +27,7 @@ class Precision:
     dtype, output : str
         Dtype of A and B, and of C.
     norm : str
-        Dtype of norms on a device, whose squares are summed in the dtype of the sums; the CPU takes norms in float64.
+        Dtype of norms on a device and of their sums of squares; the CPU takes norms in float64.
     sum_roundoff : float
         Unit round-off of the sums.
     product_roundoff : float

@@ -1,5 +1,5 @@
 #pragma once
-// As much of CUDA and of core/ptx.cuh as the searches need, on one thread of the host: each CUDA thread has a stack of its
+// As much of CUDA and of core/ptx.cuh as the searches and the norm map need, on one thread of the host: each CUDA thread has a stack of its
 // own and gives way to the others where it waits for them.
 #include <setjmp.h>
 #include <ucontext.h>
@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+using std::isinf;
 using std::isnan;
 using std::max;
 using std::min;
@@ -24,7 +25,10 @@ using std::min;
 #define __align__(bytes) alignas(bytes)
 
 struct HostIndex {
-  unsigned x;
+  unsigned x, z;
+};
+struct uint4 {
+  unsigned x, y, z, w;
 };
 static HostIndex threadIdx, blockIdx, gridDim;
 
@@ -163,6 +167,7 @@ static void copy_async(uintptr_t target, const void* source, int bytes) {
 static void commit_copies() {}
 template <int kLeft>
 void wait_copies() {}
+static void launch_dependents() {}
 
 // Run a kernel; whether every thread came to its end.  A context is made where a thread begins; from then on jumps, which
 // ask nothing of the system, lead from stack to stack.

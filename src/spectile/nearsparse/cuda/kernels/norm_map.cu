@@ -1,11 +1,12 @@
 // Norm map: Frobenius norms of the B x B blocks of a matrix (Eq. 2), one pass over memory.
 //
 // A warp sums a strip of 32 rows, 16 bytes per lane and row, so that each load of a warp is 512 contiguous bytes; the
-// lanes that share a block are reduced by shuffles, the warps that share one through shared memory.
+// lanes that share a block are reduced by shuffles, the warps that share one through shared memory.  Where rows are not
+// aligned, or end, lanes take neighbouring elements instead, and a warp 32 columns at a time.
 //
 //   for each strip of 128 rows, a warp for 32 of them:
 //     sum[block] = sum of x^2                                  # read once, as a stream
-//     norm[block] = sqrt(sum[block]);  where that left the range and an entry is not 0: anew, scaled by a power of two
+//     norm[block] = sqrt(sum[block]);  where that left the range and an entry is not 0: anew, scaled
 //
 // Invariant: a norm is no smaller than that of the entries but by NORM_SLACK of bounds.py, whatever their size; NaN and
 // infinity stay.  The first block sets the counters of what follows to zero.
@@ -46,50 +47,52 @@ __device__ __forceinline__ uint4 stream(const Element* from) {
     return raw;
 }
 
-#if INPUT_BITS > 16
+#if INPUT_BITS == 64
 constexpr bool kMayLeaveRange = true;  // squares of small or large entries underflow or overflow
 #else
 constexpr bool kMayLeaveRange = false;
 #endif
 
-// Nonzero where an entry is, whatever its square is.
-__device__ __forceinline__ unsigned magnitude(const uint4& raw) {
-    return sizeof(Element) == 8 ? raw.x | raw.z | (raw.y | raw.w) << 1 : (raw.x | raw.y | raw.z | raw.w) << 1;
-}
+// Nonzero where an entry of float64 is, whatever its square is.
+__device__ __forceinline__ unsigned magnitude(const uint4& raw) { return raw.x | raw.z | (raw.y | raw.w) << 1; }
 
 // Whether a sum of squares has neither overflowed nor lost more than its rounding to underflow.
-__device__ __forceinline__ bool in_range(Square sum) {
-    return sizeof(Square) == 8 ? sum > Square(0x1p-960) && sum < Square(0x1p1020) : sum > Square(0x1p-100) && sum < Square(0x1p127);
+__device__ __forceinline__ bool in_range(double sum) { return sum > 0x1p-960 && sum < 0x1p1020; }
+
+// A norm from the root of a sum of squares over 4^exponent.  Where it has fewer digits than a normal number, it is rounded
+// up: bounds must not be too small.
+__device__ __forceinline__ Norm rescaled(double root, int exponent) {
+    const double norm = scalbn(root, exponent);
+    return static_cast<Norm>(norm < 0x1p-1022 && scalbn(norm, -exponent) < root ? nextafter(norm, 1.0) : norm);
 }
 
-// The norm of a block whose sum of squares is not in range, by one thread: scaled by a power of two meanwhile.  Where the
-// norm has fewer digits than a normal number, it is rounded up: bounds must not be too small.
+// The norm of a block of up to 32 columns whose sum of squares is not in range, by a warp: scaled by a power of two
+// meanwhile.
 __device__ __noinline__ Norm scaled_norm(const Element* block, long long leading, int rows, int columns) {
+    const bool inside = static_cast<int>(threadIdx.x % 32) < columns;
+    block += inside ? threadIdx.x % 32 : 0;
     double largest = 0, sum = 0;
     bool numbers = true;
-    // Several loads under way: one thread reads all of the block.
-    for (int r = 0; r < rows; ++r)
 #pragma unroll 8
-        for (int c = 0; c < columns; ++c) {
-            const double x = fabs(static_cast<double>(block[r * leading + c]));
-            numbers &= x == x;
-            largest = fmax(largest, x);
-        }
-    if (!numbers) return static_cast<Norm>(nan(""));
+    for (int r = 0; r < rows; ++r) {
+        const double x = fabs(static_cast<double>(block[r * leading]));
+        numbers &= x == x;
+        largest = fmax(largest, x);
+    }
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) largest = fmax(largest, __shfl_xor_sync(~0u, largest, offset));
+    if (__ballot_sync(~0u, !numbers)) return static_cast<Norm>(nan(""));
     if (largest == 0 || isinf(largest)) return static_cast<Norm>(largest);
-    const int exponent = ilogb(largest);
-    const int half = -exponent / 2;
+    const int exponent = ilogb(largest), half = -exponent / 2;
     const double first = scalbn(1.0, half), second = scalbn(1.0, -exponent - half);
-    for (int r = 0; r < rows; ++r)
 #pragma unroll 8
-        for (int c = 0; c < columns; ++c) {
-            const double x = static_cast<double>(block[r * leading + c]) * first * second;
-            sum += x * x;
-        }
-    const double root = sqrt(sum);
-    const Norm norm = static_cast<Norm>(scalbn(root, exponent));
-    const bool low = sizeof(Norm) == 8 ? norm < Norm(0x1p-1022) : norm < Norm(0x1p-126);
-    return low && scalbn(static_cast<double>(norm), -exponent) < root ? nextafter(norm, Norm(1)) : norm;
+    for (int r = 0; r < rows; ++r) {
+        const double x = inside ? static_cast<double>(block[r * leading]) * first * second : 0;
+        sum += x * x;
+    }
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+    return rescaled(sqrt(sum), exponent);
 }
 
 __device__ __forceinline__ Square square_sum(const uint4& raw) {
@@ -123,6 +126,93 @@ __device__ __forceinline__ Square sum_lanes(Square sum) {
 }
 #endif
 
+// Sum the squares of a strip of up to 32 rows by neighbouring lanes: the lane j gets the sum of the j-th 32 columns, and a
+// bit for each 32 columns says whether an entry is not 0.
+__device__ __forceinline__ Square sum_by_columns(const Element* from, long long leading, int rows, int columns, unsigned& occupied) {
+    const int lane = threadIdx.x % 32;
+    Square part[kVector] = {};
+    unsigned held = 0;
+#pragma unroll 4
+    for (int r = 0; r < rows; ++r)
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) {
+            if (32 * j + lane >= columns) continue;
+            const Square x = static_cast<Square>(from[r * leading + 32 * j + lane]);
+            if (kMayLeaveRange && x != 0) held |= 1u << j;
+            part[j] += x * x;
+        }
+    Square own = 0;
+    occupied = 0;
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) {
+#pragma unroll
+        for (int offset = 16; offset > 0; offset /= 2) part[j] += __shfl_xor_sync(~0u, part[j], offset);
+        if (kMayLeaveRange && __ballot_sync(~0u, held >> j & 1)) occupied |= 1u << j;
+        if (lane == j) own = part[j];
+    }
+    return own;
+}
+
+// The same of 32 whole rows that are aligned, as a stream: sixteen loads in flight a lane, no test between them.
+__device__ __forceinline__ Square sum_as_stream(const Element* from, long long leading, unsigned& occupied) {
+    const int lane = threadIdx.x % 32;
+    Square sum = 0;
+    unsigned bits = 0;
+#pragma unroll
+    for (int half = 0; half < 32; half += 16) {
+        uint4 raw[16];
+#pragma unroll
+        for (int r = 0; r < 16; ++r) raw[r] = stream(from + (half + r) * leading + lane * kVector);
+#pragma unroll
+        for (int r = 0; r < 16; ++r) {
+            sum += square_sum(raw[r]);
+            if (kMayLeaveRange) bits |= magnitude(raw[r]);
+        }
+    }
+    constexpr int kLanes = 32 / kVector;
+    const Square own = __shfl_sync(~0u, sum_lanes(sum), lane * kLanes % 32);
+    occupied = 0;
+    if (kMayLeaveRange) {
+        const unsigned lanes = __ballot_sync(~0u, bits != 0);
+#pragma unroll
+        for (int j = 0; j < kVector; ++j)
+            if (lanes >> j * kLanes & ((1u << kLanes) - 1)) occupied |= 1u << j;
+    }
+    return own;
+}
+
+// The norm of each lane's block from its sum of squares: of those that are not in range, `out`, anew.  Blocks begin at
+// the lanes' columns of a strip.
+__device__ __forceinline__ Norm norm_of(Square sum, bool out, const Element* strip, long long leading, int column, int rows, int columns,
+                                        int width) {
+    Norm norm = static_cast<Norm>(sqrt(sum));
+    if (!kMayLeaveRange) return norm;
+    for (unsigned left = __ballot_sync(~0u, out && !in_range(sum)); left; left &= left - 1) {
+        const int lane = __ffs(left) - 1, first = __shfl_sync(~0u, column, lane);
+        const Norm anew = scaled_norm(strip + first, leading, rows, min(width, columns - first));
+        if (static_cast<int>(threadIdx.x % 32) == lane) norm = anew;
+    }
+    return norm;
+}
+
+struct Partial {
+    Norm norms[4][kColumns / 32];
+};
+
+// The norm of a block of span x span pieces from theirs.
+__device__ __forceinline__ Norm joined(const Partial& pieces, int row, int column, int span) {
+    double largest = 0, sum = 0;
+    for (int r = row; r < row + span; ++r)
+        for (int s = column; s < column + span; ++s) largest = fmax(largest, static_cast<double>(pieces.norms[r][s]));
+    const int exponent = INPUT_BITS == 64 && largest > 0 && !isinf(largest) ? ilogb(largest) : 0;
+    for (int r = row; r < row + span; ++r)
+        for (int s = column; s < column + span; ++s) {
+            const double norm = scalbn(static_cast<double>(pieces.norms[r][s]), -exponent);
+            sum += norm * norm;
+        }
+    return rescaled(sqrt(sum), exponent);
+}
+
 extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks) {
     const NormTask& task = tasks.task[blockIdx.z & 1];
     // The product may start while this kernel runs; it waits itself for the norms.
@@ -137,85 +227,55 @@ extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks
     const int block = 1 << tasks.log2_block;
     const int unit = block < 32 ? block : 32;  // rows and columns summed by one warp
     const int lanes = unit / kVector;          // lanes that share a block (a power of two)
-    const Element* matrix;
-    Norm* norms;
-    __shared__ Square partial[4][kColumns / 32];
-    __shared__ unsigned partial_bits[4][kColumns / 32];
-
-    // `bits` is nonzero where an entry of the block is.
-    auto store = [&](int block_row, int block_column, Square sum, unsigned bits) {
-        if (block_row >= task.norm_rows || block_column >= task.norm_columns) return;
-        Norm norm = static_cast<Norm>(sqrt(sum));
-        if (kMayLeaveRange && bits && !in_range(sum)) {
-            const int row = block_row * block, column = block_column * block;
-            norm = scaled_norm(matrix + row * task.leading + column, task.leading, min(block, task.rows - row),
-                               min(block, task.columns - column));
-        }
-        norms[task.transposed ? static_cast<long long>(block_column) * task.norm_rows + block_row
-                              : static_cast<long long>(block_row) * task.norm_columns + block_column] = norm;
-    };
+    STATIC_SHARED(Partial, partial);
 
     // More matrices than a grid has layers for: each block takes several.
     for (int batch = blockIdx.z >> 1; batch < task.batches; batch += gridDim.z >> 1) {
-        matrix = task.matrix + batch * task.stride_matrix;
-        norms = task.norms + batch * task.stride_norms;
         const int first = row0 + 32 * warp;
-#pragma unroll
+        const Element* matrix = task.matrix + batch * task.stride_matrix;
+        Norm* norms = task.norms + batch * task.stride_norms;
+        auto store = [&](int block_row, int block_column, Norm norm) {
+            if (block_row >= task.norm_rows || block_column >= task.norm_columns) return;
+            norms[task.transposed ? static_cast<long long>(block_column) * task.norm_rows + block_row
+                                  : static_cast<long long>(block_row) * task.norm_columns + block_column] = norm;
+        };
         for (int strip = 0; strip < kStrips; ++strip) {
-            const int column = column0 + strip * kStripColumns + lane * kVector;
+            const int column = column0 + strip * kStripColumns, columns = task.columns - column;
+            const Element* from = matrix + first * task.leading + column;
             if (unit == 32) {
-                Square sum = 0;
-                unsigned bits = 0;
-                if (task.aligned && first + 32 <= task.rows && column - lane * kVector + kStripColumns <= task.columns) {
-                    // Sixteen loads in flight a lane, no test between them.
-#pragma unroll
-                    for (int half = 0; half < 32; half += 16) {
-                        uint4 raw[16];
-#pragma unroll
-                        for (int r = 0; r < 16; ++r) raw[r] = stream(matrix + (first + half + r) * task.leading + column);
-#pragma unroll
-                        for (int r = 0; r < 16; ++r) {
-                            sum += square_sum(raw[r]);
-                            if (kMayLeaveRange) bits |= magnitude(raw[r]);
-                        }
-                    }
-                } else {
-                    for (int r = first; r < min(first + 32, task.rows); ++r)
-                        sum += square_sum(matrix + r * task.leading, column, task.columns, bits);
-                }
-                sum = sum_lanes(sum);
-                if (kMayLeaveRange) bits = __ballot_sync(~0u, bits != 0) >> (lane & ~(32 / kVector - 1)) & ((1u << 32 / kVector) - 1);
-                if (lane % (32 / kVector) == 0) {
-                    const int segment = strip * (kStripColumns / 32) + lane / (32 / kVector);
-                    if (block == 32) store(first / 32, column / 32, sum, bits);
-                    else partial[warp][segment] = sum, partial_bits[warp][segment] = bits;
+                unsigned occupied;
+                const bool whole = task.aligned && first + 32 <= task.rows && columns >= kStripColumns;
+                const int rows = min(32, task.rows - first);
+                const Square sum =
+                    whole ? sum_as_stream(from, task.leading, occupied) : sum_by_columns(from, task.leading, rows, columns, occupied);
+                const bool out = lane < kVector && (occupied >> lane & 1);
+                const Norm norm = norm_of(sum, out, from, task.leading, 32 * lane, rows, columns, 32);
+                if (lane < kVector) {
+                    if (block == 32) store(first / 32, column / 32 + lane, norm);
+                    else partial.norms[warp][strip * kVector + lane] = norm;
                 }
             } else {
                 for (int group = 0; group < 32; group += unit) {
+                    const int rows = min(unit, task.rows - first - group);
+                    const Element* piece = from + group * task.leading;
                     Square sum = 0;
                     unsigned bits = 0;
-                    for (int r = first + group; r < first + group + unit && r < task.rows; ++r)
-                        sum += square_sum(matrix + r * task.leading, column, task.columns, bits);
+                    for (int r = 0; r < rows; ++r) sum += square_sum(piece + r * task.leading, lane * kVector, columns, bits);
                     for (int offset = lanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
                     if (kMayLeaveRange) bits = __ballot_sync(~0u, bits != 0) >> (lane & ~(lanes - 1)) & ((1u << lanes) - 1);
-                    if (lane % lanes == 0) store((first + group) / block, column / block, sum, bits);
+                    const bool leads = lane % lanes == 0;
+                    const Norm norm = norm_of(sum, leads && bits, piece, task.leading, lane * kVector, rows, columns, unit);
+                    if (leads) store((first + group) / block, (column + lane * kVector) / block, norm);
                 }
             }
         }
         if (block > 32) {
             __syncthreads();
-            const int span = block / 32;  // 2 or 4 units on a side
-            const int across = kColumns / 32 / span, down = 4 / span;
-            if (threadIdx.x < across * down) {
-                const int i = threadIdx.x / across, j = threadIdx.x % across;
-                Square sum = 0;
-                unsigned bits = 0;
-                for (int r = 0; r < span; ++r)
-                    for (int s = 0; s < span; ++s) {
-                        sum += partial[i * span + r][j * span + s];
-                        if (kMayLeaveRange) bits |= partial_bits[i * span + r][j * span + s];
-                    }
-                store(row0 / block + i, column0 / block + j, sum, bits);
+            const int span = block / 32;  // 2 or 4 pieces on a side
+            const int wide = kColumns / 32 / span;
+            if (static_cast<int>(threadIdx.x) < wide * (4 / span)) {
+                const int i = threadIdx.x / wide, j = threadIdx.x % wide;
+                store(row0 / block + i, column0 / block + j, joined(partial, i * span, j * span, span));
             }
             __syncthreads();
         }

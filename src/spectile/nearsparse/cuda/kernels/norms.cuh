@@ -1,9 +1,11 @@
 // Types of norms, beside those of the operands.
 #include "elements.cuh"
 
-using Square = Accumulator;  // squares and their sums: a half above 255 would overflow its own square
+// Squares and their sums, and norms, whose products stay in range: a half above 255 would overflow its own square, and
+// squares of float32 would leave that of float32.
 #if INPUT_BITS == 16
-using Norm = float;
+using Square = float;
 #else
-using Norm = double;  // the norms of float32 and their products stay in its range, whatever the entries are
+using Square = double;
 #endif
+using Norm = Square;

@@ -1,0 +1,1 @@
+// Half precision is not taken on the host.
