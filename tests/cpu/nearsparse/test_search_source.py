@@ -42,8 +42,8 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str],
     }
 
 
-def by_the_kernel(library: Any, a: Any, b: Any, kind: str, held: int, **values: float) -> tuple[float, float]:
-    """Return what a kernel writes: the threshold, and of a ratio what it leaves."""
+def by_the_kernel(library: Any, a: Any, b: Any, kind: str, held: int, **values: float) -> tuple[float, float, float]:
+    """Return what a kernel writes, the threshold and of a ratio what it leaves, and how often its blocks met."""
     (rows, depth), columns = a.shape, b.shape[0]
     plan = plan_search(kind, rows, columns, depth, a.itemsize, TABLE["H200"])
     places = Places.of(rows, columns, depth, a.itemsize)
@@ -68,7 +68,7 @@ def by_the_kernel(library: Any, a: Any, b: Any, kind: str, held: int, **values: 
     grid = min(3, plan.launch.grid[0])
     shared = plan.launch.shared_bytes if kind == "error" else (held + 1) * (64 + 2 + rows) * a.itemsize
     assert library.run(pointer, grid, plan.launch.threads, ctypes.c_long(shared))
-    return float(memory[0]), float(memory[1])
+    return float(memory[0]), float(memory[1]), int(arrived[0]) / grid
 
 
 def for_error(libraries: Any, a: Any, b: Any, asked: tuple[str, float], listed: int) -> float:
@@ -76,6 +76,25 @@ def for_error(libraries: Any, a: Any, b: Any, asked: tuple[str, float], listed: 
     shape = 32 * a.shape[0], 32 * a.shape[1], 32 * b.shape[0]
     values = {FIELD[asked[0]]: asked[1]} | error_terms(shape, precision)
     return by_the_kernel(libraries["error", a.dtype.name], a, b, "error", listed, **values)[0]
+
+
+@pytest.mark.parametrize("kind", ["Gaussian", "ties"])
+def test_few_passes_find_a_threshold_where_norms_decay_fast(
+    libraries: dict[tuple[str, str], Any], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_search.device, "describe", lambda: TABLE["H200"])
+    rng = np.random.default_rng(13)
+    for rows, depth, columns in ((40, 50, 45), (70, 30, 60)):
+        a, b = (abs(np.arange(size)[:, None] * depth / size - np.arange(depth)) for size in (rows, columns))
+        if kind == "Gaussian":
+            a, b = (np.exp(-(x**2) / 8) * rng.uniform(0.5, 1, x.shape) for x in (a, b))
+        else:
+            a, b = (np.exp(-0.8 * x.round()) for x in (a, b))
+        for rtol in (1e-2, 1e-3):
+            values = {"rtol": rtol} | error_terms((32 * rows, 32 * depth, 32 * columns), "fp64")
+            tau, _, met = by_the_kernel(libraries["error", "float64"], a, b, "error", 2048, **values)
+            # Sizes take two meetings, the curve three, the products that are listed a few, and a pass one.
+            assert 0 < tau < math.inf and met <= 16
 
 
 def by_trials(a: Any, b: Any, asked: tuple[str, float]) -> tuple[float, Callable[[float], float], float]:
@@ -195,5 +214,5 @@ def test_the_kernel_takes_the_steps_of_the_reference(
         a, b = a.astype(dtype), b.astype(dtype)
         for wanted, tolerance, iterations in ((0.3, 0.01, 60), (0.011, 0.0011, 60), (0.5, 0.0, 3), (1.0, 0.01, 20)):
             values = {"wanted": wanted, "tolerance": tolerance, "iterations": iterations}
-            found = by_the_kernel(libraries["ratio", dtype], a, b, "ratio", held, **values)
+            found = by_the_kernel(libraries["ratio", dtype], a, b, "ratio", held, **values)[:2]
             np.testing.assert_array_equal(found, tau_for_ratio(a, b, wanted, tolerance, iterations))

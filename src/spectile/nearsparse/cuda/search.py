@@ -167,7 +167,7 @@ class Places:
         ratio, error = (
             plan_search(kind, rows, columns, depth, itemsize, device.describe()) for kind in ("ratio", "error")
         )
-        sums = max(depth * ceil_div(columns, SEARCH_CHUNK), 5 * depth + 2 * 3 * error.launch.grid[0])
+        sums = max(depth * ceil_div(columns, SEARCH_CHUNK), 5 * depth + 2 * 4 * error.launch.grid[0])
         maps = [itemsize * rows * depth, itemsize * columns * depth] if ratio.spilled else [0, 0]
         sizes = [16, 8 * max(_COUNTS.values()), 8 * sums, *maps]
         starts = np.cumsum([ceil_div(size, 16) * 16 for size in sizes]).tolist()

@@ -7,7 +7,8 @@
 //   curve = about skipped(tau)^2, from a sample of the tiles of C, finer around its crossing of limit^2
 //   until the thresholds of the bisection are decided:
 //     low, high = where the curve says that the crossing is, with few products between
-//     base = skipped(low)^2, a pass over all tiles of C
+//       (where the sample misled, around the power of tau that leads through what passes have found)
+//     base = skipped(low)^2, a pass over all tiles of C; the threshold may as well be the next product above low
 //     list the products from low up to high, each with what it adds to base when the threshold rises above it
 //     known.allowed, known.denied = what base, and base with all that is listed, say of low and high
 //     if low is allowed and high denied:
@@ -461,7 +462,7 @@ __device__ __forceinline__ void list_products(const Block& b, unsigned hits, con
 
 // Sum what is skipped of a lane's 4 x 4 tiles of C over the k's of a step, and list what lies between low and high.  The
 // warps share the k; each sums for all tiles of C.
-__device__ __forceinline__ void sum_step(const Block& b, const Norm* a, int deep, Key from, Key width, double (&sum)[4][4]) {
+__device__ __forceinline__ void sum_step(const Block& b, const Norm* a, int deep, Key from, Key width, double (&sum)[4][4], Key& nearest) {
     const int lane = threadIdx.x % 32, ty = lane / 4, tx = lane % 4;
     const Norm low = norm_of(from);
     const Norm* panel_b = a + kTileRows * kPitch;
@@ -486,6 +487,7 @@ __device__ __forceinline__ void sum_step(const Block& b, const Norm* a, int deep
                     const Key above = key_of(product) - from;  // below it is a large number
                     least = above < least ? above : least;
                 }
+            nearest = least < nearest ? least : nearest;
             if (least >= width) continue;
             unsigned hits = 0;
 #pragma unroll
@@ -542,13 +544,15 @@ __device__ __forceinline__ int weigh(const Block& b, double unit, int first) {
 }
 
 // Sum over this block's tiles of C of the squares of what the threshold `low` skips, shared among its threads.  Products
-// from `low` up to `high` are listed with what each adds to the squares when the threshold rises above it.
-__device__ double skipped_squares(const Block& b, double unit) {
+// from `low` up to `high` are listed with what each adds to the squares when the threshold rises above it; `next` is the
+// least of them that this thread met, or a larger one.
+__device__ double skipped_squares(const Block& b, double unit, double& next) {
     const Key from = b.s.low, width = b.s.high - b.s.low;
     const Steps steps(b.p);
     if (threadIdx.x == 0) b.s.listed = 0;
     for (int i = threadIdx.x; i < kPairs; i += kThreads) b.s.heads[i] = -1;
     double total = 0, sum[4][4] = {};
+    Key nearest = ~Key(0);
     int first = 0;
     stage(b.p, steps, 0, b.panels);
     for (int step = 0; step < steps.count; ++step) {
@@ -556,7 +560,7 @@ __device__ double skipped_squares(const Block& b, double unit) {
         wait_copies<1>();
         __syncthreads();
         const int deep = min(kDeep, b.p.depth - step % steps.chunks * kDeep);
-        sum_step(b, b.panels + (step & 1) * kPanel, deep, from, width, sum);
+        sum_step(b, b.panels + (step & 1) * kPanel, deep, from, width, sum, nearest);
         if ((step + 1) % steps.chunks == 0) {
             total += square_bases(b, unit, sum);
             first = weigh(b, unit, first);
@@ -565,6 +569,8 @@ __device__ double skipped_squares(const Block& b, double unit) {
     }
     wait_copies<0>();
     __syncthreads();
+    // Below `from` they wrap around.
+    next = from + nearest >= from ? value_of(from + nearest) : infinity();
     return total;
 }
 
@@ -572,72 +578,97 @@ __device__ double skipped_squares(const Block& b, double unit) {
 
 // What the passes so far have found, the same in every thread.
 struct State {
-    double total, few;     // products of all tiles, and how many may be listed
-    double factor, doubt;  // of the curve, and how far off it may be
-    double low_square;     // skipped(low)^2
-    bool crossed;          // low is allowed and high is not
+    double total, few;                     // products of all tiles, and how many may be listed
+    double factor, doubt;                  // of the curve, and how far off it may be
+    double low_square;                     // skipped(low)^2
+    double allowed_square, denied_square;  // of what is known; 0 and infinity where no pass told
+    double reach;                          // how far to both sides of a guess products are listed
+    bool crossed;                          // low is allowed and high is not
 };
 
 // What a pass sums over all blocks: skipped(low)^2, what the products listed add, and blocks whose lists were too short.
 struct Sums {
     double square, added, lost;
+    double next;  // the least product that is not below low
 };
+
+// The threshold at which a power of it has a value: through what is known below and above, or, where these are far apart,
+// from the nearer one, as squares of sums of few products rise.
+__device__ __forceinline__ double guess(const State& state, double target, Key allowed, Key denied) {
+    const double low = value_of(allowed), high = value_of(denied);
+    const double below = log(target / state.allowed_square), above = log(state.denied_square / target);
+    if (high < 64 * low && below + above < infinity()) return low * pow(high / low, fmin(fmax(below / (below + above), 0.05), 0.95));
+    return below < above ? low * exp(0.4 * below) : high * exp(-0.4 * above);
+}
 
 // Choose the thresholds of a pass, or see that no pass is needed; by one warp.
 __device__ __forceinline__ void choose_thresholds(Shared& s, const Curve& c, const State& state, double target, Key top, int pass) {
     const Key allowed = s.known.allowed, denied = s.known.denied;
-    const Key least_low = max(allowed, Key(1)), most_high = min(denied, top);
+    const Key least_low = allowed + 1, most_high = min(denied, top);
     Key low, high;
     const double value = target / state.factor;
+    const bool drawn = value > c.start && value <= s.curve[kCurve - 1];
     if (state.total <= state.few || products_between(s, c, least_low, most_high) <= state.few) {
         low = least_low, high = most_high;
-    } else if (pass < 6) {
+    } else if (pass == 0 || (pass < 4 && drawn)) {
         low = key_at(s, c, value * (1 - state.doubt), least_low, most_high);
         high = min(key_at(s, c, value * (1 + state.doubt), least_low, most_high) + 1, most_high);
         if (!(low < high) || products_between(s, c, low, high) > state.few) low = high = key_at(s, c, value, allowed + 1, denied - 1);
-    } else {
+    } else if (pass % 8 == 7 || (state.allowed_square == 0 && isinf(state.denied_square))) {
         low = high = allowed + (denied - allowed) / 2;
+    } else {
+        const double middle = guess(state, target, allowed, denied);
+        low = min(max(key_of(static_cast<Norm>(middle / (1 + state.reach))), least_low), denied - 1);
+        high = min(max(key_of(static_cast<Norm>(middle * (1 + state.reach))), low), most_high);
     }
     // The steps may all be decided before it is known whether everything may be skipped.
     if (threadIdx.x % 32 == 0) s.low = low, s.high = high, s.over = denied - allowed <= 1 || (denied <= top && s.bracket.done);
 }
 
 __device__ __forceinline__ Sums pass_over_tiles(Block& b, const Goal& goal, int pass) {
-    double* found = b.p.partial + 5 * b.p.depth + (pass & 1) * 3 * gridDim.x;  // [block][3]
-    double square = skipped_squares(b, goal.unit), added = 0;
+    double* found = b.p.partial + 5 * b.p.depth + (pass & 1) * 4 * gridDim.x;  // [block][4]
+    double next, square = skipped_squares(b, goal.unit, next), added = 0;
     const int listed = b.s.listed;
     for (int n = threadIdx.x; n < min(listed, b.p.held); n += kThreads) added += b.list.weight[n];
     square = reduce<false>(square, b.s.sums);
     added = reduce<false>(added, b.s.sums);
+    next = -reduce<true>(-next, b.s.sums);
     if (threadIdx.x == 0) {
-        double* own = found + 3 * blockIdx.x;
-        own[0] = square, own[1] = added, own[2] = listed > b.p.held;
+        double* own = found + 4 * blockIdx.x;
+        own[0] = square, own[1] = added, own[2] = listed > b.p.held, own[3] = next;
     }
     meet(b);
-    Sums all = {0, 0, 0};
+    Sums all = {0, 0, 0, infinity()};
     for (int block = threadIdx.x; block < gridDim.x; block += kThreads) {
-        all.square += __ldcg(found + 3 * block);
-        all.added += __ldcg(found + 3 * block + 1);
-        all.lost += __ldcg(found + 3 * block + 2);
+        all.square += __ldcg(found + 4 * block);
+        all.added += __ldcg(found + 4 * block + 1);
+        all.lost += __ldcg(found + 4 * block + 2);
+        all.next = fmin(all.next, __ldcg(found + 4 * block + 3));
     }
     all.square = reduce<false>(all.square, b.s.sums);
     all.added = reduce<false>(all.added, b.s.sums);
     all.lost = reduce<false>(all.lost, b.s.sums);
+    all.next = -reduce<true>(-all.next, b.s.sums);
     return all;
 }
 
 // Let what a pass found change what is known, and how the curve is read.
-__device__ __forceinline__ void learn(Shared& s, const Curve& c, const Goal& goal, const Sums& sums, State& state) {
+__device__ __forceinline__ void learn(Shared& s, const Curve& c, const Goal& goal, const Sums& sums, State& state, Key top) {
     const Key low = s.low, high = s.high;
     const bool low_allowed = goal.allows(sums.square), high_allowed = goal.allows(sums.square + sums.added);
     const bool complete = sums.lost == 0;
-    if (!complete) state.few /= 8;  // they lie in few tiles
+    if (!complete) state.few /= 8, state.reach /= 8;  // they lie in few tiles
     state.crossed = complete && low < high && low_allowed && !high_allowed;
     state.low_square = sums.square;
+    (low_allowed ? state.allowed_square : state.denied_square) = sums.square;
+    // The upper end says nothing where products were lost.
+    const bool ends = complete && low_allowed && low < high;
+    if (ends) (high_allowed ? state.allowed_square : state.denied_square) = sums.square + sums.added;
     if (threadIdx.x == 0) {
-        // The upper end says nothing where products were lost.
-        (low_allowed ? s.known.allowed : s.known.denied) = low;
-        if (complete && low_allowed && low < high) (high_allowed ? s.known.allowed : s.known.denied) = high;
+        if (!low_allowed) s.known.denied = low;
+        // The product next above skips no more.
+        else s.known.allowed = min(isinf(sums.next) ? top : key_of(static_cast<Norm>(sums.next)), s.known.denied - 1);
+        if (ends) (high_allowed ? s.known.allowed : s.known.denied) = high_allowed ? max(s.known.allowed, high) : high;
     }
     const bool upper = complete && high_allowed && low < high;
     const double here = upper ? sums.square + sums.added : sums.square, expected = curve_at(s, c, upper ? high : low);
@@ -732,12 +763,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) search_error(const Sea
                    1,
                    samples == pairs ? 0.01 : 0.02,
                    0,
+                   0,
+                   infinity(),
+                   0.25,
                    false};
     for (int pass = 0; pass < kMostTrials && !state.crossed; ++pass) {
         if (threadIdx.x < 32) choose_thresholds(s, c, state, goal.target, top, pass);
         __syncthreads();
         if (s.over) break;
-        learn(s, c, goal, pass_over_tiles(b, goal, pass), state);
+        learn(s, c, goal, pass_over_tiles(b, goal, pass), state, top);
     }
     if (state.crossed) select_listed(b, goal, state.low_square);
     if (blockIdx.x == 0 && threadIdx.x == 0) {
