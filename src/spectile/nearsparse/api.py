@@ -272,9 +272,9 @@ def spamm_plan(
     Returns
     -------
     SpammPlan
-        Its ``execute(tau, out=None)``, or with `valid_ratio`, `atol` or `rtol_factors`, multiplies on the current
-        stream; ``reset_operands(a=None, b=None)`` takes other operands of the same layout.  Threads may share
-        it, but only one stream, or one captured graph, may run it at a time.
+        Its ``execute(tau, out=None)``, or with `valid_ratio`, `atol` or `rtol_factors`, multiplies what
+        `a` and `b` hold then, on the current stream.  Threads may share it, but only one stream, or one captured graph,
+        may run it at a time.
 
     Raises
     ------

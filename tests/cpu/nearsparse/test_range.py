@@ -195,6 +195,9 @@ def test_a_product_that_is_exact_is_no_reason_to_refuse(small: float) -> None:
     for a, b in (([[1.0]], [[small]]), ([[small]], [[1.0]]), ([[2.0**1000]], [[small]])):
         assert spamm_threshold(a, b, rtol_factors=0.1, backend="cpu").error_bound <= 0.1 * a[0][0] * b[0][0]
         assert spamm(a, b, rtol_factors=0.1, backend="cpu").c[0, 0] == a[0][0] * b[0][0]
+    # Also where the product is below every number, and the error is not.
+    for method in ("auto", "spamm"):
+        assert spamm([[small]], [[small]], atol=0.1, method=method, backend="cpu").error_bound <= 0.1
 
 
 def test_a_large_matrix_times_zero_has_a_bound() -> None:

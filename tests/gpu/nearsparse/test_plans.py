@@ -62,9 +62,11 @@ def test_repeated_calls_give_the_bits_of_the_first(precision: str, shape: tuple[
             assert result.c is out
             _same(result, wanted[turn])
     assert len(repeated._plans) >= 2
-    plan = spamm_plan(*pairs[0], precision=precision, alpha=1.5)
+    held = [x.copy() for x in pairs[0]]
+    plan = spamm_plan(*held, precision=precision, alpha=1.5)
     for turn, pair in enumerate(pairs):
-        plan.reset_operands(*pair)
+        for x, y in zip(held, pair, strict=True):
+            x[...] = y
         _same(plan.execute(tau * (1 + turn)), wanted[turn])
         _same(plan.execute(tau * (1 + turn), out=out), wanted[turn])
 
@@ -144,10 +146,6 @@ def test_what_a_plan_refuses() -> None:
 
     a, b = _random(64, 96, "f4"), _random(96, 32, "f4")
     plan = spamm_plan(a, b)
-    with pytest.raises(ValueError, match="make another plan"):
-        plan.reset_operands(a=_random(65, 96, "f4"))
-    with pytest.raises(ValueError, match="make another plan"):
-        plan.reset_operands(b=_random(96, 32, "f8"))
     with pytest.raises(ValueError, match="pass a C-contiguous"):
         plan.execute(1.0, out=cupy.empty((64, 33), "f4"))
     with pytest.raises(ValueError, match="not a threshold"):

@@ -211,8 +211,10 @@ def allowed(maps: Maps, request: Request, shape: tuple[int, int, int]) -> float:
     scale = math.prod(maps.whole)
     if scale == 0:
         return math.inf
-    wanted = request.value * scale if request.atol is None else maps.inside(request.atol)
-    return skipping_limit(request.asked, wanted, maps.inside(_rounding(maps, request, shape)))
+    rounding = _rounding(maps, request, shape)
+    if request.atol is not None:
+        return maps.inside(skipping_limit(request.asked, request.atol, rounding))
+    return skipping_limit(request.asked, request.value * scale, maps.inside(rounding))
 
 
 def _least(maps: Maps, tau: float) -> float:

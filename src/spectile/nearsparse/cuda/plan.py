@@ -477,17 +477,6 @@ def span(x: Any) -> int:
     return int((rows - 1) * x.strides[0] + columns * x.itemsize)
 
 
-def same_layout(x: Any, y: Any) -> bool:
-    """Return whether a plan for one array serves another."""
-    return bool(
-        x.shape == y.shape
-        and x.strides == y.strides
-        and x.dtype == y.dtype
-        and x.device == y.device
-        and address(x) % 16 == address(y) % 16
-    )
-
-
 class SpammPlan:
     """A product of two GPU matrices, planned once and executed many times; see :func:`spectile.spamm_plan`."""
 
@@ -517,24 +506,6 @@ class SpammPlan:
                 plan = CallPlan(self._a, self._b, out, dataclasses.replace(self._request, **given))  # type: ignore[arg-type]
             self._plans[kind] = plan
         return plan
-
-    def reset_operands(self, a: Any = None, b: Any = None) -> None:
-        """Take other operands of the same shape, strides, dtype, alignment and device.
-
-        Raises
-        ------
-        ValueError
-            If one of them has another layout: make another plan.
-        """
-        for name, old, new in (("a", self._a, a), ("b", self._b, b)):
-            if new is not None and type(new) is not type(old):
-                raise TypeError(f"{name} is a {type(new).__name__}: pass a CuPy array, as cupy.asarray({name}) is")
-            if new is not None and not same_layout(old, new):
-                raise ValueError(
-                    f"{name} of shape {new.shape}, strides {new.strides} and dtype {new.dtype} is not laid out as the "
-                    f"one that was planned (shape {old.shape}, strides {old.strides}, {old.dtype}): make another plan"
-                )
-        self._a, self._b = (old if new is None else new for old, new in ((self._a, a), (self._b, b)))
 
     def execute(
         self,
