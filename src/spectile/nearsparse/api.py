@@ -163,7 +163,8 @@ def spamm(
     given = [pair for pair in zip(ASKED, asked, strict=True) if pair[1] is not None]
     kind, value = given[0] if len(given) == 1 else ("", None)
     method = _default(kind) if method is None else method
-    if devices is None and _on_cupy(a) and (check_finite is None or check_finite is False) and _is_zero(beta):
+    alone = devices is None and isinstance(beta, int | float) and beta == 0
+    if alone and _on_cupy(a) and (check_finite is None or check_finite is False):
         # A call that repeats an earlier layout needs no checks.
         key = _repeated().key_of(a, b, out, value, kind, block, alpha, strict, precision, backend, split, method)
         result = None if key is None else _repeated().execute(key, a, b, out, value)
@@ -197,10 +198,6 @@ def spamm(
 def _default(kind: str) -> Method:
     """Return the method where none is named: an error may be kept by either product."""
     return "auto" if kind in ("atol", "rtol_factors") else "spamm"
-
-
-def _is_zero(beta: Any) -> bool:
-    return isinstance(beta, int | float) and beta == 0
 
 
 def _on_cupy(a: Any) -> bool:

@@ -48,6 +48,8 @@ class CallPlan:
     """
 
     def __init__(self, a: Any, b: Any, out: Any, request: Request) -> None:
+        import cupy
+
         self.request, self.shape, self.device = request, (*a.shape, b.shape[1]), a.data.device_id
         self.result_shape, self.output = (a.shape[0], b.shape[1]), np.dtype(request.arithmetic.output)
         self._lock = threading.Lock()
@@ -62,8 +64,10 @@ class CallPlan:
         choice = prepared_choice(a, b, out, request.real, counts=self.verdict == "count")
         maps = NormMaps(a, b, request.block, paired=paired)
         tiles = told(maps, request)
-        self._search = _Search(tiles, request, self.shape) if request.tau is None else None
-        tau = 0.0 if self._search is None else self._search.result
+        self._search, tau = None, 0.0
+        if request.tau is None:
+            self._search = Search(tiles.a, tiles.b, Wanted.of(request), self.shape, request.precision, 0, 0)
+            tau = cupy.empty(1, np.float64)  # the memory of each run is its own: this address is replaced
         product = Product(a, b, out, maps, tau, precision=request.real.precision, alpha=request.alpha, choice=choice)
         self.grain: Grain = told_grain(product.grain, request)
         #: Whether runs share memory that each leaves as it was: they follow one another on one stream.
@@ -93,17 +97,13 @@ class CallPlan:
         if self._count is not None:
             bound.add(self._count.parameters, _SHARED)
         if self._search is not None:
-            bound.add(self._search.parameters, self._search.fields)
+            bound.add(self._search.parameters, {FIELD[self.request.asked[0]]: "value"} | _OF_SEARCH)
         if product.kernel in WGMMA:
             # The maps of A, B and C, as many as the kernel has, begin the parameters.
             moved = zip(["a", "real_b", "out"], product.addresses(), strict=True)
             for number, (name, pointer) in enumerate(list(moved)[: 2 + product.choice.copies]):
                 bound.add_map(address(product.parameters) + 128 * number, name, pointer)
         return bound
-
-    def check(self, value: float) -> None:
-        """Raise for an error that no product keeps."""
-        check_error(self.request, value, self.shape)
 
     def _verdict_on(self, value: float) -> dense.Verdict:
         """Return the verdict on a run that has its own: a valid ratio decides, or what was counted before."""
@@ -271,14 +271,10 @@ class DensePlan:
     ordered_by_work = False
 
     def __init__(self, a: Any, b: Any, out: Any, request: Request) -> None:
-        self.request, self._shape, self._device = request, (*a.shape, b.shape[1]), a.data.device_id
+        self.request, self.shape, self._device = request, (*a.shape, b.shape[1]), a.data.device_id
         self.result_shape, self.output = (a.shape[0], b.shape[1]), np.dtype(request.arithmetic.output)
         self._spans = tuple(map(span, (a, b, out)))
         self._multiply = dense.Gemm(a, b, out, request)
-
-    def check(self, value: float) -> None:
-        """Raise for an error that no product keeps."""
-        check_error(self.request, value, self._shape)
 
     def run(self, a: Any, b: Any, out: Any, value: float) -> RunNorms | None:
         """Multiply on the current stream, or return None where `out` overlaps an operand."""
@@ -292,7 +288,7 @@ class DensePlan:
 
     def result(self, out: Any, norms: RunNorms) -> SpammResult:
         """Return the result of a run."""
-        return dense_result(out, norms, self.request, self._shape, norms.value, read=norms.read)
+        return dense_result(out, norms, self.request, self.shape, norms.value, read=norms.read)
 
 
 def overlaps(at_a: int, at_b: int, at_out: int, spans: tuple[int, ...]) -> bool:
@@ -336,21 +332,6 @@ class CallNorms(RunNorms):
     def read_tau(self) -> float:
         """Return the threshold, read back where it was searched."""
         return found(self.tau, self._plan.request.asking(self.value))
-
-
-class _Search:
-    """The search of a plan, and where its values and addresses lie."""
-
-    def __init__(self, maps: Norms, request: Request, shape: tuple[int, int, int]) -> None:
-        import cupy
-
-        # The memory of each run is its own; this address is replaced.
-        self.result = cupy.empty(1, np.float64)
-        search = Search(maps.a, maps.b, Wanted.of(request), shape, request.precision, 0, 0)
-        self.places, self.parameters, self.launch = search.places, search.parameters, search.launch
-        #: Where what is wanted lies, and the addresses.
-        wanted = {FIELD[request.asked[0]]: "value", "tolerance": "tolerance"}
-        self.fields = wanted | {"norms_a": "complex_a", "norms_b": "complex_b"} | {name: name for name in _OF_SEARCH}
 
 
 class _Count:
@@ -417,7 +398,9 @@ _OF_NORMS = {
     "counter": "counter",
 }
 _OF_PAIRING = ("norms_a", "norms_b", "complex_a", "complex_b")
-_OF_SEARCH = ("arrived", "result", "counts", "partial", "columns_a", "sorted")
+_OF_SEARCH = {"norms_a": "complex_a", "norms_b": "complex_b"} | {
+    name: name for name in ("tolerance", "arrived", "result", "counts", "partial", "columns_a", "sorted")
+}
 # Of the product, of what orders its tiles and of what counts first, as far as they have them.
 _SHARED = {"tau": "value", "b": "real_b"} | {
     name: name for name in ("a", "out", "norms_a", "norms_b", "counter", "count", "ended", "cancelled", "tau_device")
@@ -443,7 +426,7 @@ class _Places:
     counted: bool = False
 
     @classmethod
-    def of(cls, maps: Norms, tiles: Norms, search: _Search | None, *, counted: bool) -> _Places:
+    def of(cls, maps: Norms, tiles: Norms, search: Search | None, *, counted: bool) -> _Places:
         """Return the places for maps, and those of complex tiles, which may be the same."""
         held = [maps.a, maps.b] + ([] if tiles is maps else [tiles.a, tiles.b])
         _, norms_b, *more, end = np.cumsum([0, *(x.size * x.dtype.itemsize for x in held)]).tolist()
@@ -549,7 +532,7 @@ class SpammPlan:
         else:
             kind, value = checks.check_choice(tau, valid_ratio, atol, rtol_factors)
         plan = self._plan(kind, value)
-        plan.check(value)
+        check_error(plan.request, value, plan.shape)
         if out is None:
             with memory.allocating(
                 f"the product of shape {self._shape}", math.prod(self._shape) * self._dtype.itemsize

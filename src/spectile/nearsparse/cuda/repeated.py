@@ -20,6 +20,7 @@ from spectile.core.pointers import beyond_vectors
 from spectile.nearsparse.cuda import dense
 from spectile.nearsparse.cuda.after import PER_THREAD
 from spectile.nearsparse.cuda.plan import CallPlan, DensePlan
+from spectile.nearsparse.cuda.search import check_error
 from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import Request
 
@@ -114,7 +115,7 @@ def execute(key: Any, a: Any, b: Any, out: Any, value: float, request: Request |
     most = 1.0 if plan.request.valid_ratio is not None else sys.float_info.max
     if not (value >= 0 if plan.request.tau is not None else 0 < value <= most):
         return None
-    plan.check(value)
+    check_error(plan.request, value, plan.shape)
     try:
         if out is None:
             out = cupy.empty(plan.result_shape, plan.output) if fresh is None else fresh

@@ -47,11 +47,7 @@ __device__ __forceinline__ uint4 stream(const Element* from) {
     return raw;
 }
 
-#if INPUT_BITS == 64
-constexpr bool kMayLeaveRange = true;  // squares of small or large entries underflow or overflow
-#else
-constexpr bool kMayLeaveRange = false;
-#endif
+constexpr bool kMayLeaveRange = INPUT_BITS == 64;  // squares of small or large entries underflow or overflow
 
 // Nonzero where an entry of float64 is, whatever its square is.
 __device__ __forceinline__ unsigned magnitude(const uint4& raw) { return raw.x | raw.z | (raw.y | raw.w) << 1; }

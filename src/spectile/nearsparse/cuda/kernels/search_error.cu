@@ -580,7 +580,6 @@ __device__ double skipped_squares(const Block& b, double unit, double& next) {
 struct State {
     double total, few;                     // products of all tiles, and how many may be listed
     double factor, doubt;                  // of the curve, and how far off it may be
-    double low_square;                     // skipped(low)^2
     double allowed_square, denied_square;  // of what is known; 0 and infinity where no pass told
     double reach;                          // how far to both sides of a guess products are listed
     bool crossed;                          // low is allowed and high is not
@@ -659,7 +658,6 @@ __device__ __forceinline__ void learn(Shared& s, const Curve& c, const Goal& goa
     const bool complete = sums.lost == 0;
     if (!complete) state.few /= 8, state.reach /= 8;  // they lie in few tiles
     state.crossed = complete && low < high && low_allowed && !high_allowed;
-    state.low_square = sums.square;
     (low_allowed ? state.allowed_square : state.denied_square) = sums.square;
     // The upper end says nothing where products were lost.
     const bool ends = complete && low_allowed && low < high;
@@ -763,7 +761,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) search_error(const Sea
                    1,
                    samples == pairs ? 0.01 : 0.02,
                    0,
-                   0,
                    infinity(),
                    0.25,
                    false};
@@ -773,7 +770,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) search_error(const Sea
         if (s.over) break;
         learn(s, c, goal, pass_over_tiles(b, goal, pass), state, top);
     }
-    if (state.crossed) select_listed(b, goal, state.low_square);
+    if (state.crossed) select_listed(b, goal, state.allowed_square);
     if (blockIdx.x == 0 && threadIdx.x == 0) {
         // What is not known counts as not allowed.
         walk(s.bracket, s.known.allowed, s.known.allowed + 1);
