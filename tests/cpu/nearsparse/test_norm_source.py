@@ -86,6 +86,17 @@ def test_norms_of_any_place_and_range(libraries: dict[str, Any], dtype: str, blo
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_part_has_the_norms_that_it_has_in_the_whole(libraries: dict[str, Any], dtype: str) -> None:
+    whole = (np.random.default_rng(5).standard_normal((96, 300)) / 3).astype(dtype)
+    part = np.zeros((97, 261), dtype)[1:, 1:]
+    part[:] = whole[:, :260]  # rows that are not aligned, and end elsewhere
+    for block in (16, 32, 64):
+        count = 256 // block
+        norms = [by_the_kernel(libraries[dtype], x, block, transposed=False)[:, :count] for x in (whole, part)]
+        assert (norms[0] == norms[1]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_what_is_no_number_stays_in_its_block(libraries: dict[str, Any], dtype: str) -> None:
     x = np.full((96, 96), 1e-30, dtype)
     x[5, 40], x[40, 5], x[41, 6], x[70, 70] = np.inf, np.nan, np.inf, np.nan

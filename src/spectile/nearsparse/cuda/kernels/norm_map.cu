@@ -1,8 +1,7 @@
 // Norm map: Frobenius norms of the B x B blocks of a matrix (Eq. 2), one pass over memory.
 //
 // A warp sums a strip of 32 rows, 16 bytes per lane and row, so that each load of a warp is 512 contiguous bytes; the
-// lanes that share a block are reduced by shuffles, the warps that share one through shared memory.  Where rows are not
-// aligned, or end, lanes take neighbouring elements instead, and a warp 32 columns at a time.
+// lanes that share a block are reduced by shuffles, the warps that share one through shared memory.
 //
 //   for each strip of 128 rows, a warp for 32 of them:
 //     sum[block] = sum of x^2                                  # read once, as a stream
@@ -122,51 +121,40 @@ __device__ __forceinline__ Square sum_lanes(Square sum) {
 }
 #endif
 
-// Sum the squares of a strip of up to 32 rows by neighbouring lanes: the lane j gets the sum of the j-th 32 columns, and a
-// bit for each 32 columns says whether an entry is not 0.
-__device__ __forceinline__ Square sum_by_columns(const Element* from, long long leading, int rows, int columns, unsigned& occupied) {
-    const int lane = threadIdx.x % 32;
-    Square part[kVector] = {};
-    unsigned held = 0;
-#pragma unroll 4
-    for (int r = 0; r < rows; ++r)
+// A lane's elements of a row that is not aligned, or ends; zeros behind it.
+__device__ __forceinline__ uint4 gathered(const Element* row, int columns) {
+    uint4 raw = {0, 0, 0, 0};
+    Element* value = reinterpret_cast<Element*>(&raw);
 #pragma unroll
-        for (int j = 0; j < kVector; ++j) {
-            if (32 * j + lane >= columns) continue;
-            const Square x = static_cast<Square>(from[r * leading + 32 * j + lane]);
-            if (kMayLeaveRange && x != 0) held |= 1u << j;
-            part[j] += x * x;
-        }
-    Square own = 0;
-    occupied = 0;
-#pragma unroll
-    for (int j = 0; j < kVector; ++j) {
-#pragma unroll
-        for (int offset = 16; offset > 0; offset /= 2) part[j] += __shfl_xor_sync(~0u, part[j], offset);
-        if (kMayLeaveRange && __ballot_sync(~0u, held >> j & 1)) occupied |= 1u << j;
-        if (lane == j) own = part[j];
-    }
-    return own;
+    for (int i = 0; i < kVector; ++i)
+        if (i < columns) value[i] = row[i];
+    return raw;
 }
 
-// The same of 32 whole rows that are aligned, as a stream: sixteen loads in flight a lane, no test between them.
-__device__ __forceinline__ Square sum_as_stream(const Element* from, long long leading, unsigned& occupied) {
+// Sum the squares of a strip of up to 32 rows: the lane j gets the sum of the j-th 32 columns, and a bit for each 32
+// columns says whether an entry is not 0.  Loads are in flight together, no test between those of whole rows that are
+// aligned.  The order of the sums is the same for all: parts of a matrix have the norms that they have in the whole.
+template <bool kWhole>
+__device__ __forceinline__ Square sum_strip(const Element* from, long long leading, int rows, int columns, unsigned& occupied) {
+    constexpr int kLanes = 32 / kVector, kDepth = kWhole ? 16 : 8;
     const int lane = threadIdx.x % 32;
+    from += lane * kVector, columns -= lane * kVector;
     Square sum = 0;
     unsigned bits = 0;
 #pragma unroll
-    for (int half = 0; half < 32; half += 16) {
-        uint4 raw[16];
+    for (int first = 0; first < 32; first += kDepth) {
+        uint4 raw[kDepth];
 #pragma unroll
-        for (int r = 0; r < 16; ++r) raw[r] = stream(from + (half + r) * leading + lane * kVector);
+        for (int r = 0; r < kDepth; ++r) {
+            const Element* row = from + (first + r) * leading;
+            raw[r] = kWhole ? stream(row) : gathered(row, first + r < rows ? columns : 0);
+        }
 #pragma unroll
-        for (int r = 0; r < 16; ++r) {
+        for (int r = 0; r < kDepth; ++r) {
             sum += square_sum(raw[r]);
             if (kMayLeaveRange) bits |= magnitude(raw[r]);
         }
     }
-    constexpr int kLanes = 32 / kVector;
-    const Square own = __shfl_sync(~0u, sum_lanes(sum), lane * kLanes % 32);
     occupied = 0;
     if (kMayLeaveRange) {
         const unsigned lanes = __ballot_sync(~0u, bits != 0);
@@ -174,7 +162,7 @@ __device__ __forceinline__ Square sum_as_stream(const Element* from, long long l
         for (int j = 0; j < kVector; ++j)
             if (lanes >> j * kLanes & ((1u << kLanes) - 1)) occupied |= 1u << j;
     }
-    return own;
+    return __shfl_sync(~0u, sum_lanes(sum), lane * kLanes % 32);
 }
 
 // The norm of each lane's block from its sum of squares: of those that are not in range, `out`, anew.  Blocks begin at
@@ -242,8 +230,8 @@ extern "C" __global__ void __launch_bounds__(128) norm_map(const NormTasks tasks
                 unsigned occupied;
                 const bool whole = task.aligned && first + 32 <= task.rows && columns >= kStripColumns;
                 const int rows = min(32, task.rows - first);
-                const Square sum =
-                    whole ? sum_as_stream(from, task.leading, occupied) : sum_by_columns(from, task.leading, rows, columns, occupied);
+                const Square sum = whole ? sum_strip<true>(from, task.leading, rows, columns, occupied)
+                                         : sum_strip<false>(from, task.leading, rows, columns, occupied);
                 const bool out = lane < kVector && (occupied >> lane & 1);
                 const Norm norm = norm_of(sum, out, from, task.leading, 32 * lane, rows, columns, 32);
                 if (lane < kVector) {
