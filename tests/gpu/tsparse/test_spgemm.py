@@ -238,6 +238,19 @@ def test_a_product_beyond_32_bit_offsets(rng, monkeypatch):
         symbolic(on_gpu(A), on_gpu(sp.csr_array(A.T)))
 
 
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+@pytest.mark.parametrize("entries", [20, 300])
+def test_wide_rows_of_some_products(entries, precision, rng):
+    """Rows of C that a block counts by a table and fills part by part, and of more products than a table holds."""
+    A, columns = random(90, 500, 0.1, rng), 3_000_000
+    row = np.repeat(np.arange(500), entries)
+    B = sp.csr_array((rng.uniform(0.1, 2, len(row)), (row, rng.integers(0, columns, len(row)))), shape=(500, columns))
+    B.sum_duplicates()
+    check(spgemm(on_gpu(A), on_gpu(B), precision=precision), A, B, precision)
+    pattern = symbolic(on_gpu(A), on_gpu(B))
+    check(pattern.multiply(on_gpu(2 * A), on_gpu(B), precision=precision), 2 * A, B, precision)
+
+
 def test_limit_covers_bitmaps_of_wide_rows(rng):
     A, B = random(6, 60, 0.9, rng), random(60, 2_500_000, 0.001, rng)
     whole = spgemm(on_gpu(A), on_gpu(B))
