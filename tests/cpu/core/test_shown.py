@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -88,6 +89,10 @@ def test_tiles_are_drawn_by_their_norms():
         ends = range(0, N, block)
         norms = [[np.linalg.norm(expected[i : i + block, j : j + block] / 1e100) for j in ends] for i in ends]
         np.testing.assert_allclose(10 ** (image - 100), norms, rtol=1e-12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of tiles that are zero
+        drawn = spectile.spamm(np.eye(32), np.eye(32), tau=0.0, backend="cpu").plot(block=8).images[0].get_array()
+    np.testing.assert_array_equal(np.ma.getmaskarray(drawn), ~np.eye(4, dtype=bool))
     pyplot.close("all")
 
 

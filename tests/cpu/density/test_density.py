@@ -82,6 +82,16 @@ def test_the_bound_is_close_and_the_energy_of_second_order():
     assert np.median(ratios) < 3.5
 
 
+@pytest.mark.parametrize("unit", [1.0, 1e-3, 1e5])
+def test_intervals_of_homo_and_lumo_are_a_part_of_the_gap(unit):
+    h = unit * insulator(1, 40, 1, 0.5)[0]
+    occupied = widest_gap(np.linalg.eigvalsh(h))
+    found = spectile.density_matrix(h, electrons=occupied, error=1e-6, block=7)
+    values = np.linalg.eigvalsh(h)
+    assert found.homo[0] <= values[occupied - 1] <= found.homo[1] and found.lumo[0] <= values[occupied] <= found.lumo[1]
+    assert max(high - low for low, high in (found.homo, found.lumo)) < 0.3 * found.gap
+
+
 def test_the_bound_is_close_where_the_gap_is_a_small_part_of_the_width():
     """Some tens of times the error: what is left out lies far above the gap, and counts in units of it."""
     for seed in (0, 2):
