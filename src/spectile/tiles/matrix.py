@@ -899,7 +899,8 @@ class TileMatrix:
                 made, own = at(limit)
             limit = rtol * _least(made, own, norm)
         if strict and limit is not None and own[spectral] > limit * SLACK:
-            share = own[spectral] / (limit / rtol if rtol else 1.0)
+            whole = limit / rtol if rtol else 1.0
+            share = own[spectral] / whole if whole else math.inf
             raise ValueError(
                 f"{wanted} is below what rounding to {dtype} alone may take here, {share:.2g}: ask for more than that"
                 + (", or use float64" if roundoff(dtype) > 1e-10 else "")

@@ -224,12 +224,13 @@ class _Asked:
         self.check_finite = flag("check_finite", options["check_finite"])
         ring, complement = lookup_semiring(options["semiring"]), flag("complement", options["complement"])
         alpha, beta = (_number(name, options[name]) for name in ("alpha", "beta"))
-        others = (options[name] for name in ("C", "prune", "top_n"))
-        self.wanted = Wanted(ring, options["mask"], complement, alpha, beta, *others)
-        self.form = word("format", options["format"], *FORMATS)
-        self.chosen = _choose(A, B, self.wanted, options["precision"])
+        others = {name: options[name] for name in ("C", "prune", "top_n")}
         #: Whether sums of products become Boolean.
         self.booleans = ring.name == "plus_times" and options["precision"] is None and both_boolean(A, B)
+        others["boolean"] = self.booleans or ring.value == "bool"
+        self.wanted = Wanted(ring, options["mask"], complement, alpha, beta, **others)
+        self.form = word("format", options["format"], *FORMATS)
+        self.chosen = _choose(A, B, self.wanted, options["precision"])
 
 
 def _work(A: Any, B: Any, precision: str | None) -> Any:

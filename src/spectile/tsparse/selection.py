@@ -31,6 +31,8 @@ class Wanted:
     top_n : int or None
         Of each row so many entries are kept at most: the largest, by size where they are complex, and of equal ones
         those of the least columns.
+    boolean : bool
+        Whether entries count as True or False before they are selected, whatever their sums are.
     """
 
     semiring: Semiring
@@ -41,6 +43,7 @@ class Wanted:
     C: Any = None
     prune: float | None = None
     top_n: int | None = None
+    boolean: bool = False
 
     @property
     def in_blocks(self) -> bool:
@@ -58,16 +61,19 @@ class Wanted:
         Where the mask is not complemented, the rows of A B are those that it has.
         """
         indptr, indices, data = rows
-        if self.alpha != 1:
-            data = data * data.dtype.type(self.alpha)
-        rows = indptr, indices, data
-        if added is not None:
-            if mask is not None and not self.complement:
-                added = inside(added, mask, columns, xp)
-            added = *added[:2], added[2] * data.dtype.type(self.beta)
-            rows = add(rows, added, columns, xp)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # as where the products are summed
+            if self.alpha != 1:
+                data = data * data.dtype.type(self.alpha)
+            rows = indptr, indices, data
+            if added is not None:
+                if mask is not None and not self.complement:
+                    added = inside(added, mask, columns, xp)
+                added = *added[:2], added[2] * data.dtype.type(self.beta)
+                rows = add(rows, added, columns, xp)
         if mask is not None and self.complement:
             rows = outside(rows, mask, columns, xp)
+        if self.boolean and (self.prune is not None or self.top_n is not None):
+            rows = *rows[:2], (rows[2] != 0).astype(rows[2].dtype)
         if self.prune is not None:
             # What is no number is kept: it is not below anything.
             rows = keep(rows, ~(xp.abs(rows[2]) < _least(self.prune, rows[2].dtype)), xp)

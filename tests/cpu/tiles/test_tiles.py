@@ -267,6 +267,14 @@ def test_range_of_entries():
     assert x.square().error.fro > 0 and x.square().norm() == 0
 
 
+def test_a_product_that_vanishes_has_no_relative_error():
+    small, one = TileMatrix.from_dense(np.full((2, 2), 1e-322), 2), TileMatrix.from_dense(np.full((2, 2), 0.3), 2)
+    for norm in ("fro", "spectral"):
+        with pytest.raises(ValueError, match="below what rounding to float64 alone may take here"):
+            one.multiply(small, rtol=1e-3, norm=norm)
+    assert one.multiply(small, atol=1e-3).error.fro <= 1e-3
+
+
 def test_mistakes_are_told_in_one_sentence():
     a = np.eye(6)
     x = TileMatrix.from_dense(a, 2)

@@ -230,6 +230,15 @@ def test_integers_at_the_edge_of_their_type_are_exact_or_refused(semiring, dtype
                 multiply(A, B, semiring=semiring)
 
 
+@pytest.mark.parametrize("semiring", ["or_and", "any_pair", "plus_times"])
+def test_entries_that_are_true_are_alike_in_a_selection(semiring):
+    A = sp.csr_array(np.ones((2, 3), bool))
+    B = sp.csr_array(np.array([[1, 1, 0], [0, 1, 0], [0, 1, 1]], bool))  # C has sums of 1, 3 and 1 products
+    for options, kept in (({"top_n": 1}, [0]), ({"top_n": 2}, [0, 1]), ({"prune": 1}, [0, 1, 2]), ({"prune": 2}, [])):
+        C = multiply(A, B, semiring=semiring, **options)
+        assert C.dtype == bool and C.indices.tolist() == 2 * kept, options
+
+
 @pytest.mark.parametrize("dtype", ["f4", "f8", "F"])
 def test_the_limit_of_pruning_is_no_rounded_one(dtype):
     sizes = np.array([0.1, 0.7, 3e38 if dtype != "f8" else 1e308, 0, 1e-40]).astype(dtype)

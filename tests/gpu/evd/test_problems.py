@@ -455,8 +455,8 @@ def test_parts_of_a_spectrum(family, dtype, whole_order, rng, monkeypatch):
 
 
 @pytest.mark.parametrize("first", [0, 300, 980])
-def test_vectors_that_grow_beyond_the_range_are_made_one_by_one(first):
-    """A vector falls off from its row by a factorial, so that it is scaled again and again while it is made."""
+def test_vectors_that_fall_off_fast_are_made_one_by_one(first):
+    """Vectors that are wrong would be made anew as part of all, without a word."""
     n, count = 1000, 20
     d, e = cupy.arange(float(n)), cupy.ones(n)
     w = sturm.eigenvalues(d, e, slice(first, first + count))

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from spectile.core.cupy_parts import csr_matrix, has_wide_indices
-from spectile.tsparse import spgemm, symbolic
+from spectile.tsparse import row_blocks, spgemm, symbolic
 from spectile_study.cases.tsparse.device import peak_bytes
 
 pytestmark = pytest.mark.gpu
@@ -84,6 +84,10 @@ def test_columns_beyond_32_bits(where, dtype):
         same(C, expected)
     if dtype != np.bool_:
         np.testing.assert_array_equal(host(pattern.numeric(left.data, right.data)), expected.data)
+    for rows, part in row_blocks(left, right, backend="cuda", **({"memory_limit": 10**6} if where == "host" else {})):
+        assert part.shape == (rows.stop - rows.start, n) and part.dtype == dtype
+        same(part, expected[rows])
+    same(spgemm(left, right, backend="cuda", devices=1), expected)
     if where == "device":
         right.indices[1] = n
         with pytest.raises(ValueError, match="B holds a column index outside"):

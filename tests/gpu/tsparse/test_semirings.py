@@ -23,6 +23,10 @@ def on_gpu(A):
     return csr_matrix(tuple(arrays), shape=A.shape)
 
 
+def host_of(array):
+    return array.get() if hasattr(array, "get") else array
+
+
 def assert_same(found, C, rtol=1e-13):
     found = found if sp.issparse(found) else found.get()
     assert found.shape == C.shape
@@ -67,6 +71,29 @@ def test_masked_entries_have_the_bits_of_the_whole_product(dtype):
     whole = spgemm(A, B, backend="cuda").tocsr()
     part = spgemm(A, B, mask=mask, backend="cuda").tocoo()
     np.testing.assert_array_equal(part.data, whole.toarray()[part.row, part.col])
+
+
+@pytest.mark.parametrize("semiring", ["or_and", "any_pair", "plus_times"])
+def test_entries_that_are_true_are_alike_in_a_selection(semiring):
+    A = sp.csr_array(np.ones((2, 3), bool))
+    B = sp.csr_array(np.array([[1, 1, 0], [0, 1, 0], [0, 1, 1]], bool))
+    for options in ({"top_n": 1}, {"top_n": 2}, {"prune": 1}, {"prune": 2}):
+        wanted = spgemm(A, B, semiring=semiring, backend="cpu", **options)
+        assert_same(spgemm(A, B, semiring=semiring, backend="cuda", **options), wanted)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "F"])
+def test_the_smallest_numbers_are_not_zero(dtype):
+    A = sp.csr_array(np.array([[1e-42, -1e-42, 1e-20, 0]], dtype))
+    A.data[2] = 0
+    one = sp.csr_array(np.ones((1, 1), dtype))
+    for mask in (A, on_gpu(A)):
+        left, right = (one, sp.csr_array(np.ones((1, 4), dtype)))
+        if mask is not A:
+            left, right = on_gpu(left), on_gpu(right)
+        found = spgemm(left, right, mask=mask, backend="cuda")
+        assert found.indices.tolist() == [0, 1]
+        assert host_of(spgemm(left, mask, semiring="or_and", backend="cuda").data).tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize("masked", [False, True])

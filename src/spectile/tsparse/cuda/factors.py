@@ -140,7 +140,8 @@ def _canonicalize(
     _raise_wrong(matrix, flags, precision, "AB"[which])
     counters = Counters(1)
     if flags & UNSORTED:
-        matrix = replace(arranged("AB"[which], matrix), held=matrix.held)
+        known = {"held": matrix.held, "columns": matrix.columns}
+        matrix = replace(arranged("AB"[which], matrix), **known)
     factor = _check(matrix, precision, counters, 0, (), check_finite)
     if flags & UNSORTED:
         flags = counters.read()[HEAD["FLAGS"]]
@@ -156,7 +157,7 @@ def in_order(name: str, matrix: Given) -> Given:
     _check(matrix, None, counters, 0)
     flags = counters.read().flags()[0]
     _raise_wrong(matrix, flags, None, name)
-    return replace(arranged(name, matrix), held=matrix.held) if flags & UNSORTED else matrix
+    return replace(arranged(name, matrix), held=matrix.held, columns=matrix.columns) if flags & UNSORTED else matrix
 
 
 def _raise_wrong(matrix: Any, flags: int, precision: Precision | None, name: str) -> None:

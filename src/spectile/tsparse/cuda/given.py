@@ -52,8 +52,8 @@ class Given:
         Where these lie, unless the caller's matrix is in CSR and in order.
     largest : int or None
         The largest size of the values where these are integers.
-    held : int64 or None
-        The columns of B, where they are renumbered.
+    held, columns : int64 or None, int or None
+        The columns of B that it has, where they are renumbered, and of how many.
     """
 
     shape: tuple[int, int]
@@ -64,6 +64,7 @@ class Given:
     places: Places | None = None
     largest: int | None = None
     held: Any = None
+    columns: int | None = None
 
 
 def given(A: Any, B: Any, *, values: bool = True, check_finite: bool = True) -> tuple[Given, Given]:
@@ -201,7 +202,7 @@ def _renumbered(B: Given) -> Given:
     if len(indices):
         held = cupy.unique(indices).astype(np.int64)
         narrow = cupy.searchsorted(held, indices).astype(np.int32)
-    return replace(B, shape=(B.shape[0], len(held)), indices=narrow, held=held)
+    return replace(B, shape=(B.shape[0], len(held)), indices=narrow, held=held, columns=columns)
 
 
 def arranged(name: str, matrix: Any) -> Given:

@@ -50,7 +50,8 @@ def spgemm(
                 f"raise it to at least {need}"
             )
         memory_limit -= copies
-    array, (rows, columns) = is_array(A, B), (A.shape[0], B.shape[1])
+    array, rows = is_array(A, B), A.shape[0]
+    columns = B.columns if isinstance(B, Given) and B.columns is not None else B.shape[1]
     scaled = precision.name == "float16"
     transposed = adjoint = False
     whole = not isinstance(B, Given) and memory_limit is None and form != "dense"

@@ -102,7 +102,14 @@ def _of_ones(matrix: Any, name: str, wanted: Wanted, precision: Precision, host:
         return replace(one, data=cupy.ones(one.indices.size, precision.dtype), largest=None)
     if check_finite:
         require_finite(name, one)
-    return replace(one, data=(one.data != 0).astype(precision.dtype), largest=None)
+    return replace(one, data=_not_zero(one.data).astype(precision.dtype), largest=None)
+
+
+def _not_zero(data: Any) -> Any:
+    """Return which values are not 0; in single precision CuPy's comparison takes those below 2^-126 for 0."""
+    if data.dtype.char not in "fF":
+        return data != 0
+    return ((data.view(np.uint32).reshape(len(data), data.dtype.itemsize // 4) << np.uint32(1)) != 0).any(axis=1)
 
 
 def _require_held(factors: tuple[Given, Given], wanted: Wanted, kind: Any, memory_limit: int | None) -> None:
@@ -128,7 +135,7 @@ def _mask_of(one: Given, wanted: Wanted) -> Rows:
     """Return row pointer, columns and which count of a mask; without the others where more than A B falls on it."""
     import cupy
 
-    rows = one.indptr, one.indices.astype(np.int32, copy=False), one.data != 0
+    rows = one.indptr, one.indices.astype(np.int32, copy=False), _not_zero(one.data)
     return keep(rows, rows[2], cupy) if wanted.complement or wanted.C is not None else rows
 
 
