@@ -174,6 +174,7 @@ def _found(asked: _Asked, s: Any) -> DensityMatrix:
     near = refined(overlap, 1e-2, start=guess if alike else None)
     rough = near.norm**2
     size = max(1.0, rough) * max(1.0, h.norm("spectral"))
+    unit = min(1.0, h.norm("spectral")) or 1.0  # gaps are as small as F
     refused: ValueError | None = None
     for share, sharper in ((0.5, 1.0), (0.5, 1e-2), (0.05, 1e-2), (0.05, 1e-4)):
         # What the factor and the products lack is small beside the error, and smaller where a small gap enlarges it.
@@ -181,7 +182,7 @@ def _found(asked: _Asked, s: Any) -> DensityMatrix:
         factor = near = refined(overlap, min(1e-2, 0.2 * fine), start=near.z)
         # A Fermi function has no gap to be safe by: it takes the factor as inexact.
         z: Any = factor.z._bounded(factor.norm) if beta is None else factor.factor(overlap)
-        inner = z.H._times(h._times(z, fine / math.sqrt(size)), fine, half="upper")
+        inner = z.H._times(h._times(z, unit * fine / math.sqrt(size)), unit * fine, half="upper")
         try:
             found = _orthogonal(inner, electrons, mu, share * error / rough, beta, method, start, asked=error)
         except Unresolved as reason:

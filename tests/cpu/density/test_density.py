@@ -188,10 +188,10 @@ def test_an_overlap():
     s = np.eye(60) + 0.2 * np.exp(-np.abs(i[:, None] - i)) * (1 + 0.1 * rng.normal(size=(60, 60)))
     s = (s + s.T) / 2
     occupied = widest_gap(scipy.linalg.eigh(h, s, eigvals_only=True))
-    for error in (1e-3, 1e-6):
-        found = spectile.density_matrix(h, s, electrons=occupied, error=error, block=7)
+    for error, unit in ((1e-3, 1.0), (1e-6, 1.0), (1e-4, 1e-12)):
+        found = spectile.density_matrix(unit * h, s, electrons=occupied, error=error, block=7)
         assert found.error <= error
-        assert_guaranteed(found, h, occupied, s)
+        assert_guaranteed(found, unit * h, occupied, s)
     z = inverse_factor(TileMatrix.from_dense(s, 7, hermitian=True), error=1e-7)
     dense = z.to_dense()
     assert np.linalg.norm(dense.T @ s @ dense - np.eye(60)) <= 1e-7
