@@ -41,6 +41,10 @@ struct int4 {
     int x, y, z, w;
 };
 inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
+struct uint4 {
+    unsigned x, y, z, w;
+};
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 inline int2 make_int2(int x, int y) { return {x, y}; }
 inline double2 make_double2(double x, double y) { return {x, y}; }
 
@@ -174,6 +178,11 @@ inline double __longlong_as_double(long long x) {
     std::memcpy(&y, &x, 8);
     return y;
 }
+inline long long __double_as_longlong(double x) {
+    long long y;
+    std::memcpy(&y, &x, 8);
+    return y;
+}
 inline int __float_as_int(float x) {
     int y;
     std::memcpy(&y, &x, 4);
@@ -205,6 +214,29 @@ inline void mma_f64(double (&c)[4], const double (&a)[4], const double (&b)[2]) 
     wait_at(warp);
     for (int e = 0; e < 4; ++e)
         for (int k = 0; k < 8; ++k) c[e] += lanes[g * 4 + k % 4][2 * (k / 4) + e / 2] * lanes[(2 * t + e % 2) * 4 + k % 4][4 + k / 4];
+    wait_at(warp);
+}
+
+// The lower or the upper half of a word, in float16.
+inline float half_in(unsigned word, int upper) {
+    const unsigned bits = word >> 16 * upper & 0xffff, exponent = bits >> 10 & 31;
+    const float modulus = exponent ? std::ldexp(float(1024 + (bits & 1023)), int(exponent) - 25) : std::ldexp(float(bits & 1023), -24);
+    return bits & 0x8000 ? -modulus : modulus;
+}
+
+// C += A (16 x 16) B (16 x 8) in float16.
+inline void mma_f16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    auto& warp = block.warps[threadIdx.x / 32];
+    auto* lanes = &block.exchanged[threadIdx.x / 32 * 32];
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    lanes[threadIdx.x % 32] = {double(a[0]), double(a[1]), double(a[2]), double(a[3]), double(b[0]), double(b[1]), 0, 0};
+    wait_at(warp);
+    for (int e = 0; e < 4; ++e)
+        for (int k = 0; k < 16; ++k) {
+            const int lane = k % 8 / 2, part = k / 8;
+            c[e] += half_in(unsigned(lanes[g * 4 + lane][2 * part + e / 2]), k % 2) *
+                    half_in(unsigned(lanes[(2 * t + e % 2) * 4 + lane][4 + part]), k % 2);
+        }
     wait_at(warp);
 }
 

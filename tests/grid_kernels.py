@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.tiles.cuda.grid import APART, LOST, MAPS, NORMS, PRODUCTS, SEARCH, Room
+from spectile.tiles.cuda.grid import APART, LOST, MAPS, NORMS, PRODUCTS, SEARCH, SKIPPED, Room
 from spectile.tiles.types import gamma
 
 
@@ -40,14 +40,14 @@ class GridKernels:
         taus = sorted({*candidates, math.inf})
         # The larger a threshold, the more it leaves out.
         first = bisect.bisect_left(taus, True, key=lambda tau: measure(tau)[spectral] > allowed)
-        best = (taus[first - 1], *measure(taus[first - 1])) if first else (0.0, 0.0, 0.0)
-        return self.wrapped(np.array([*best, *[np.nan] * (SEARCH - 3)]))
+        best = (taus[first - 1], 0.0, 0.0, *measure(taus[first - 1])) if first else (0.0,) * 5
+        return self.wrapped(np.array([*best, *[np.nan] * (SEARCH - 5)]))
 
     def search_product(
         self, room: Room, a: Any, turned_a: Any, b: Any, turned_b: Any, units: tuple[float, float], hermitian: bool,
-        limit: float, guess: float, share: float, least: float, spectral: bool,
+        limit: float, guess: float, share: float, least: float, spectral: bool, halves: bool,
     ) -> Any:  # fmt: skip
-        """Return the largest threshold, and what it leaves out."""
+        """Return the largest threshold, and what it leaves out; nothing is made in float16."""
         a, b = _plain(a), _plain(b)
         assert np.linalg.norm(a) <= units[0] and np.linalg.norm(b) <= units[1]
         assert np.array_equal(_plain(turned_a), a.T) and np.array_equal(_plain(turned_b), b.T)
@@ -80,7 +80,9 @@ class GridKernels:
         norms = _plain(norms)
         norms[norms < _plain(found)[0]] = 0
 
-    def _written(self, room: Room, dense: dict, apart: dict, lost: Any, count: Any, dtype: Any, half: bool) -> Any:
+    def _written(
+        self, room: Room, dense: dict, apart: dict, lost: Any, count: Any, skipped: Any, dtype: Any, half: bool
+    ) -> Any:  # fmt: skip
         data = np.full(room.n * room.n, np.nan, dtype)  # what is not written is not read
         maps = np.zeros((MAPS, room.size, room.size))
         for place, to in self._tiles(room, data).items():
@@ -92,25 +94,28 @@ class GridKernels:
                 tile = np.triu(tile) + np.triu(tile, 1).conj().T
             maps[NORMS][place] = np.linalg.norm(tile) * (1 + 1e-12)
             maps[APART][place] = np.linalg.norm(apart[place]) * (1 + 1e-12)
-            maps[LOST][place], maps[PRODUCTS][place] = lost[place], count[place]
+            maps[LOST][place], maps[PRODUCTS][place], maps[SKIPPED][place] = lost[place], count[place], skipped[place]
+            if half and i == j:
+                maps[SKIPPED][place] *= math.sqrt(2)
             if maps[NORMS][place] > 0:
                 to[...] = tile
             if half and i != j:
-                maps[NORMS : LOST + 1, j, i] = maps[NORMS : LOST + 1, i, j]
+                maps[:, j, i] = maps[:, i, j]
+                maps[PRODUCTS, j, i] = 0
                 if maps[NORMS][place] > 0:
                     self._tiles(room, data)[j, i][...] = tile.conj().T
         return self.wrapped(data), self.wrapped(maps)
 
     def multiply(
-        self, room: Room, a: Any, norms_a: Any, b: Any, turned_b: Any, d: Any, norms_d: Any, threshold: Any,
+        self, room: Room, a: Any, norms_a: Any, b: Any, turned_b: Any, d: Any, norms_d: Any, found: Any, unit: float,
         alpha: float, beta: float, shift: float, hermitian: bool, hermitian_b: bool,
     ) -> Any:  # fmt: skip
-        """Return a product and a sum."""
+        """Return a product and a sum, with bounds as if products below the second threshold were in float16."""
         norms_a, norms_b, norms_d = _plain(norms_a), _plain(turned_b).T, _plain(norms_d)
         of_a, of_b = self._tiles(room, a, norms_a), self._tiles(room, b, norms_b)
         of_d = None if d is None else self._tiles(room, d, norms_d)
-        tau, unit = float(_plain(threshold)[0]), float(np.finfo(a.dtype).eps) / 2
-        made, apart, lost, count = {}, {}, {}, {}
+        (tau, twofold, fine), least = _plain(found)[:3].tolist(), float(np.finfo(a.dtype).eps) / 2
+        made, apart, lost, count, skipped = {}, {}, {}, {}, {}
         for i, j in itertools.product(range(room.size), repeat=2):
             both = norms_a[i] * norms_b[:, j]
             kept = np.flatnonzero((both > 0) & (both >= tau))
@@ -122,8 +127,14 @@ class GridKernels:
             terms = sum(of_a[i, k].shape[1] for k in kept)
             norm_d = 0 if norms_d is None else norms_d[i, j]
             sums = abs(alpha) * both[kept].sum() + abs(beta) * norm_d + abs(shift) * np.linalg.norm(eye)
-            lost[i, j] = (abs(alpha) * gamma(terms, a.dtype) * both[kept].sum() + 8 * unit * sums) * 1.5
-        return self._written(room, made, apart, lost, count, a.dtype, hermitian)
+            lost[i, j] = (abs(alpha) * gamma(terms, a.dtype) * both[kept].sum() + 8 * least * sums) * 1.5
+            rough = both[kept][both[kept] < fine]
+            one, two = rough[rough < twofold], rough[rough >= twofold]
+            off = 2.0**-10 * 1.06 * one.sum() + 2.0**-17 * 1.2 * two.sum()
+            off += (len(one) + 3 * len(two)) * 2.0**-23 * rough.sum()
+            lost[i, j] += abs(alpha) * off * (math.sqrt(2) if i == j else 1)
+            skipped[i, j] = both.sum() - both[kept].sum()
+        return self._written(room, made, apart, lost, count, skipped, a.dtype, hermitian)
 
     def adjoint(self, room: Room, a: Any, norms: Any) -> Any:
         """Return the conjugate transpose, where its map of norms is not 0."""
@@ -149,7 +160,7 @@ class GridKernels:
             sums = sum(map(np.linalg.norm, (alpha * tile, beta * other, shift * eye)))
             lost[place] = 8 * float(np.finfo(a.dtype).eps) / 2 * sums
         zero = dict.fromkeys(made, 0.0)
-        return self._written(room, made, zero, lost, zero, a.dtype, hermitian)
+        return self._written(room, made, zero, lost, zero, zero, a.dtype, hermitian)
 
     def dots(self, room: Room, a: Any, norms_a: Any, b: Any, norms_b: Any) -> Any:
         """Return inner products of tiles."""

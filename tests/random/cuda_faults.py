@@ -145,7 +145,8 @@ FAULTS = (
     Fault("tiles/cuda/tiles.cu", "if (most > 0 && !isinf(most)) frexp(most, &exponent);", "", TILES),
     Fault("tiles/cuda/tiles.cu", "most_column = largest_of_warp(most_column);", "", TILES),
     Fault("tiles/cuda/grid.cu", "const double weight = twice && s > r ? 2 : 1;", "const double weight = 1;", GRIDS),
-    Fault("tiles/cuda/grid.cu", "terms[p] += own_depth", "terms[p] += 1", GRIDS),
+    Fault("tiles/cuda/grid.cu", "terms += grid.height(k)", "terms += 1", GRIDS),
+    Fault("tiles/cuda/grid.cu", "return 0x1p-10 * 1.06 * once", "return 0x1p-13 * once", GRIDS),
 )
 
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from spectile.core.progress import MATRICES, count
 from spectile.tiles.cuda import grid as kernels
-from spectile.tiles.cuda.grid import APART, LOST, NORMS, PRODUCTS, SEARCH, Room
-from spectile.tiles.cuda.units import MOST_ROWS
+from spectile.tiles.cuda.grid import APART, LOST, NORMS, PRODUCTS, SEARCH, SKIPPED, Room
+from spectile.tiles.cuda.units import MOST_ROWS, in_blocks
 from spectile.tiles.layout import Layout
 from spectile.tiles.matrix import Apart, NormName, TileMatrix, checked_permutation, partitions
 from spectile.tiles.types import EXACT, SLACK, Error, gamma, roundoff, underflow
@@ -26,6 +26,8 @@ _RANGE = 1e-100, 1e100
 _MATRICES, _SHARE = 16, 0.8
 #: Iterations of a bound by a positive vector.
 _SHARPENED = 8
+#: Squarings of the tiles on the diagonal, for their eigenvalues.
+_SQUARINGS = 11
 #: Tile rows from which a look at all triples of tiles would cost more than lists of those that are stored.
 _MOST_TILES = 4096
 
@@ -42,6 +44,10 @@ class Sizes(NamedTuple):
     def bound(self) -> Error:
         """Bounds of the norms of a Hermitian matrix with these tiles."""
         return Error.of(self.fro * SLACK, self.row * SLACK)
+
+    def bounds(self, hermitian: bool) -> Error:
+        """Bounds of the norms of a matrix with these tiles, whose columns are not known but where it is Hermitian."""
+        return self.bound if hermitian else Error.of(self.fro * SLACK, self.fro * SLACK)
 
 
 def on_grid(x: TileMatrix | GridMatrix) -> TileMatrix | GridMatrix:
@@ -86,7 +92,8 @@ class GridMatrix:
     """
 
     __slots__ = (
-        "_known", "_sizes", "_turned", "data", "error", "hermitian", "norms", "permutation", "products", "room", "rows",
+        "_known", "_sizes", "_trace", "_turned", "data", "error", "hermitian", "norms", "permutation", "products",
+        "room", "rows",
     )  # fmt: skip
 
     def __init__(
@@ -98,6 +105,7 @@ class GridMatrix:
         self.permutation: Any = permutation if like is None else like.permutation
         self._sizes = sizes
         self._turned: Any = None
+        self._trace: float | None = None
         self._known = math.inf
         if not math.isfinite(sizes.row) or not math.isfinite(sizes.fro):
             raise ValueError("a tile holds NaN or infinity, or overflows: correct or scale the matrix")
@@ -205,7 +213,9 @@ class GridMatrix:
 
     def trace(self) -> float:
         """Return the trace of the stored matrix, of a complex one that is not Hermitian its real part."""
-        return float(kernels.diagonal(self.room, self.data, self.norms).sum())
+        if self._trace is None:
+            self._trace = float(kernels.diagonal(self.room, self.data, self.norms).sum())
+        return self._trace
 
     def dot(self, other: GridMatrix) -> float:
         """Return the real part of ``trace(self.conj().T @ other)``."""
@@ -222,16 +232,16 @@ class GridMatrix:
 
         d = kernels.diagonal(self.room, self.data, self.norms)
         radii = kernels.row_sums(self.room, self.data, self.norms) * SLACK - abs(d)
-        ends = [(radii - d).max(), (radii + d).max()]
+        ends = cupy.stack([radii - d, radii + d]).max(axis=1)
         if self.room.uniform:
-            values = cupy.linalg.eigvalsh(self._diagonal_tiles()).astype(np.float64)
+            tiles = self._diagonal_tiles()
             between = self.norms.copy()
             cupy.fill_diagonal(between, 0.0)
-            for side, extremes in enumerate((-values.min(axis=1), values.max(axis=1))):
-                ends[side] = cupy.minimum(ends[side], _largest(extremes, between))
-        scale = float((abs(d) + radii).max())
-        slack = (SLACK - 1 + 64 * self.room.largest * roundoff(self.dtype)) * scale + self.error.spectral
-        return -float(ends[0]) - slack, float(ends[1]) + slack
+            ends = cupy.minimum(ends, _largest(_largest_within(cupy.stack([-tiles, tiles])), between))
+        low, high, scale = cupy.concatenate([ends, (abs(d) + radii).max(keepdims=True)]).get().tolist()
+        lost = 64 * self.room.largest * roundoff(self.dtype) + 16 * self.room.largest**2 * roundoff(np.float64)
+        slack = (SLACK - 1 + lost) * scale + self.error.spectral
+        return -low - slack, high + slack
 
     def _diagonal_tiles(self) -> Any:
         """Return the tiles on the diagonal, all of one size."""
@@ -296,11 +306,11 @@ class GridMatrix:
         """Return the product, as `TileMatrix._times`."""
         found = self._search(other, atol, norm, half)
         c, maps = self._multiplied(other, found, 1.0, None, 0.0, 0.0, half)
-        sizes, told = _sizes_of(self.room, maps, found)
+        sizes = _sizes_of(self.room, maps)
         made, carried = self._made(c, maps, sizes, half is not None), self._carried(other)
         if half == "upper":
             carried = Error.of(math.sqrt(2) * carried.fro, math.sqrt(2) * carried.fro)
-        made.error = made.error + Error.of(told[1], told[2] if half else told[1]) + carried
+        made.error = made.error + sizes[SKIPPED].bounds(half is not None) + carried
         return made
 
     def _second_degree(
@@ -316,9 +326,11 @@ class GridMatrix:
         )
         kernels.drop(maps[NORMS], drops)
         sharp = kernels.spectral_bound(self.room, maps[APART], _SHARPENED) * SLACK
-        sizes, told = _sizes_of(self.room, maps, found, drops, sharp)
+        trace = kernels.diagonal(self.room, c, maps[NORMS]).sum(keepdims=True)
+        sizes, told = _sizes_of(self.room, maps, drops, sharp, trace)
         made = self._made(c, maps, sizes, True)
-        skipped, dropped = Error.of(told[1], told[2]), Error.of(told[SEARCH + 1], told[SEARCH + 2])
+        made._trace = told[SEARCH + 1]
+        skipped, dropped = sizes[SKIPPED].bound, Error.of(told[3], told[4])
         own = (skipped + self._carried(self)).times(quadratic) + self.error.times(linear)
         made.error = made.error + own + dropped
         # What rounding takes of the square alone is part of what it takes of the polynomial, but for the factor.
@@ -328,7 +340,7 @@ class GridMatrix:
         return made, Apart(
             (apart.fro + off.fro) * SLACK,
             max(0.0, apart.fro / SLACK**2 - off.fro),
-            (min(apart.fro, told[2 * SEARCH]) + off.spectral) * SLACK,
+            (min(apart.fro, told[SEARCH]) + off.spectral) * SLACK,
         )
 
     def truncate(self, atol: float, norm: NormName = "fro") -> GridMatrix:
@@ -339,7 +351,7 @@ class GridMatrix:
         norms = self.norms.copy()
         kernels.drop(norms, found)
         sizes, told = _sizes_of(self.room, norms[None], found)
-        lost = Error.of(told[1], told[2] if self.hermitian else told[1])
+        lost = Error.of(told[3], told[4] if self.hermitian else told[3])
         return GridMatrix(
             self, self.room, self.rows, self.data, norms, sizes[0], self.error + lost, self.hermitian,
             products=self.products,
@@ -353,7 +365,7 @@ class GridMatrix:
             self, self.room, self.rows, self.data, self.norms, self._sizes, error, self.hermitian,
             products=self.products,
         )  # fmt: skip
-        made._turned, made._known = self._turned, self._known
+        made._turned, made._known, made._trace = self._turned, self._known, self._trace
         return made
 
     @property
@@ -372,10 +384,11 @@ class GridMatrix:
         # Of a product whose one half stands for the other the search looks at what that makes.
         share = float(gamma(self.room.n, self.dtype)) * SLACK
         least = float(underflow(self.room.n, self.dtype)) * self.room.n
-        units = _unit(self.norm()), _unit(other.norm())
+        room, units = self.room, (_unit(self.norm()), _unit(other.norm()))
+        halves = in_blocks(self.dtype.name, room.largest, room.uniform)
         return kernels.search_product(
-            self.room, self.norms, self.turned, other.norms, other.turned, units, half is not None, atol,
-            self._guess(atol), share, least, norm == "spectral" and half is not None,
+            room, self.norms, self.turned, other.norms, other.turned, units, half is not None, atol,
+            self._guess(atol), share, least, norm == "spectral" and half is not None, halves,
         )  # fmt: skip
 
     def _multiplied(
@@ -384,13 +397,14 @@ class GridMatrix:
     ) -> tuple[Any, Any]:  # fmt: skip
         count(MATRICES)
         data, norms = (None, None) if plus is None else (plus.data, plus.norms)
+        unit = _unit(self.norm()) * _unit(other.norm())
         return kernels.multiply(
-            self.room, self.data, self.norms, other.data, other.turned, data, norms, found, scale, weight, shift,
+            self.room, self.data, self.norms, other.data, other.turned, data, norms, found, unit, scale, weight, shift,
             half is not None, other.hermitian,
         )  # fmt: skip
 
     def _made(self, data: Any, maps: Any, sizes: list[Sizes], hermitian: bool) -> GridMatrix:
-        lost = sizes[LOST].bound if hermitian else Error.of(sizes[LOST].fro * SLACK, sizes[LOST].fro * SLACK)
+        lost = sizes[LOST].bounds(hermitian)
         count = int(sizes[PRODUCTS].total)
         # A copy lets go of the other maps.
         return GridMatrix(
@@ -414,20 +428,40 @@ def _unit(norm: float) -> float:
     return 2.0 ** math.frexp(norm)[1] if norm > 0 else 1.0
 
 
-def _largest(diagonal: Any, between: Any) -> Any:
-    """Return a bound of the largest eigenvalue of a symmetric matrix, not negative off its diagonal.
+def _largest_within(tiles: Any) -> Any:
+    """Return bounds of the largest eigenvalues of Hermitian tiles, but for rounding, to a thousandth of their range.
 
-    For every positive y it is at most ``max((M y) / y)`` (Collatz, Wielandt), sharpened by steps of the power method.
+    Of a matrix B without negative eigenvalues the largest is at most ``||B^k||_F^(1/k)``; here k is 2^_SQUARINGS.
     """
     import cupy
 
-    y, ratios = cupy.ones(len(diagonal)), []
+    b = tiles.astype(np.result_type(tiles.dtype, np.float64))
+    diagonal = b.diagonal(axis1=-2, axis2=-1).real
+    low = (diagonal + abs(diagonal) - abs(b).sum(axis=-1)).min(axis=-1)  # Gershgorin
+    b = b - low[..., None, None] * cupy.eye(b.shape[-1])
+    power = 0.0
+    for _ in range(_SQUARINGS + 1):
+        norm = cupy.sqrt((abs(b) ** 2).sum(axis=(-2, -1))) + 1e-290
+        power = 2 * power + cupy.log(norm)
+        b = b / norm[..., None, None]
+        b = b @ b
+    return low + cupy.exp(power / 2**_SQUARINGS)
+
+
+def _largest(diagonals: Any, between: Any) -> Any:
+    """Return bounds of the largest eigenvalues of symmetric matrices that are not negative off their diagonals.
+
+    For every positive y one is at most ``max((M y) / y)`` (Collatz, Wielandt), sharpened by steps of the power method.
+    """
+    import cupy
+
+    y, ratios = cupy.ones(diagonals.shape), []
     for _ in range(2 * _SHARPENED):
-        image = between @ y + diagonal * y
-        ratios.append(image / y)
-        y = image - diagonal.min() * y
-        y = y / (y.max() + 1e-290) + 1e-3
-    return cupy.stack(ratios).max(axis=1).min()
+        image = y @ between + diagonals * y
+        ratios.append((image / y).max(axis=1))
+        y = image - diagonals.min(axis=1, keepdims=True) * y
+        y = y / (y.max(axis=1, keepdims=True) + 1e-290) + 1e-3
+    return cupy.stack(ratios).min(axis=0)
 
 
 def _sizes_of(room: Room, maps: Any, *searches: Any) -> Any:

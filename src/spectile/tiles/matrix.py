@@ -909,6 +909,12 @@ class TileMatrix:
         made.error = own + (_mirrored(carried) if half == "upper" else carried)
         return made
 
+    def _combined(
+        self, alpha: float, other: TileMatrix | None = None, beta: float = 0.0, shift: float = 0.0
+    ) -> TileMatrix:
+        """Return ``alpha self + beta other + shift I``."""
+        return (alpha * self if other is None else alpha * self + beta * other).shifted(shift)
+
     def _times(self, other: TileMatrix, atol: float, norm: NormName = "fro", half: str | None = None) -> TileMatrix:
         """Return the product, of which what is left out is within an error or, where rounding is more, within that.
 

@@ -168,12 +168,11 @@ class InPlaceOfKernels:
 @pytest.fixture
 def cupy(monkeypatch: pytest.MonkeyPatch) -> Any:
     names = (
-        "arange", "asarray", "concatenate", "cumsum", "empty", "fill_diagonal", "flatnonzero", "minimum", "ones",
-        "searchsorted", "stack", "where", "zeros",
+        "arange", "asarray", "concatenate", "cumsum", "empty", "exp", "eye", "fill_diagonal", "flatnonzero", "log",
+        "minimum", "ones", "searchsorted", "sqrt", "stack", "where", "zeros",
     )  # fmt: skip
     module = SimpleNamespace(**{name: _on_device(name) for name in names}, ndarray=DeviceArray)
     module.cuda = SimpleNamespace(runtime=SimpleNamespace(getDevice=lambda: 0, memGetInfo=lambda: (2**30, 2**31)))
-    module.linalg = SimpleNamespace(eigvalsh=lambda a: _wrapped(np.linalg.eigvalsh(a.view(np.ndarray))))
     module.get_default_memory_pool = lambda: SimpleNamespace(free_bytes=lambda: 0)
     places = GridKernels(_wrapped)
     for name in (name for name in dir(places) if not name.startswith("_") and name != "wrapped"):

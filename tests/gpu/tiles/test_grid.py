@@ -85,6 +85,24 @@ def test_bounds_count_every_product_of_a_sum(dtype: str, rows: Any) -> None:
         assert 0.9 * wanted.fro <= made.error.fro <= 3 * wanted.fro
 
 
+@pytest.mark.parametrize("size", [8, 16, 24, 32])
+def test_products_of_tiles_of_all_scales_are_within_their_bounds(size: int) -> None:
+    """Some are made in float16, some in two, some in float64, and where entries are alike all roundings add up."""
+    tiles = 7
+    rng = np.random.default_rng(9)
+    scales = np.kron(10.0 ** rng.integers(-9, 3, (tiles, tiles)), np.ones((size, size)))
+    n = tiles * size
+    for entries in (rng.normal(size=(n, n)), 1 + 2.0**-12 + 2.0**-18 * rng.uniform(size=(n, n))):
+        a = np.triu(entries * scales)
+        a = a + np.triu(a, 1).T
+        x, wide = _grid(a, size), a.astype(np.longdouble)
+        square = (wide @ wide).astype(float)
+        for atol in np.linalg.norm(square) * 10.0 ** np.arange(-13, 0, 2):
+            made = x._times(x, atol, half="square")
+            off = np.linalg.norm(_dense(made) - square) - 1e-15 * np.linalg.norm(square)
+            assert off <= made.error.fro <= 1.2 * atol + 1e-11 * np.linalg.norm(square)
+
+
 @pytest.mark.parametrize("norm", ["fro", "spectral"])
 def test_what_a_square_says_of_idempotency(norm: Any) -> None:
     a = _hermitian(288, "float64", 3) / 8

@@ -10,6 +10,10 @@ struct Grid {
     __device__ __forceinline__ long long place(int i, int j) const { return static_cast<long long>(i) * size + j; }
 };
 
+// Places of a search's result (grid_search.cu): the threshold, that from which on products are made of two float16 for each
+// number, and that from which on they are made in float64.
+constexpr int kBest = 0, kTwo = 1, kFine = 2;
+
 // What sums of norms in float64 may be too small by: some thousands of roundings.
 constexpr double kSlack = 1 + 1e-12;
 #define kInfinity __longlong_as_double(0x7ff0000000000000ll)

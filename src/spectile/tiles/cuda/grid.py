@@ -12,15 +12,21 @@ from spectile.core.compile import Unit
 from spectile.core.launch import Shape, kernel
 from spectile.core.pointers import address
 from spectile.core.tiling import ceil_div
-from spectile.tiles.cuda.units import GRID_SEARCH, block_warps, grid_unit, in_blocks, shared_bytes, tiles_of_warp
+from spectile.tiles.cuda.units import GRID_SEARCH, block_warps, grid_unit, in_blocks, tiles_of_warp
 
 _THREADS, _BINS = 256, 49
-#: Numbers of a search, and looks: the first is likely to be the last.
-SEARCH, _LOOKS = 6, 4
+#: Numbers of a search, three thresholds first, and looks: the first is likely to be the last.
+SEARCH, _LOOKS = 8, 3
+#: Kinds of products, as they are made.
+_KINDS = 3
+#: Units of which float64 holds what products in float16 are scaled by.
+_IN_HALVES = 2.0**-600, 2.0**600
+#: Rows of products that a search looks at, about, and the share of a limit that it aims at where those are not all.
+_LOOKED, _AIM = 72, 0.9
 #: Half octaves below which, and above which, no look begins; an octave is a power of two of norms in their unit.
 _LOWEST, _HIGHEST = 2 * (127 - 58), 2 * 150
-#: Maps of a result: norms, norms of what it differs from the added matrix by, rounding, products.
-NORMS, APART, LOST, PRODUCTS, MAPS = 0, 1, 2, 3, 4
+#: Maps of a result: norms, norms of what it differs from the added matrix by, rounding, products, what was left out.
+NORMS, APART, LOST, PRODUCTS, SKIPPED, MAPS = 0, 1, 2, 3, 4, 5
 _GRID = np.dtype([("rows", np.uint64), ("size", np.int32), ("_", np.int32)])
 _ROUNDING = np.dtype([("unit", np.float64), ("least", np.float64), ("hermitian", np.int32), ("_", np.int32)])
 
@@ -87,24 +93,30 @@ def _optional(array: Any) -> Any:
 
 def search_product(
     room: Room, a: Any, turned_a: Any, b: Any, turned_b: Any, units: tuple[float, float], hermitian: bool, limit: float,
-    guess: float, share: float, least: float, spectral: bool,
+    guess: float, share: float, least: float, spectral: bool, halves: bool,
 ) -> Any:  # fmt: skip
-    """Return the largest threshold of products that leaves out at most `limit`, and bounds of what it leaves out.
+    """Return the largest threshold of products that leaves out about `limit` at most, and others.
 
-    An array of the device, whose first three numbers they are: Frobenius norm, then spectral one (of Hermitian
-    results).  `units` are powers of two, about the norms of the matrices.  `share` of all of the product, and `least`,
-    are kept back for rounding, at most half of the limit.
+    An array of the device, whose first three numbers they are (with `halves` products below the second one may be made
+    in float16, below the third one of two float16 for each number), then bounds of what is left out in the Frobenius
+    norm and the spectral one (of Hermitian results), estimates where some of the rows were looked at.  `units` are
+    powers of two, about the norms of the matrices.  `share` of all of the product, and `least`, are kept back for
+    rounding, at most half of the limit.
     """
     narrow: dict[int, Any] = {}
     for one, unit in ((a, units[0]), (turned_a, units[0]), (b, units[1]), (turned_b, units[1])):
         narrow[id(one)] = narrow.get(id(one)) if id(one) in narrow else _narrowed(one, unit)
     maps = [narrow[id(one)] for one in (a, turned_a, b, turned_b)]
-    shape = Shape((room.size,), _THREADS, 4 * ((_BINS + 1) * _THREADS + 2 * room.size))
+    stride = max(1, room.size // _LOOKED)
+    looked, parts = ceil_div(room.size - stride // 2, stride), ceil_div(room.size, _THREADS)
+    shape = Shape((looked * parts,), _THREADS, 4 * ((_BINS + 1) * _THREADS + 2 * room.size))
 
     def look(*begun: Any) -> None:
-        kernel(GRID_SEARCH, "grid_left_out")(shape, *maps, np.int32(room.size), np.int32(hermitian), *begun)
+        sizes = np.int32(room.size), np.int32(hermitian), np.int32(stride)
+        kernel(GRID_SEARCH, "grid_left_out")(shape, *maps, *sizes, *begun)
 
-    return _searched(room, look, units[0] * units[1], limit, guess, share, least, spectral)
+    limit *= _AIM if stride > 1 else 1.0
+    return _searched(room, look, (looked, parts), units[0] * units[1], limit, guess, share, least, halves, spectral)
 
 
 def search_tiles(room: Room, norms: Any, unit: float, limit: float, guess: float, spectral: bool) -> Any:
@@ -114,7 +126,7 @@ def search_tiles(room: Room, norms: Any, unit: float, limit: float, guess: float
     def look(*begun: Any) -> None:
         kernel(GRID_SEARCH, "grid_dropped")(shape, narrow, np.int32(room.size), *begun)
 
-    return _searched(room, look, unit, limit, guess, 0.0, 0.0, spectral)
+    return _searched(room, look, (room.size, 1), unit, limit, guess, 0.0, 0.0, False, spectral)
 
 
 def _narrowed(norms: Any, unit: float) -> Any:
@@ -127,19 +139,20 @@ def _narrowed(norms: Any, unit: float) -> Any:
 
 
 def _searched(
-    room: Room, look: Any, unit: float, limit: float, guess: float, share: float, least: float, spectral: bool
-) -> Any:
+    room: Room, look: Any, looked: tuple[int, int], unit: float, limit: float, guess: float, share: float, least: float,
+    halves: bool, spectral: bool,
+) -> Any:  # fmt: skip
     import cupy
 
-    state, rows = cupy.empty(SEARCH), cupy.empty((_BINS, 2, room.size))
+    state, rows = cupy.empty(SEARCH), cupy.empty((_BINS, 2, math.prod(looked)))
     exponent = math.frexp(guess / unit)[1] if guess > 0 else -1000
-    begin = np.int32(min(max(2 * (126 + exponent) - _BINS // 2, _LOWEST), _HIGHEST))
+    begin = np.int32(min(max(2 * (126 + exponent) - _BINS // 3, _LOWEST), _HIGHEST))
     for number in range(_LOOKS):
         first = np.int32(number == 0)
         look(state, first, begin, rows)
         kernel(GRID_SEARCH, "grid_narrow")(
-            Shape((1,), 1024), state, rows, np.int32(room.size), first, begin, np.float64(unit), np.float64(limit),
-            np.float64(share), np.float64(least), np.int32(spectral),
+            Shape((1,), 1024), state, rows, *map(np.int32, (*looked, room.size)), first, begin, np.float64(unit),
+            np.float64(limit), np.float64(share), np.float64(least), np.int32(halves), np.int32(spectral),
         )  # fmt: skip
     return state
 
@@ -151,27 +164,50 @@ def drop(norms: Any, found: Any) -> None:
 
 
 def multiply(
-    room: Room, a: Any, norms_a: Any, b: Any, turned_b: Any, d: Any, norms_d: Any, threshold: Any, alpha: float,
-    beta: float, shift: float, hermitian: bool, hermitian_b: bool,
+    room: Room, a: Any, norms_a: Any, b: Any, turned_b: Any, d: Any, norms_d: Any, found: Any, unit: float,
+    alpha: float, beta: float, shift: float, hermitian: bool, hermitian_b: bool,
 ) -> tuple[Any, Any]:  # fmt: skip
-    """Return ``alpha A B + beta D + shift I`` with the products whose norms reach the threshold, and its maps."""
+    """Return ``alpha A B + beta D + shift I`` with the products that were found, and its maps.
+
+    Norms reach the first threshold of `found`; where tiles are in blocks, products below the second one are made in
+    float16, and below the third one of two float16 for each number.  `unit`, a power of two, is no smaller than the
+    product of the norms of the matrices.
+    """
     import cupy
 
     for one in (a, b) if d is None else (a, b, d):
         require_here("the matrix", one)
     kind = a.dtype.name, room.largest, room.uniform
+    halves_a = halves_b = None
     if in_blocks(*kind) and not hermitian_b:
         b = adjoint(room, b, turned_b)
+    if in_blocks(*kind) and _IN_HALVES[0] < unit < _IN_HALVES[1]:
+        halves_a = halved(room, a, norms_a)
+        halves_b = halves_a if b is a and turned_b is norms_a else halved(room, b, turned_b)
     c, maps = cupy.empty_like(a), cupy.empty((MAPS, room.size, room.size))
+    lists = cupy.empty((room.size, room.size, _KINDS, ceil_div(room.size, 32)), np.uint32)
+    numbers = np.float64(unit), np.float64(alpha), np.float64(beta), np.float64(shift), room.argument
+    kernel(room.unit(a), "grid_list")(
+        _by_tiles(room), norms_a, turned_b, _optional(norms_d), found, np.int32(halves_a is not None), *numbers,
+        _rounding(a.dtype, hermitian), lists, maps,
+    )  # fmt: skip
     warps = block_warps()
     down, across = ceil_div(room.size, tiles_of_warp(*kind) * warps[0]), ceil_div(room.size, warps[1])
-    shape = Shape((down * across,), 32 * warps[0] * warps[1], shared_bytes(*kind, room.size))
     kernel(room.unit(a), "grid_multiply")(
-        shape, a, norms_a, b, turned_b, _optional(d), _optional(norms_d), threshold, np.float64(alpha),
-        np.float64(beta), np.float64(shift), room.argument, _rounding(a.dtype, hermitian), c, maps, np.int32(down),
-        np.int32(across),
+        Shape((down * across,), 32 * warps[0] * warps[1]), a, norms_a, b, turned_b, _optional(halves_a),
+        _optional(halves_b), _optional(d), _optional(norms_d), lists, *numbers, np.int32(hermitian), c, maps,
+        np.int32(down), np.int32(across),
     )  # fmt: skip
     return c, maps
+
+
+def halved(room: Room, a: Any, norms: Any) -> Any:
+    """Return the tiles as two float16 for each number, where they are in blocks: see grid.cu."""
+    import cupy
+
+    out = cupy.empty(a.size, np.uint32)
+    kernel(room.unit(a), "grid_halved")(_by_tiles(room), a, norms, room.argument, out)
+    return out
 
 
 def adjoint(room: Room, a: Any, norms: Any) -> Any:

@@ -10,11 +10,15 @@ constexpr int kBins = 48, kSums = kBins + 1, kThreads = 256;
 // that know whatever is below them.
 constexpr int kLowest = 2 * (127 - 58), kHighest = 2 * 150;
 
-// What is known: the largest threshold that leaves out at most what is allowed, and bounds of that in both norms; what is
-// allowed; the first half octave of the next look, in units of float32; whether there is no need of one.
+// What is known (kBest, kTwo, kFine): the largest threshold that leaves out at most what is allowed; those below which products
+// of one and of two float16 are off by no more than their parts of it; bounds of what is left out in both norms; what is allowed;
+// the first half octave of the next look, in units of float32; whether there is no need of one.
 struct Search {
-    double best, fro, spectral, allowed, base, done;
+    double best, twofold, fine, fro, spectral, allowed, base, done;
 };
+// Parts of what is allowed that products of one and of two float16 may be off by, and what they are off by, about, relative to
+// the products of the norms.
+constexpr double kParts[2] = {0.18, 0.07}, kOff[2] = {1.1e-3, 2e-5};
 
 // Norms in float32, not below the exact ones, in a unit that makes the largest about 1.
 extern "C" __global__ void __launch_bounds__(256) grid_narrowed(const double* __restrict__ norms, double unit, float* __restrict__ out,
@@ -57,33 +61,33 @@ __device__ __forceinline__ void add_up(const float* bins, float weight, float* s
 // Of each tile row of C what thresholds leave out: the sum of its tiles, and of their squares.
 //
 // Of a product of which the half above the diagonal is computed, and stands for the other, that of the transposed place.  The
-// maps are given as they are and transposed.
+// maps are given as they are and transposed.  One of `stride` rows is looked at, by parts of kThreads columns.
 extern "C" __global__ void __launch_bounds__(kThreads) grid_left_out(const float* __restrict__ a, const float* __restrict__ turned_a,
                                                                      const float* __restrict__ b, const float* __restrict__ turned_b,
-                                                                     int inner, int hermitian, const Search* __restrict__ search, int first,
-                                                                     int begin, double* __restrict__ rows) {
+                                                                     int inner, int hermitian, int stride,
+                                                                     const Search* __restrict__ search, int first, int begin,
+                                                                     double* __restrict__ rows) {
     if (!first && search->done != 0) return;
     extern __shared__ float shared[];
     __shared__ double sums[kSums], squares[kSums];
     float *bins = shared + threadIdx.x, *weights = shared + kSums * kThreads, *own_a = weights + kThreads, *own_b = own_a + inner;
-    const int i = blockIdx.x, base = first ? begin : int(search->base);
+    const int parts = (inner + kThreads - 1) / kThreads, i = blockIdx.x / parts * stride + stride / 2;
+    const int base = first ? begin : int(search->base), j = blockIdx.x % parts * kThreads + threadIdx.x;
     const long long size = inner;
     for (int k = threadIdx.x; k < inner; k += kThreads) own_a[k] = a[i * size + k], own_b[k] = turned_b[i * size + k];
     for (int q = threadIdx.x; q < kSums; q += kThreads) sums[q] = squares[q] = 0;
+    for (int q = 0; q < kSums; ++q) bins[q * kThreads] = 0;
     __syncthreads();
-    for (int start = 0; start < inner; start += kThreads) {
-        const int j = start + threadIdx.x;
-        for (int q = 0; q < kSums; ++q) bins[q * kThreads] = 0;
-        if (j < inner) {
-            const bool turned = hermitian && j < i;
-            const float *left = turned ? own_b : own_a, *right = (turned ? turned_a : b) + j;
+    if (j < inner) {
+        const bool turned = hermitian && j < i;
+        const float *left = turned ? own_b : own_a, *right = (turned ? turned_a : b) + j;
 #pragma unroll 4
-            for (int k = 0; k < inner; ++k) sort_into(bins, left[k] * right[k * size], base);
-            for (int q = 1; q < kSums; ++q) bins[q * kThreads] += bins[(q - 1) * kThreads];
-        }
-        add_up(shared, hermitian && i == j ? 1.4142137f : 1.0f, weights, sums, squares);
+        for (int k = 0; k < inner; ++k) sort_into(bins, left[k] * right[k * size], base);
+        for (int q = 1; q < kSums; ++q) bins[q * kThreads] += bins[(q - 1) * kThreads];
     }
-    for (int q = threadIdx.x; q < kSums; q += kThreads) rows[2 * q * inner + i] = sums[q], rows[(2 * q + 1) * inner + i] = squares[q];
+    add_up(shared, hermitian && i == j ? 1.4142137f : 1.0f, weights, sums, squares);
+    for (int q = threadIdx.x; q < kSums; q += kThreads)
+        rows[2 * q * gridDim.x + blockIdx.x] = sums[q], rows[(2 * q + 1) * gridDim.x + blockIdx.x] = squares[q];
 }
 
 // Of each tile row of a matrix what is left out with the tiles whose norms are below thresholds.
@@ -109,20 +113,23 @@ extern "C" __global__ void __launch_bounds__(kThreads) grid_dropped(const float*
 
 // Take the largest of the thresholds that leaves out what is allowed, or choose where to look next.  One block.
 //
-// `share` of what is left out with everything, and `least`, are kept back for rounding, at most half of the limit.
-extern "C" __global__ void __launch_bounds__(1024) grid_narrow(Search* __restrict__ search, const double* __restrict__ rows, int inner,
-                                                               int first, int begin, double unit, double limit, double share, double least,
-                                                               int spectral) {
+// `share` of what is left out with everything, and `least`, are kept back for rounding, at most half of the limit.  So many rows
+// were looked at of `inner`, each in parts; `halves` tells whether products may be made in float16.
+extern "C" __global__ void __launch_bounds__(1024) grid_narrow(Search* __restrict__ search, const double* __restrict__ rows, int looked,
+                                                               int parts, int inner, int first, int begin, double unit, double limit,
+                                                               double share, double least, int halves, int spectral) {
     if (!first && search->done != 0) return;
     __shared__ double fro[kSums], both[kSums];
     const int lane = threadIdx.x % 32;
     for (int q = threadIdx.x / 32; q < kSums; q += 32) {
         double squares = 0, largest = 0;
         bool known = true;
-        for (int i = lane; i < inner; i += 32) {
-            const double sum = rows[2 * q * inner + i];
+        for (int i = lane; i < looked; i += 32) {
+            double sum = 0;
+            for (int at = 2 * q * looked * parts + i * parts, end = at + parts; at < end; ++at)
+                sum += rows[at], squares += rows[at + looked * parts];
             known = known && isfinite(sum);
-            largest = fmax(largest, sum), squares += rows[(2 * q + 1) * inner + i];
+            largest = fmax(largest, sum);
         }
         for (int lanes = 16; lanes > 0; lanes /= 2) {
             squares += __shfl_xor_sync(0xffffffffu, squares, lanes);
@@ -132,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(1024) grid_narrow(Search* __restric
         if (lane == 0) {
             // Sums in float32 of products that were rounded to nearest.
             const double slack = (1 + (inner + 64) * 0x1p-22) * unit;
-            fro[q] = sqrt(squares) * slack;
+            fro[q] = sqrt(squares * inner / looked) * slack;
             both[q] = fmin(fro[q], largest * slack);
         }
     }
@@ -140,18 +147,22 @@ extern "C" __global__ void __launch_bounds__(1024) grid_narrow(Search* __restric
     if (threadIdx.x != 0) return;
     const int base = first ? begin : int(search->base);
     if (first) {
-        search->best = search->fro = search->spectral = 0;
+        search->best = search->twofold = search->fine = search->fro = search->spectral = 0;
         search->allowed = limit - fmin(share * fro[kBins] + least, limit / 2);
     }
     const double allowed = search->allowed;
-    int found = -1;
-    for (int q = 0; q < kSums; ++q)
-        if ((spectral ? both[q] : fro[q]) <= allowed) found = q;
-    if (found >= 0) {
-        // Norms are exact where products are selected.
-        const double edge = __int_as_float((base + found) << 22) * (1 - 0x1p-19) * unit;
-        search->best = found == kBins ? kInfinity : edge, search->fro = fro[found], search->spectral = both[found];
+    int found = -1, once = -1, twofold = -1;
+    // Where nothing may be left out, rows that were not looked at may have what those do not.
+    for (int q = 0; q < kSums && (allowed > 0 || looked == inner); ++q) {
+        const double size = spectral ? both[q] : fro[q];
+        if (size <= (halves ? 1 - kParts[0] - kParts[1] : 1) * allowed) found = q;
+        if (kOff[0] * size <= kParts[0] * allowed) once = q;
+        if (kOff[1] * size <= kParts[1] * allowed) twofold = q;
     }
+    // Norms are exact where products are selected.
+    const auto edge = [&](int q) { return q == kBins ? kInfinity : __int_as_float((base + q) << 22) * (1 - 0x1p-19) * unit; };
+    if (found >= 0) search->best = edge(found), search->fro = fro[found], search->spectral = both[found];
+    if (halves && once >= 0) search->twofold = edge(once), search->fine = edge(twofold);
     const bool above = found == kBins - 1 && base < kHighest, below = found < 0 && base > kLowest;
     search->done = !(above || below);
     search->base = above ? min(base + kBins - 8, kHighest) : below ? max(base - kBins + 8, kLowest) : base;

@@ -47,8 +47,8 @@ def product_unit(dtype: str, height: int, width: int) -> tuple[Unit, int, int]:
 SEARCH = Unit(__package__, ("search.cu",), PORTABLE)
 GRID_SEARCH = Unit(__package__, ("grid_search.cu",), PORTABLE)
 #: Warps of a block down and across, rows of blocks that run together, blocks that a multiprocessor has room for, and
-#: steps of k whose tiles are in shared memory.
-_BLOCK = {"DOWN_TILES": 1, "ACROSS_TILES": 4, "GROUP": 16, "RESIDENT": 3, "STAGES": 2}
+#: how many windows of 32 k after one another the warps of a block wait for each other.
+_BLOCK = {"DOWN_TILES": 1, "ACROSS_TILES": 4, "GROUP": 16, "RESIDENT": 3, "TOGETHER": 4}
 #: Rows and columns of the largest tile of a matrix with room for every tile.
 MOST_ROWS = 16 * _MOST_DOWN
 
@@ -70,14 +70,6 @@ def grid_unit(dtype: str, largest: int, uniform: bool) -> Unit:
     sizes = {"DOWN": ceil_div(pair * largest, 16), "ACROSS": ceil_div(largest, 8), "PAIR": pair}
     sizes["SIZE"] = largest if in_blocks(dtype, largest, uniform) else 0
     return _unit("grid.cu", dtype, MATRIX_UNITS=int(dtype == "float64"), **sizes, **_BLOCK)
-
-
-def shared_bytes(dtype: str, largest: int, uniform: bool, size: int) -> int:
-    """Return the shared memory of a block of `grid_multiply` for so many tile rows."""
-    if not in_blocks(dtype, largest, uniform):
-        return 0
-    pair, (down, across) = tiles_of_warp(dtype, largest, uniform), block_warps()
-    return 8 * _BLOCK["STAGES"] * (pair * down + across) * largest**2 + 4 * ceil_div(size, 32) * down * across * pair
 
 
 def block_warps() -> tuple[int, int]:
