@@ -56,7 +56,7 @@ def projector(
     width = (high - low) * SLACK
     if width == 0:
         raise _no_gap(0.0)
-    x0 = (-1 / width * h._with(error=EXACT)).shifted(high / width)
+    x0 = exact(h)._combined(-1 / width, shift=high / width)
     image = 0.5 if mu is None else (high - mu) / width
     wide = x0.error.spectral
 
@@ -110,7 +110,7 @@ def pessimism(tile_rows: int) -> float:
 
     Norms of tiles that are left out add up, and what they are norms of hardly does.
     """
-    return min(10.0 + tile_rows, 80.0)
+    return min(10.0 + tile_rows, 100.0)
 
 
 def _in_tiles(found: DensityMatrix) -> DensityMatrix:
@@ -148,7 +148,7 @@ def _looks(size: float, number: int) -> float:
 
 def _guessed(x0: TileMatrix, h: float, l_: float) -> Pass | None:
     """Return a pass that was not made, with a guess of HOMO and LUMO to plan by, the gap a little narrower."""
-    margin = (h - l_) / 16
+    margin = (h - l_) / 32
     h, l_ = h - margin, l_ + margin
     return Pass(x0, homo=(h, 1.0), lumo=(0.0, l_)) if 0 < l_ < h < 1 else None
 

@@ -33,6 +33,9 @@ MOST_STEPS = 120
 _TOGETHER = 0.05
 #: Gaps that budgets follow, at most so many times the first: what is left out later reaches high energies.
 _NARROW = 4.0
+#: Idempotency in the Frobenius norm below which its spectral norm is looked at, once, for the eigenvalues around the
+#: gap; what the products for it may be off by, relative to the square of the Frobenius norm.
+_SHARP, _ROUGH = 1e-2, 1e-3
 NormName = Literal["fro", "spectral"]
 
 
@@ -182,6 +185,8 @@ def purify(
             # Or as idempotent as it will be: two steps would square it.
             before = done.idempotencies[-3] if number >= len(polynomials) + 2 else math.inf
             done.ended = apart.fro <= ends_at or (before < 0.05 and apart.fro > before / 4)
+        if planned and polynomial.products == 1 and apart.fro <= _SHARP < min(done.idempotencies[:-1], default=1.0):
+            done.most[-1] = min(done.most[-1], _spectral(_from_square(polynomial, x, made)))
         if done.ended or number == most - 1:  # it was looked at, and makes no step
             break
         if made is x:
@@ -204,6 +209,21 @@ def purify(
                 step.idempotency, step.error.fro, step.gap, step.products, step.fill,
             )  # fmt: skip
     return done
+
+
+def _from_square(polynomial: Polynomial, x: TileMatrix, made: TileMatrix) -> TileMatrix:
+    """Return X - X^2, by a polynomial of the second degree of X."""
+    constant, linear, quadratic = polynomial.coefficients
+    return x._combined(1 + linear / quadratic, made, -1 / quadratic, constant / quadratic)
+
+
+def _spectral(z: TileMatrix) -> float:
+    """Return a bound of the spectral norm of a Hermitian matrix, by that of its fourth power; products may be off."""
+    square = exact(z)._times(exact(z), _ROUGH * z.norm() ** 2, "fro", "square")
+    s = exact(square)
+    fourth = s._times(s, _ROUGH * s.norm() ** 2, "fro", "square")
+    of_square = math.sqrt(fourth.norm("spectral") + fourth.error.spectral) + square.error.spectral
+    return (math.sqrt(of_square) + z.error.spectral) * SLACK
 
 
 def _told_apart(most: float, trace: float, squares: float, occupied: int, mu: float) -> bool:
