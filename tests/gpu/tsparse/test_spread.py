@@ -99,6 +99,24 @@ def test_blocks_are_the_rows_in_order(options, limit, where, monkeypatch):
         np.testing.assert_array_equal(getattr(C, name), getattr(known, name))
 
 
+@pytest.mark.parametrize("kind", ["f4", "D"])
+def test_large_arrays_go_through_pinned_memory_in_pieces(kind, monkeypatch):
+    from spectile.tsparse.cuda import pinned
+
+    A, B = (one.astype(kind) for one in factors("random"))
+    known = spgemm(on_gpu(A), on_gpu(B)).get()
+    monkeypatch.setattr(pinned, "_LARGE", 1)
+    monkeypatch.setattr(pinned, "_PIECE", 1000)
+    monkeypatch.setattr(spread, "_BLOCK_ENTRIES", 20_000)
+    monkeypatch.setattr(spread, "_PINNED_BYTES", 2**17)  # the blocks that are kept are soon beyond it
+    limit = 2**22
+    blocks = [list(row_blocks(A, B, memory_limit=one, backend="cuda")) for one in (None, limit)]
+    made = [spgemm(A, B, backend="cuda"), spgemm(A, B, memory_limit=limit, backend="cuda")]
+    for C in (*made, *(sp.vstack([part for _, part in one], format="csr") for one in blocks)):
+        for name in ("indptr", "indices", "data"):
+            np.testing.assert_array_equal(getattr(C, name), getattr(known, name))
+
+
 def test_what_is_wrong_is_said_as_of_one_device():
     A, _ = factors("random")
     A = sp.csr_array(A[:, :300])
