@@ -58,8 +58,10 @@ CALLS = {
     "spgemm by warps": (
         RANDOM.format(n=40000, share=1e-4),
         PRODUCT,
-        BEFORE | {"numeric_sort_16_4", "numeric_sort_32_8"},
-        BEFORE | {"rows/symbolic_block.cu", *(f"numeric_sort_{4 * lanes}_{lanes}" for lanes in (4, 8, 16, 32))},
+        BEFORE | {"numeric_few_1", "numeric_sort_32_8"},
+        BEFORE | {
+            "rows/symbolic_block.cu", "numeric_few_1", *(f"numeric_sort_{4 * lanes}_{lanes}" for lanes in (8, 16, 32))
+        },
     ),
     "eigh": (
         "h = numpy.random.default_rng(1).standard_normal((2100, 2100)); h = h + h.T; g = cupy.asarray(h)",

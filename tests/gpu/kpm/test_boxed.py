@@ -139,7 +139,7 @@ def test_an_engine_takes_them_where_they_fit(dtype):
     from spectile.core.device import describe
     from spectile.kpm.moments import make_engine
 
-    engine = make_engine(hamiltonian("wannier", 20_000, np.dtype(dtype), cupy))
+    engine = make_engine(hamiltonian("wannier", 200_000, np.dtype(dtype), cupy))
     for num_vectors in (16, 32):
         kernels = {part.kernel for part in engine._parts(num_vectors)}
         assert kernels == {"boxed"} or not describe().fast_fp64, num_vectors

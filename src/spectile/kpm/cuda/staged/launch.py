@@ -118,9 +118,9 @@ class StagedOperator(StoredOperator):
         self._plans: dict[tuple[StagedShape, int, Runs], Planned | None] = {}
 
     def copies(self, num_vectors: int) -> float | None:
-        """Return how often a row of V is copied to shared memory, or None where the inspector finds no plan."""
+        """Return how often a row of V is copied to shared memory, or None where no plan is found, or looked for."""
         if self._likeness < _ALIKE:
-            return PAGE * self.entries / self.num_rows  # a page for each entry
+            return None
         made = self.planned(num_vectors)
         return None if made is None else made.plan.reuse
 
