@@ -65,37 +65,35 @@ def test_generalized_problems_and_batches_are_refined():
 @pytest.mark.parametrize("generalized", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 def test_each_step_is_that_of_the_host(dtype, generalized):
-    rng, n, share = np.random.default_rng(8), 133, 1 / 64
+    rng, n, shares = np.random.default_rng(8), 133, (2.0**-14, 2.0**-9, 2.0**-6)
     twist = 1j * np.triu(rng.standard_normal((n, n)), 1) if np.dtype(dtype).kind == "c" else 0
     turn = rng.standard_normal((n, n)) + twist
-    a = (np.diag(rng.integers(0, 200, n)) + 1e-3 * (turn + turn.conj().T)).astype(dtype)
-    b = (np.eye(n) + 1e-3 * random_hermitian(n, rng)).astype(dtype) if generalized else None
-    x = np.diag(rng.uniform(0.5, 2, n)).astype(dtype)
-    host, device = (
-        refine.Steps(a, b, lower=True),
-        Steps(*(None if m is None else cupy.asarray(m) for m in (a, b)), lower=True),
-    )
-    tolerance = 2e-3  # some levels coincide but for 1e-3, so that turns of order 1 meet in products of 11 bits
+    a = np.diag(np.arange(float(n))) + 1e-3 * (turn + turn.conj().T)
+    a[6, 6], a[7, 6], a[6, 7] = a[7, 7] - 0.05, 2e-3, 2e-3  # of all pairs the one that is strong
+    b = (np.eye(n) + 1e-5 * random_hermitian(n, rng)).astype(dtype) if generalized else None
+    given, x = (a.astype(dtype), b), np.diag(rng.uniform(0.5, 2, n)).astype(dtype)
+    host = refine.Steps(*given, lower=True)
+    device = Steps(*(None if each is None else cupy.asarray(each) for each in given), lower=True)
+    single = dtype in ("float32", "complex64")
     for steps in (host, device):
         steps.begin(steps.xp.asarray(x))
     for second in (True, False):
-        shares = share / 64, share / 8, share
         wanted, found = host.look(shares), device.look(shares)
         if second:
             scaled = [(each.residual / each.size, each.defect, each.turned) for each in (found, wanted)]
-            np.testing.assert_allclose(*scaled, rtol=1e-2, atol=1e-6)
-            assert found.strong == wanted.strong and wanted.strong[2] > 0
-            pairs = [
-                set(zip(*map(tuple, steps.pairs(share, wanted.strong[2])), strict=True)) for steps in (host, device)
-            ]
-            assert pairs[0] == pairs[1]
-            clusters = [np.array([[0, 1], [5, 9]]), np.array([[2, 3, 4]])]
+            np.testing.assert_allclose(*scaled, rtol=5e-2 if single else 1e-6, atol=1e-6)
+            assert found.strong[2] == wanted.strong[2] == 1 and (single or found.strong == wanted.strong)
+            assert [tuple(int(each[0]) for each in steps.pairs(shares[2], 1)) for steps in (host, device)] == [
+                (7, 6)
+            ] * 2
+            clusters = [np.array([[0, 1], [6, 7]]), np.array([[2, 3, 4]])]
             host.turn(clusters)
             device.turn(clusters)
-        host.advance(share, second)
-        device.advance(share, second)
+        host.advance(shares[2], second)
+        device.advance(shares[2], second)
         same = abs(cupy.asnumpy(device.x).conj().T @ host.x / np.linalg.norm(host.x, axis=0) ** 2)
-        assert abs(same.diagonal() - 1).max() < tolerance  # phases of clusters are free
+        # Phases of clusters are free, and the second order is made in single precision.
+        assert abs(same.diagonal() - 1).max() < (1e-4 if single else 1e-7)
 
 
 @pytest.mark.parametrize("step", [3, 4, 5, 6])
