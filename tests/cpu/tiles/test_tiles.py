@@ -267,6 +267,15 @@ def test_range_of_entries():
     assert x.square().error.fro > 0 and x.square().norm() == 0
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_a_product_that_is_hermitian_is_so_to_the_last_digit(dtype):
+    rng = np.random.default_rng(2)
+    a = (rng.normal(size=(40, 40)) + 1j * rng.normal(size=(40, 40))).astype(dtype)
+    x = TileMatrix.from_dense((a + a.conj().T) / 2, 7, hermitian=True)
+    made = x.multiply(x.square(), hermitian=True)
+    assert made.hermitian and np.array_equal(made.to_dense(), made.to_dense().conj().T)
+
+
 def test_a_product_that_vanishes_has_no_relative_error():
     small, one = TileMatrix.from_dense(np.full((2, 2), 1e-322), 2), TileMatrix.from_dense(np.full((2, 2), 0.3), 2)
     for norm in ("fro", "spectral"):
