@@ -277,3 +277,18 @@ def test_no_call_uses_more_than_it_has_asked_for(n, dtype, layout, keywords, par
     peak, asked = traced_and_asked(operands, keywords)
     # Beside n² both of us work in some blocks of columns.
     assert peak < 1.1 * sum(asked) + 256 * n * np.dtype(working).itemsize
+
+
+@pytest.mark.parametrize("kind", [1, 2, 3])
+def test_either_matrix_of_a_pair_may_be_a_batch(kind):
+    rng = np.random.default_rng(4)
+    a, b = rng.normal(size=(2, 6, 6))
+    a, b = a + a.T, b @ b.T + np.eye(6)
+    several = np.arange(1.0, 4)[:, None, None]
+    one = evd.eigh(a, b, type=kind, eigvals_only=True, backend="cpu")
+    for left, right, factor in (
+        (several * a, b, several[:, 0]),
+        (a, several * b, several[:, 0] ** (-1 if kind == 1 else 1)),
+    ):
+        w = evd.eigh(left, right, type=kind, eigvals_only=True, backend="cpu")
+        np.testing.assert_allclose(w, factor * one, rtol=1e-10)
