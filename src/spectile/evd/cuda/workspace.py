@@ -82,6 +82,7 @@ def workspace_bytes(n: int, scalar: Scalar, device: Device, *, vectors: bool, ov
     columns, rows = merge_sizes(n)
     # The last merge of a small matrix has another place for what it makes.
     merging = 8 * (order * (columns + order) if n < SMALL_ORDER else order * (columns + rows) + 2 * rows * columns)
+    merging += 64 * 8 * order  # vectors of the merges, whose order is padded
     reflectors, width = back_columns(n)
     back = max(tile_bytes(n), itemsize * reflectors * (n + 2 * min(n, width)))
     narrow = 0 if itemsize == wide else itemsize * n * n
