@@ -35,8 +35,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             drawing.marks(errors, here, "p_molecules", "error_bound_rel", **look)
     times.set(xlabel="molecules, 24 functions each", ylabel="time, s", xscale="log", yscale="log")
     errors.set(xlabel="molecules, 24 functions each", ylabel="error of P / ‖P‖", xscale="log", yscale="log")
-    for ax in (times, errors):
-        ax.legend(fontsize=6)
+    drawing.legend_beside(errors, (errors, times))
     drawing.note(
         "P is judged by a dense solver, and where it has more than 24,000 rows by ours with a "
         "bound of a hundredth of the error. More molecules than Fock matrices are at hand of are model water."

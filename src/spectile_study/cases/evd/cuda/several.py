@@ -51,10 +51,11 @@ def devices(row: Mapping[str, Any], context: Context) -> Problem:
     if n <= LARGEST:
         methods.insert(0, ours(1))
     else:
-        methods.insert(0, Skipped("devices_1", f"left out above n = {LARGEST:,}: its memory may not hold the call's"))
+        reason = f"one GPU is left out above n = {LARGEST:,}, where its memory may not hold a call"
+        methods.insert(0, Skipped("devices_1", reason))
     # Eigenvalues alone take it three times as long as with vectors, and complex matrices four times.
     if n > (LARGEST if vectors and a.dtype == np.float64 else ONCE):
-        methods.append(Skipped("cusolver_mg", "left out at this order, where it takes minutes"))
+        methods.append(Skipped("cusolver_mg", "cuSOLVERMg takes minutes at this order and is left out"))
         return Problem(methods, inputs=first_columns(a, context.seed))
     try:
         vendor = mg.Syevd(n, a.dtype.name, count, vectors)
