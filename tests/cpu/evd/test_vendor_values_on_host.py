@@ -20,8 +20,6 @@ using std::ilogb;
 using std::abs;
 #define __clz __builtin_clz
 #define __reduce_max_sync(lanes, value) (value)
-inline void atomicMax(int* most, int value) { *most = max(*most, value); }
-inline float __int_as_float(int x) { float y; std::memcpy(&y, &x, 4); return y; }
 """
 RUN_BATCH = """
 extern "C" int run(int blocks, int threads, int shared, real_t* w, const scalar_t* v, const int* exponents, int* info,
