@@ -30,6 +30,7 @@ DERIVED = {
     "spamm_gpus": "all in pinned host memory: share",
     "spamm_speed": "N = .*: (share|bound|peak|share by bytes|bound by bytes)",
     "spamm_t2": "N = .*: (bound|bound by time)",
+    "tsparse_capabilities": "share of the link",  # paired rounds
     "tsparse_t1": "mean|std",  # rounded as the paper rounds them
     "tsparse_t2": ".*: (precision|recall)",  # below
     "tsparse_t3": "(by rows: )?Gmean",  # below
