@@ -25,7 +25,7 @@ NOT_RECORDED = {
     "spamm": r"truncation_.*_gpus[48]|water_569_(density|fock)_\w+_gpus[48]|water_60_\w+_ergo_gpus1"
     r"|density_(32|128|1000|2000).*|partition_.*",
     "tsparse": r"complex_(mc2depi|sinc18)",
-    "evd": r"devices_(16384_vectors|16384_values_complex128|16384_vectors_complex128|32768_values.*|32768_vectors_complex128)",
+    "evd": r"devices_16384_(vectors|(values|vectors)_complex128)|devices_32768_(values.*|vectors_complex128)",
     "kpm": r"-",
 }
 
