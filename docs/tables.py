@@ -24,6 +24,7 @@ from spectile_study.everyday import frame as frames
 from spectile_study.figures import judged
 from spectile_study.figures.elements import SCRIPTS, elements
 from spectile_study.figures.evd import PROBLEMS, ordered_problems, timed, words_of_problem
+from spectile_study.figures.tables import Table
 from spectile_study.papers import PAPERS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -256,10 +257,8 @@ def kpm_calls(machine: str, study: str) -> str:
 def kpm_dos(machine: str) -> str:
     """Return the time of whole densities of states."""
     frame = _frame(machine, "kpm")
-    frame = frame[
-        frame["p_study"].isin(["dos", "host_dos"]) & (frame["method"] == "spectile") & (frame["status"] == "ok")
-    ]
-    frame = frame.sort_values("p_nx")
+    whole = frame["p_study"].isin(["dos", "host_dos"]) & (frame["method"] == "spectile")
+    frame = frame[whole & (frame["status"] == "ok")].sort_values("p_nx")
     rows = [
         [
             f"{4 * int(row.p_nx * row.p_ny * row.p_nz):,}",
@@ -273,23 +272,24 @@ def kpm_dos(machine: str) -> str:
     return _markdown(["rows of H", "moments M", "vectors R", "on", "time"], rows, frame, machine)
 
 
-def as_drawn(paper: str, name: str, machine: str) -> str:
-    """Return a table of the report."""
+def _of_report(paper: str, name: str, machine: str) -> tuple[Table, pandas.DataFrame]:
+    """Return a table of the report, and the rows of the records that it draws from."""
     frame = _frame(machine, paper)
     (element,) = (element for element in elements(paper) if element.name == name)
     table = element.draw(frame)
+    return table, frame[frame["record"].isin({source["record"] for source in table.sources})]
+
+
+def as_drawn(paper: str, name: str, machine: str) -> str:
+    """Return a table of the report."""
+    table, used = _of_report(paper, name, machine)
     head, *lines = table.words()
-    if not lines:
-        return "Not recorded yet."
-    used = frame[frame["record"].isin({source["record"] for source in table.sources})]
-    return _markdown(head, lines, used, machine)
+    return _markdown(head, lines, used, machine) if lines else "Not recorded yet."
 
 
 def capabilities(machine: str) -> str:
     """Return geometric means of complex, masked and streamed products over their rivals."""
-    frame = _frame(machine, "tsparse")
-    (element,) = (element for element in elements("tsparse") if element.name == "capabilities")
-    table = element.draw(frame)
+    table, used = _of_report("tsparse", "capabilities", machine)
     if table.data.empty:
         return "Not recorded yet."
     rows = []
@@ -298,7 +298,6 @@ def capabilities(machine: str) -> str:
         value = geometric_mean(list(over))
         shown = [f"{each:.0%}" if rival == "link" else f"{each:.2f}" for each in (over.min(), value, over.max())]
         rows.append([what, ours, "the link's rate" if rival == "link" else rival, f"{len(over)}", *shown])
-    used = frame[frame["record"].isin({source["record"] for source in table.sources})]
     head = ["products", "ours", "over", "matrices", "least", "geometric mean", "most"]
     return _markdown(head, rows, used, machine)
 

@@ -40,35 +40,25 @@ def devices(row: Mapping[str, Any], context: Context) -> Problem:
     solve = eigh if vectors else eigvalsh
     work = flops(n, vectors=vectors) * (4 if a.dtype.kind == "c" else 1)
 
-    def solved(number: int) -> Any:
-        return wait(solve(a, devices=number, backend="cuda"))
-
     def ours(number: int) -> Method:
-        run = functools.partial(solved, number)
+        run = lambda: wait(solve(a, devices=number, backend="cuda"))  # noqa: E731
         return Method(f"devices_{number}", run, check, limits, flops=work, once=n > LARGEST)
 
-    methods: list[Method | Skipped] = [ours(count)]
-    if n <= LARGEST:
-        methods.insert(0, ours(1))
-    else:
-        reason = f"one GPU is left out above n = {LARGEST:,}, where its memory may not hold a call"
-        methods.insert(0, Skipped("devices_1", reason))
-    # Eigenvalues alone take it three times as long as with vectors, and complex matrices four times.
-    if n > (LARGEST if vectors and a.dtype == np.float64 else ONCE):
-        methods.append(Skipped("cusolver_mg", "cuSOLVERMg takes minutes at this order and is left out"))
-        return Problem(methods, inputs=first_columns(a, context.seed))
-    try:
-        vendor = mg.Syevd(n, a.dtype.name, count, vectors)
-    except RuntimeError as error:
-        methods.append(Skipped("cusolver_mg", f"{error}"))
-        return Problem(methods, inputs=first_columns(a, context.seed))
+    def vendors() -> Method | Skipped:
+        # Eigenvalues alone take it three times as long as with vectors, and complex matrices four times.
+        if n > (LARGEST if vectors and a.dtype == np.float64 else ONCE):
+            return Skipped("cusolver_mg", "cuSOLVERMg takes minutes at this order and is left out")
+        try:
+            run = mg.Syevd(n, a.dtype.name, count, vectors)
+        except RuntimeError as error:
+            return Skipped("cusolver_mg", f"{error}")
 
-    def check_vendor(w: Any) -> dict[str, float]:
-        return check((w, vendor.vectors()) if vectors else w)
+        def checked(w: Any) -> dict[str, float]:
+            return check((w, run.vectors()) if vectors else w)
 
-    methods.append(
-        Method(
-            "cusolver_mg", vendor, check_vendor, limits, flops=work, prepare=lambda: vendor.spread(a), once=n >= ONCE
-        )
-    )
-    return Problem(methods, inputs=first_columns(a, context.seed))
+        restore = functools.partial(run.spread, a)
+        return Method("cusolver_mg", run, checked, limits, flops=work, prepare=restore, once=n >= ONCE)
+
+    reason = f"one GPU is left out above n = {LARGEST:,}, where its memory may not hold a call"
+    one = ours(1) if n <= LARGEST else Skipped("devices_1", reason)
+    return Problem([one, ours(count), vendors()], inputs=first_columns(a, context.seed))
