@@ -8,9 +8,11 @@ import gc
 import multiprocessing
 import os
 import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from spectile_study.everyday.problem import RATES, Place
 
 #: Seconds that a method may take before the process is ended: a compiler's work and a reference's are in them.
 LONGEST_S = 300.0
+_ENVIRONMENT = threading.Lock()
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
@@ -69,10 +72,10 @@ class Settings:
 
 
 class Worker:
-    """A process that measures draws, and is started again after one that ended it."""
+    """A process that measures draws, on one GPU where it is named, and is started again after one that ended it."""
 
-    def __init__(self, device: str, settings: Settings) -> None:
-        self.device, self.settings = device, settings
+    def __init__(self, device: str, settings: Settings, gpu: str = "") -> None:
+        self.device, self.settings, self.gpu = device, settings, gpu
         self._process: Any = None
         self._line: Any = None
 
@@ -105,27 +108,35 @@ class Worker:
         except (EOFError, BrokenPipeError, ConnectionResetError):
             self._process.join()
             code, self._process = self._process.exitcode, None
-            return (
-                at_work,
-                f"ended its process with {signal.Signals(-code).name if code and code < 0 else f'code {code}'}",
-            )
+            ended = f"ended its process with {signal.Signals(-code).name if code and code < 0 else f'code {code}'}"
+            return at_work, ended
         self.stop()
         return at_work, f"ran longer than {LONGEST_S:g} s"
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._line, theirs = context.Pipe()
-        before = dict(os.environ)
-        os.environ.update(dict.fromkeys(_THREADS, str(self.settings.threads)) | kernel_cache())
-        try:
-            self._process = context.Process(
-                target=_serve, args=(theirs, os.getpid(), self.device, self.settings), daemon=True
-            )
-            self._process.start()
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
+        own = dict.fromkeys(_THREADS, str(self.settings.threads)) | kernel_cache()
+        if self.gpu:
+            own["CUDA_VISIBLE_DEVICES"] = self.gpu
+        with _ENVIRONMENT:
+            before = dict(os.environ)
+            os.environ.update(own)
+            try:
+                self._process = context.Process(
+                    target=_serve, args=(theirs, os.getpid(), self.device, self.settings), daemon=True
+                )
+                self._process.start()
+            finally:
+                os.environ.clear()
+                os.environ.update(before)
         theirs.close()
+
+    def kill(self) -> None:
+        """End the process at once, as another thread may that does not wait for its draw."""
+        process = self._process
+        if process is not None:
+            process.kill()
 
     def stop(self) -> None:
         """End the process."""
@@ -138,6 +149,7 @@ class Worker:
 def _serve(line: Any, parent: int, device: Any, settings: Settings) -> None:
     """Measure the draws that come over `line`, and answer with their rows."""
     die_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it: no draw fails by an interrupt
     from spectile_study.bench.measure.checks import DeviceLost
     from spectile_study.everyday.measure import Limits, described, measure, sources
 
@@ -183,6 +195,8 @@ def place_of(device: Any, memory_share: float, threads: int) -> Place:
 def record(machine: str, device: str, settings: Settings, out: Path, say: Callable[[str], None] = print) -> None:
     """Measure draws and write the frame after each; one that is there, of the same machine and seed, is gone on with.
 
+    Each GPU that this process may see measures draws of its own, beside the others of its host.
+
     Parameters
     ----------
     machine : str
@@ -211,23 +225,77 @@ def record(machine: str, device: str, settings: Settings, out: Path, say: Callab
                 f"{out} holds draws of machine {rows[0]['machine']!r} with seed {rows[0]['seed']}: "
                 "name another file, or move it"
             )
-    worker = Worker(device, settings)
-    try:
-        for system in settings.systems:
-            until = time.monotonic() + 60 * settings.minutes
-            index = 1 + max((int(row["index"]) for row in rows if row["system"] == system), default=-1)
-            measured = sum(row["system"] == system and row["status"] == "ok" for row in rows)
-            while measured < settings.draws and time.monotonic() < until:
-                row = worker.measure(system, index, seed) | {"machine": machine}
-                rows.append(row)
-                if row["status"] != "skipped":
-                    frame.write(frame.made(rows), out)
-                ratio = f", {row['rival']} takes {row['ratio']:.3g} times as long" if row.get("rival") else ""
-                say(f"{system} {index}: {row['draw']}: {row['status']}{ratio or ' ' + str(row.get('reason') or '')}")
-                measured += row["status"] == "ok"
-                index += 1
-    finally:
-        worker.stop()
+    recording = _Recording(machine, seed, settings, out, say, rows)
+    gpus = visible_gpus() if device == "cuda" else [""]
+    workers = [Worker(device, settings, gpu) for gpu in gpus]
+    with ThreadPoolExecutor(len(gpus)) as pool:
+        working = [pool.submit(recording.work, worker) for worker in workers]
+        try:
+            wait(working, return_when=FIRST_EXCEPTION)
+        finally:
+            recording.ended = True
+            for worker in workers:
+                worker.kill()
+        for each in working:
+            each.result()
     if not rows:
         raise RuntimeError("no draw was begun: give more minutes")
     frame.write(frame.made(rows), out)
+
+
+def visible_gpus() -> list[str]:
+    """Return the GPUs of this process, as CUDA_VISIBLE_DEVICES names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return named.split(",")
+    import cupy
+
+    return [str(each) for each in range(cupy.cuda.runtime.getDeviceCount())]
+
+
+class _Recording:
+    """The draws of a frame, which several workers measure."""
+
+    def __init__(
+        self, machine: str, seed: int, settings: Settings, out: Path, say: Callable[[str], None],
+        rows: list[Mapping[str, Any]],
+    ) -> None:  # fmt: skip
+        self.machine, self.seed, self.settings = machine, seed, settings
+        self.out, self.say, self.rows = out, say, rows
+        self.ended = False
+        self._lock = threading.Lock()
+        self._until: dict[str, float] = {}
+        self._next = {name: 1 + max((int(row["index"]) for row in rows if row["system"] == name), default=-1)
+                      for name in settings.systems}  # fmt: skip
+        self._wanted = {name: settings.draws - sum(row["system"] == name and row["status"] == "ok" for row in rows)
+                        for name in settings.systems}  # fmt: skip
+
+    def _begin(self, system: str) -> int | None:
+        """Return the number of the next draw of a system; None if it is done, or its time is over."""
+        with self._lock:
+            until = self._until.setdefault(system, time.monotonic() + 60 * self.settings.minutes)
+            if self.ended or self._wanted[system] <= 0 or time.monotonic() >= until:
+                return None
+            self._wanted[system] -= 1
+            self._next[system] += 1
+            return self._next[system] - 1
+
+    def work(self, worker: Worker) -> None:
+        """Measure draws of all systems, one after the other, until there are none to begin."""
+        try:
+            for system in self.settings.systems:
+                while (index := self._begin(system)) is not None:
+                    self._end(system, index, worker.measure(system, index, self.seed) | {"machine": self.machine})
+        finally:
+            worker.stop()
+
+    def _end(self, system: str, index: int, row: dict[str, Any]) -> None:
+        with self._lock:
+            if self.ended:
+                return
+            self.rows.append(row)
+            self._wanted[system] += row["status"] != "ok"  # another one is measured in its place
+            if row["status"] != "skipped":
+                frame.write(frame.made(self.rows), self.out)
+            ratio = f", {row['rival']} takes {row['ratio']:.3g} times as long" if row.get("rival") else ""
+            self.say(f"{system} {index}: {row['draw']}: {row['status']}{ratio or ' ' + str(row.get('reason') or '')}")

@@ -1,6 +1,8 @@
 """A draw measured on the CPU: a right result has a row with its numbers, a wrong one has none."""
 
 import dataclasses
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -276,6 +278,45 @@ def test_a_recording_writes_its_frame_and_goes_on_with_it(tmp_path):
     assert len(said) == len(first)  # there are enough
     with pytest.raises(ValueError, match="name another file"):
         run.record("box", "cpu", dataclasses.replace(SETTINGS, seed=12), out)
+
+
+def test_gpus_of_a_host_share_the_draws_of_a_recording(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-5,7")
+    asked, meeting = {}, threading.Barrier(3)
+
+    def measure(self, system, index, seed):
+        assert asked.setdefault((system, index), self.gpu) == self.gpu and seed == 11
+        if index < 3:
+            meeting.wait(20)  # three are at work at the same time
+        return ROW | {"system": system, "index": index, "seed": seed, "status": "skipped" if index == 1 else "ok"} | (
+            {"seconds": None, "reason": "too large"} if index == 1 else {})  # fmt: skip
+
+    monkeypatch.setattr(run.Worker, "measure", measure)
+    out = tmp_path / "everyday.parquet"
+    settings = dataclasses.replace(SETTINGS, systems=("evd", "kpm"), draws=5)
+    run.record("box", "cuda", settings, out, lambda line: None)
+    made = frame.read(out)
+    assert set(asked.values()) == {"2", "GPU-5", "7"}
+    for system in settings.systems:
+        assert list(made[made["system"] == system]["index"]) == list(range(6))  # 5 measured, one skipped
+    run.record("box", "cuda", dataclasses.replace(settings, draws=7), out, lambda line: None)
+    assert list(frame.read(out).groupby("system")["index"].max()) == [7, 7]
+
+
+def test_an_error_of_one_gpu_ends_the_recording_and_keeps_what_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+
+    def measure(self, system, index, seed):
+        if index == 1:
+            time.sleep(0.2)
+            raise OSError("no memory to start it")
+        return ROW | {"system": system, "index": index, "seed": seed}
+
+    monkeypatch.setattr(run.Worker, "measure", measure)
+    out = tmp_path / "everyday.parquet"
+    with pytest.raises(OSError, match="no memory"):
+        run.record("box", "cuda", dataclasses.replace(SETTINGS, draws=10**6), out, lambda line: None)
+    assert 0 in set(frame.read(out)["index"]) and 1 not in set(frame.read(out)["index"])
 
 
 class Answers(run.Worker):
