@@ -10,6 +10,8 @@ import dataclasses
 from dataclasses import dataclass
 
 _KIB, _GIB = 2**10, 2**30
+#: What a launch takes the hosts of the recorded H200s, and any host of which nothing is known.
+LAUNCH_SECONDS = 3e-6
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Device:
         Peak bandwidth of the device memory.
     fp64_divisor : int
         How many times slower float64 arithmetic is than float32's: 2 on data-center devices, 32 or 64 on others.
+    launch_seconds : float
+        What its host takes to enqueue a launch; `spectile.core.launch.measured_device` has it measured.
     """
 
     name: str
@@ -46,6 +50,7 @@ class Device:
     memory_bytes: int
     bytes_per_second: float
     fp64_divisor: int
+    launch_seconds: float = LAUNCH_SECONDS
 
     @property
     def arch(self) -> str:

@@ -7,7 +7,9 @@ a table of devices.  A :class:`Kernel` is one function of a unit on one device; 
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +22,7 @@ from spectile.core import pointers
 from spectile.core.compile import Unit
 from spectile.core.cupy_parts import part
 from spectile.core.device import describe
-from spectile.core.devices import Device
+from spectile.core.devices import LAUNCH_SECONDS, Device
 
 _MOST_GRID_X, _MOST_GRID_YZ = 2**31 - 1, 65535
 
@@ -201,9 +203,23 @@ def kernel(unit: Unit, name: str, beside_l1: int = 0) -> Kernel:
 _KERNELS: dict[tuple[int, str, int], Kernel] = {}
 
 
+def measured_device() -> Device:
+    """Return the current device with what a launch takes its host: what a choice by predicted seconds is made with.
+
+    A launch is measured once a process, in half a millisecond, and rounded to powers of the root of two, so that
+    processes on one host choose alike.  In a capture, in which nothing can be waited for, it is the table's, unless it
+    was measured before.  Ranks that must choose alike take `describe` instead.
+    """
+    import cupy
+
+    if not _launch_seconds.cache_info().currsize and cupy.cuda.get_current_stream().is_capturing():
+        return describe()
+    return dataclasses.replace(describe(), launch_seconds=_launch_seconds())
+
+
 @functools.cache
-def launch_seconds() -> float:
-    """Return what it takes the host to enqueue something on a stream, measured once a process."""
+def _launch_seconds() -> float:
+    """Return what it takes the host to enqueue something on a stream, rounded."""
     import cupy
 
     word, runtime = cupy.empty(1, cupy.uint32), cupy.cuda.runtime
@@ -216,7 +232,7 @@ def launch_seconds() -> float:
                 runtime.memsetAsync(pointers.address(word), 0, word.nbytes, stream.ptr)
             rounds.append((time.perf_counter() - begun) / 16)
         stream.synchronize()
-    return min(rounds)
+    return LAUNCH_SECONDS * 2.0 ** (round(2 * math.log2(min(rounds) / LAUNCH_SECONDS)) / 2)
 
 
 def launched() -> set[Unit]:

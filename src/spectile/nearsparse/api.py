@@ -366,7 +366,7 @@ def explain(
             listed.append(Candidate("dense", math.nan, "where its work is less"))
         return listed + elsewhere
     from spectile.core.arrays import to_device
-    from spectile.core.device import describe
+    from spectile.core.launch import measured_device
     from spectile.nearsparse.cuda.candidates import candidates
     from spectile.nearsparse.cuda.choose import Problem
 
@@ -374,7 +374,7 @@ def explain(
     parts, real = request.arithmetic.parts, request.real.precision
     shape = one.shape[0], parts * one.shape[1], parts * two.shape[1]
     problem = Problem.of_parts(shape, [one], [two], block, real, request.strict)
-    return candidates(dataclasses.replace(problem, added=beta != 0), describe(), request, auto) + elsewhere
+    return candidates(dataclasses.replace(problem, added=beta != 0), measured_device(), request, auto) + elsewhere
 
 
 def distribute(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import dataclasses
+import functools
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -152,3 +155,40 @@ def test_units_that_were_launched_are_known_until_they_are_forgotten(
     assert launch.launched() == set()
     bound()  # made before
     assert launch.launched() == {other}
+
+
+def clocked(monkeypatch: pytest.MonkeyPatch, seconds: float, capturing: bool = False) -> list[int]:
+    """Let a launch take so many seconds on a host with an H200; the returned list gets an item for each launch."""
+    told: list[int] = []
+    stream = SimpleNamespace(ptr=7, synchronize=lambda: None, is_capturing=lambda: capturing)
+    runtime = SimpleNamespace(memsetAsync=lambda *_: told.append(1))
+    cupy = SimpleNamespace(
+        empty=lambda *_: np.empty(1, np.uint32),
+        uint32=np.uint32,
+        cuda=SimpleNamespace(
+            runtime=runtime, Stream=lambda **_: contextlib.nullcontext(stream), get_current_stream=lambda: stream
+        ),
+    )
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(launch.pointers, "address", lambda _: 0)
+    monkeypatch.setattr(launch, "describe", lambda: TABLE["H200"])
+    monkeypatch.setattr(launch, "time", SimpleNamespace(perf_counter=lambda: seconds * len(told)))
+    monkeypatch.setattr(launch, "_launch_seconds", functools.cache(launch._launch_seconds.__wrapped__))
+    return told
+
+
+@pytest.mark.parametrize(("seconds", "found"), [(2.6e-6, 3e-6), (3.5e-6, 3e-6), (6.9e-6, 6e-6), (1.4e-6, 1.5e-6)])
+def test_a_launch_is_measured_once_and_hosts_that_are_alike_are_told_alike(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, found: float
+) -> None:
+    told = clocked(monkeypatch, seconds)
+    measured = launch.measured_device()
+    assert measured.launch_seconds == pytest.approx(found)
+    count = len(told)
+    assert launch.measured_device() == measured and len(told) == count
+    assert dataclasses.replace(measured, launch_seconds=TABLE["H200"].launch_seconds) == TABLE["H200"]
+
+
+def test_nothing_is_measured_in_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = clocked(monkeypatch, 6e-6, capturing=True)
+    assert launch.measured_device() == TABLE["H200"] and not told

@@ -11,9 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 from spectile.core.cupy_parts import part
-from spectile.core.device import describe
-from spectile.core.devices import Device
-from spectile.core.launch import launch_seconds
+from spectile.core.devices import LAUNCH_SECONDS, Device
+from spectile.core.launch import measured_device
 from spectile.core.pointers import address
 from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cuda.choose import Problem, candidates
@@ -24,7 +23,6 @@ from spectile.nearsparse.cuda.tuning import (
     COUNT_SECONDS,
     FIXED_SECONDS,
     KEPT,
-    LAUNCH_SECONDS,
     READ_SECONDS,
     SEARCH_SECONDS,
     SPLIT_DEPTH,
@@ -63,9 +61,7 @@ class Costs:
     count: float
 
     @classmethod
-    def of(
-        cls, shape: tuple[int, int, int], request: Request, device: Device, launch_s: float = LAUNCH_SECONDS
-    ) -> Costs:
+    def of(cls, shape: tuple[int, int, int], request: Request, device: Device) -> Costs:
         """Return the costs of a product of (m, k, n) on a device, which need not be there.
 
         Parameters
@@ -75,9 +71,7 @@ class Costs:
         request : Request
             What is wanted: its precision, and whether a threshold is searched for.
         device : Device
-            Its rates.
-        launch_s : float
-            What a launch takes the host.
+            Its rates, and what a launch takes its host.
         """
         (m, k, n), row, rate = shape, request.arithmetic, rates(device)
         real = m, row.parts * k, row.parts * n
@@ -89,7 +83,7 @@ class Costs:
         tiles = math.prod(ceil_div(size, request.block) for size in shape)
         searched = _search_seconds(request, tiles)
         # The host is ahead of the device unless a launch takes it long.
-        slower = max(1.0, launch_s / LAUNCH_SECONDS)
+        slower = max(1.0, device.launch_seconds / LAUNCH_SECONDS)
         dtype = request.real.arithmetic.dtype
         # Rows that begin at multiples of 16 bytes, as those of contiguous matrices of such sizes do.
         aligned = all(size * itemsize % 16 == 0 for size in (k, n))
@@ -158,14 +152,12 @@ def _search_seconds(request: Request, tiles: int) -> float:
     return max(fixed, fixed + growing * math.log(tiles / 2**15, 8)) + tiles / rate
 
 
-def decide(
-    shape: tuple[int, int, int], request: Request, device: Device, launch_s: float = LAUNCH_SECONDS
-) -> tuple[Verdict, float]:
+def decide(shape: tuple[int, int, int], request: Request, device: Device) -> tuple[Verdict, float]:
     """Return the verdict on a product, and the executed share up to which SpAMM is faster."""
     # Of a threshold and an error the value does not matter.
     general = request if request.valid_ratio is not None else request.asking(1.0)
     general = dataclasses.replace(general, alpha=1.0, beta=0.0)
-    costs = _costs(shape, general, device, launch_s)
+    costs = _costs(shape, general, device)
     return costs.verdict(request.valid_ratio), costs.limit
 
 
@@ -175,7 +167,7 @@ def decide_here(shape: tuple[int, int, int], request: Request) -> tuple[Verdict,
 
     if request.method == "spamm" or cupy.cuda.get_current_stream().is_capturing():
         return "spamm", 1.0
-    return decide(shape, request, describe(), launch_seconds())
+    return decide(shape, request, measured_device())
 
 
 def multiply(a: Any, b: Any, c: Any, out: Any, request: Request) -> None:

@@ -229,8 +229,6 @@ RATES = {
 FIXED_SECONDS, READ_SECONDS, COPY_SHARE = 16e-6, 20e-6, 0.82
 # Of counting valid products: what the kernel takes after the norm map even where there are few, and products a second.
 COUNT_SECONDS, COUNT_RATE = 18e-6, 8e12
-# What launching a kernel took the host of these measurements.
-LAUNCH_SECONDS = 3e-6
 # Of a search for a ratio or an error: seconds for up to 32 x 32 x 32 tile products, seconds more for each 8 times as
 # many, and tile products a second.
 SEARCH_SECONDS = {"ratio": (10e-6, 7e-6, 2e12), "error": (60e-6, 20e-6, 0.55e12)}
