@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,10 @@ from spectile.core import memory
 from spectile.core.pointers import overlap
 from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cuda import norms as cuda_norms
-from spectile.nearsparse.cuda import product as cuda_product
 from spectile.nearsparse.cuda.choose import LAUNCHED_ITEMS, Problem
 from spectile.nearsparse.cuda.survey import frobenius, kept_norms
 from spectile.nearsparse.multi import partition
-from spectile.nearsparse.multi.plan import Part, Piece, Plan, Step, empty_operand, host_threshold
+from spectile.nearsparse.multi.plan import Plan, empty_operand, host_threshold
 from spectile.nearsparse.multi.streams import Stream, pairs
 from spectile.nearsparse.types import Request
 
@@ -81,11 +80,6 @@ class Batch(Plan):
                 self._added.extend(kept_norms(share.c, request.block) if overwritten else share.c)
         self._work = [_Work(self, share, self._thresholds(share)) for share in shares]
         self._items = [item for work in self._work for item in work.items]
-        self.parts = list(self._work)
-        #: Devices by turns, since the host sends to one after another.
-        chunks = [[Step("a", number, block) for block in range(len(x.chunks))] for number, x in enumerate(self._work)]
-        turns = itertools.zip_longest(*chunks)
-        self.steps = [Step("b", 0), *(step for turn in turns for step in turn if step is not None)]
 
     def _thresholds(self, share: Share) -> list[float]:
         """Return tau for each item of a share."""
@@ -102,19 +96,17 @@ class Batch(Plan):
             cuda_norms.check_norms(maps, share.a, share.b)
             return [self.threshold(maps, _index(share, number)) for number in range(count)]
 
-    def fetch_a(self, number: int, block: int) -> None:
-        """Bring what a chunk of products multiplies, and take its norms."""
-        self._work[number].chunks[block].fetch()
+    def _enqueue(self) -> None:
+        """Bring what all products of a device share, and multiply the chunks.
 
-    def fetch_b(self, panel: int) -> None:
-        """Bring the matrices that all products of a device share."""
+        Devices by turns, since the host sends to one after another.
+        """
         for work in self._work:
             work.fetch()
-
-    def store_c(self, number: int, piece: Piece, stream: Stream) -> None:
-        """Copy the products of a chunk to their place, where kernels do not write there."""
-        for copy in self._work[number].chunks[piece.block].stores:
-            copy()
+        for turn in itertools.zip_longest(*(work.chunks for work in self._work)):
+            for chunk in turn:
+                if chunk is not None:
+                    chunk.multiply()
 
     def maps(self) -> Any:
         """Return nothing: every item has its own maps."""
@@ -132,7 +124,7 @@ class Batch(Plan):
         for work in self._work:
             with cupy.cuda.Device(work.share.device):
                 for chunk in work.chunks:
-                    cuda_norms.check_norms(chunk.maps, chunk.local.a, chunk.local.b)
+                    cuda_norms.check_norms(chunk.maps, chunk.a, chunk.b)
 
     def numbers(self) -> dict[str, Any]:
         """Return the numbers of a `SpammResult`, one an item, each read when asked for."""
@@ -164,7 +156,6 @@ class Batch(Plan):
     def release(self) -> None:
         """Give the copies of operands back."""
         self._work.clear()
-        self.parts.clear()
 
 
 @dataclass
@@ -178,103 +169,94 @@ class _Product:
     out: Any
 
 
-class _Work(Part):
-    """What a device holds and does: its products in chunks, in the place of blocks of rows."""
+class _Work:
+    """What a device holds and does: its products in chunks."""
 
     def __init__(self, plan: Batch, share: Share, taus: list[float]) -> None:
         import cupy
 
-        super().__init__(plan.stream(share.device), plan.stream(share.device))
+        #: Chunks are multiplied in them by turns, so that one is copied while the other is multiplied.
+        self.streams = plan.stream(share.device), plan.stream(share.device)
         self.share = share
-        self._loads: list[Callable[[], None]] = []
         self.chunks: list[_Chunk] = []
         self.items: list[_Product] = []
         needed = sum(x.nbytes for x in (share.a, share.b, share.out) if not _lies_on(x, share.device))
         with cupy.cuda.Device(share.device), memory.allocating(f"the products of device {share.device}", needed):
-            a, b = (self._local(plan, x, self._loads) for x in (share.a, share.b))
-            common = Share(share.device, a, b, share.out)
+            common = [_held(plan, x, share.device) if x.ndim == 2 else x for x in (share.a, share.b)]
+            self._shared = [pair for pair in zip(common, (share.a, share.b), strict=True) if pair[0] is not pair[1]]
             count = max(CHUNKS, ceil_div(len(share.out), LAUNCHED_ITEMS))
             for number, (first, last) in enumerate(partition.pieces(len(share.out), count)):
                 source = share.part(first, last)
-                chunk = self._chunk(plan, source, common, self.streams[number % 2], taus[first:last])
+                chunk = _Chunk(plan, source, common, self.streams[number % 2], taus[first:last])
                 self.chunks.append(chunk)
-                self.pieces.append(Piece(number, 0, chunk.product))
                 norms = cuda_norms.Norms(chunk.maps.a, chunk.maps.b, plan.request.block)
                 self.items += [
                     _Product(share.device, norms, _index(source, item), taus[first + item], source.out[item])
                     for item in range(last - first)
                 ]
 
-    def _local(self, plan: Batch, x: Any, loads: list[Callable[[], None]]) -> Any:
-        """Return a matrix that all items share, copied to this device where it lies elsewhere; a batch as it is."""
-        if x.ndim == 3 or _lies_on(x, self.share.device):
-            return x
-        buffer = empty_operand(plan.request, *x.shape)
-        loads.append(self.streams[0].copying(buffer, x))
-        return buffer
-
-    def _chunk(self, plan: Batch, source: Share, common: Share, stream: Stream, taus: list[float]) -> _Chunk:
-        import cupy
-
-        request, index = plan.request, source.device
-        loads: list[Callable[[], None]] = []
-        stores: list[Callable[[], None]] = []
-
-        def moved(target: Any, source: Any) -> list[Callable[[], None]]:
-            return [stream.copying(*pair) for pair in pairs(target, source)]
-
-        def operand(x: Any, shared: Any) -> Any:
-            if x.ndim == 2 or _lies_on(x, index):
-                return shared if x.ndim == 2 else x
-            buffer = empty_operand(request, *x.shape)
-            loads.extend(moved(buffer, x))
-            return buffer
-
-        a, b = operand(source.a, common.a), operand(source.b, common.b)
-        out, c = source.out, source.c
-        # Kernels reach what another device holds, but not the host.
-        if not _lies_on(out, index) and (isinstance(out, np.ndarray) or not plan.connected):
-            out = cupy.empty(out.shape, plan.arithmetic.output)
-            stores = moved(source.out, out)
-        if c is not None and not _lies_on(c, index) and (isinstance(c, np.ndarray) or not plan.connected):
-            loads.extend(moved(out, c))
-            c = out
-        maps = plan.norm_maps(a, b)
-        tau = taus[0] if len(set(taus)) == 1 else cupy.asarray(taus, np.float64)
-        product = cuda_product.Product(
-            a, b, out, maps, tau,
-            precision=plan.real.precision, alpha=request.alpha, beta=request.beta, c=c, kernel=plan.kernel,
-        )  # fmt: skip
-        plan.grain = product.grain
-        return _Chunk(stream, source, Share(index, a, b, out, c), maps, product, loads, stores)
-
     def fetch(self) -> None:
         """Enqueue the copies of what all items share."""
-        for copy in self._loads:
-            copy()
-        if self._loads:
+        for target, source in self._shared:
+            self.streams[0].copy(target, source)
+        if self._shared:
             self.streams[1].wait(self.streams[0].mark())
-        self.panels[0] = None
 
 
-@dataclass
 class _Chunk:
-    """Some products of a device: where they lie, and what stands for it on the device."""
+    """Some products of a device: where they lie, and what stands for it on the device.
 
-    stream: Stream
-    source: Share
-    local: Share
-    maps: cuda_norms.NormMaps
-    product: cuda_product.Product
-    loads: list[Callable[[], None]] = field(default_factory=list)
-    stores: list[Callable[[], None]] = field(default_factory=list)
+    `common` are A and B of all products, one matrix there or the batch as it is given.
+    """
 
-    def fetch(self) -> None:
-        """Enqueue the copies of what these products alone multiply, and take the norms."""
-        for copy in self.loads:
-            copy()
-        with self.stream.current():
+    def __init__(self, plan: Batch, source: Share, common: list[Any], stream: Stream, taus: list[float]) -> None:
+        import cupy
+
+        index = source.device
+        self._stream = stream
+        self.a, self.b = (
+            shared if shared.ndim == 2 else _held(plan, x, index)
+            for x, shared in zip((source.a, source.b), common, strict=True)
+        )
+        self._loads = [
+            (x, y) for x, y in ((self.a, source.a), (self.b, source.b)) if y.ndim == 3 and not _lies_on(y, index)
+        ]
+        self._stores: list[tuple[Any, Any]] = []
+        out, c = source.out, source.c
+        # Kernels reach what another device holds, but not the host.
+        if not _reached(out, index, plan.connected):
+            out = cupy.empty(out.shape, plan.arithmetic.output)
+            self._stores.append((source.out, out))
+        if c is not None and not _reached(c, index, plan.connected):
+            self._loads.append((out, c))
+            c = out
+        self.maps = plan.norm_maps(self.a, self.b)
+        tau = taus[0] if len(set(taus)) == 1 else cupy.asarray(taus, np.float64)
+        self._product = plan.product(self.a, self.b, out, self.maps, c, tau)
+
+    def multiply(self) -> None:
+        """Enqueue the copies of what these products alone multiply, their norms, the products and their copies."""
+        for target, source in self._loads:
+            self._copy(target, source)
+        with self._stream.current():
             self.maps()
+            self._product()
+        for target, source in self._stores:
+            self._copy(target, source)
+
+    def _copy(self, target: Any, source: Any) -> None:
+        for pair in pairs(target, source):
+            self._stream.copy(*pair)
+
+
+def _held(plan: Batch, x: Any, index: int) -> Any:
+    """Return an operand that lies on a device, or memory for its copy there."""
+    return x if _lies_on(x, index) else empty_operand(plan.request, *x.shape)
+
+
+def _reached(x: Any, index: int, connected: bool) -> bool:
+    """Return whether kernels of a device reach an array."""
+    return _lies_on(x, index) or (connected and not isinstance(x, np.ndarray))
 
 
 def _matrices(share: Share) -> list[Share]:

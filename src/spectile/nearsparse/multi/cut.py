@@ -87,7 +87,6 @@ def reach(
     panels: Sequence[tuple[int, int]],
     tau: float,
     depth: int,
-    into: Any = None,
 ) -> Any:
     """Return which rows of each panel of B some valid product of a part, or of a part after it, needs.
 
@@ -103,8 +102,6 @@ def reach(
         Threshold.
     depth : int
         Rows of B.
-    into : cupy.ndarray, shape (parts, panels, 2), optional
-        Receives the result.
 
     Returns
     -------
@@ -124,7 +121,7 @@ def reach(
     end = cupy.where(needed.any(axis=2), needed.shape[2] - behind, begin)
     grain = partition.ROW_UNIT
     rows = cupy.stack([begin * block // grain * grain, ceil_div(end * block, grain) * grain], axis=-1)
-    return cupy.minimum(rows.astype(np.int32), np.int32(depth), out=into)
+    return cupy.minimum(rows.astype(np.int32), np.int32(depth))
 
 
 def distribute(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -16,8 +17,7 @@ from spectile.nearsparse.cuda import product as cuda_product
 from spectile.nearsparse.cuda.choose import Problem
 from spectile.nearsparse.cuda.norms import empty_map
 from spectile.nearsparse.multi import partition
-from spectile.nearsparse.multi.plan import Part, Piece, Plan, Step, host_threshold
-from spectile.nearsparse.multi.streams import Stream
+from spectile.nearsparse.multi.plan import Plan, host_threshold
 from spectile.nearsparse.types import Request
 
 
@@ -67,20 +67,9 @@ class FromHost(Plan):
         self.panels = [slice(*panel) for panel in partition.panels(shape[2], partition.HOST_PANELS)]
         #: Rows of a panel that each part reads from the host.
         self._pieces = [slice(*piece) for piece in partition.pieces(shape[1], len(devices))]
-        self._streamed = [_StreamedPart(self, index, mine, height) for index, mine in zip(devices, blocks, strict=True)]
-        self.parts = list(self._streamed)
-        # The first blocks' columns of C leave while further panels come; other blocks are multiplied whole.
-        others = (Step("b", panel) for panel in range(1, len(self.panels)))
-        rows = [
-            Step("a", number, block)
-            for block in range(max(map(len, blocks)))
-            for number, mine in enumerate(blocks)
-            if block < len(mine)
-        ]
+        self.parts = [_Part(self, index, mine, height) for index, mine in zip(devices, blocks, strict=True)]
         #: Ends of the pieces of C on their way to the host.
         self._under_way: deque[Any] = deque()
-        first = sum(step.block == 0 for step in rows)
-        self.steps = [Step("b", 0), *rows[:first], *others, *rows[first:]]
 
     def _height(self, memory_bytes: int | None) -> int:
         """Return the rows of a block, as many as fit twice beside B on every device."""
@@ -110,35 +99,47 @@ class FromHost(Plan):
         return height
 
     def _enqueue(self) -> None:
-        self._under_way.clear()
+        """Read the first panel of B and the first blocks, whose columns of C leave while further panels come.
+
+        Other blocks are multiplied whole.
+        """
         if (call := counted_in(PARTS)) is not None:
-            call.total = call.done + sum(len(part.pieces) for part in self.parts)
-        super()._enqueue()
+            call.total = call.done + sum(len(part.products) for part in self.parts)
+        first = [part for part in self.parts if part.rows]
+        for panel in range(len(self.panels)):
+            self._fetch(panel)
+            for part in first:
+                if panel == 0:
+                    part.read(0, self.a, self.c)
+                self._multiply(part, 0, panel)
+        for block in range(1, max(len(part.rows) for part in self.parts)):
+            for part in self.parts:
+                if block < len(part.rows):
+                    part.read(block, self.a, self.c)
+                    self._multiply(part, block, None)
 
-    def fetch_a(self, number: int, block: int) -> None:
-        """Read a block of rows of A, and of C where it is added."""
-        self._streamed[number].read(block, self.a, self.c)
-
-    def fetch_b(self, panel: int) -> None:
+    def _fetch(self, panel: int) -> None:
         """Read a panel of B, every part its rows, and pass them on to the other parts; take its norms."""
         columns = self.panels[panel]
         for owner, rows in enumerate(self._pieces):
-            reader = self._streamed[owner]
+            reader = self.parts[owner]
             reader.reader.copy(reader.b[rows, columns], self.b[rows, columns])
             read = reader.reader.mark()
             reader.stream.wait(read)
             reader.sender.wait(read)
             # Each reader begins with its neighbour, so that no device receives from all at once.
-            for step in range(1, len(self._streamed)):
-                other = self._streamed[(owner + step) % len(self._streamed)]
+            for step in range(1, len(self.parts)):
+                other = self.parts[(owner + step) % len(self.parts)]
                 reader.sender.copy(other.b[rows, columns], reader.b[rows, columns])
                 other.stream.wait(reader.sender.mark())
-        for part in self._streamed:
+        for part in self.parts:
             part.measure(panel)
 
-    def store_c(self, number: int, piece: Piece, stream: Stream) -> None:
-        """Write the piece to the host, and tell of those that are there."""
-        self._under_way.append(self._streamed[number].write(piece, self.panels, self.out))
+    def _multiply(self, part: _Part, block: int, panel: int | None) -> None:
+        """Multiply rows of a block with a panel of B, or all of it, and write the piece of C to the host."""
+        with part.stream.current():
+            part.products[block, panel]()
+        self._under_way.append(part.write(block, slice(None) if panel is None else self.panels[panel], self.out))
         # Copies of memory that is not pinned hold the host up, and so this is told meanwhile.
         while self._under_way and self._under_way[0].done:
             self._under_way.popleft()
@@ -152,8 +153,9 @@ class FromHost(Plan):
 
     def maps(self) -> Any:
         """Return both whole norm maps on the first device."""
-        norms = [self._streamed[step.number].norms_a[step.block] for step in self.steps if step.operand == "a"]
-        return cuda_norms.Norms(self.joined(norms), self._streamed[0].norms_b, self.request.block)
+        by_turns = itertools.zip_longest(*(part.norms_a for part in self.parts))
+        norms = [block for turn in by_turns for block in turn if block is not None]
+        return cuda_norms.Norms(self.joined(norms), self.parts[0].norms_b, self.request.block)
 
     def check_host(self) -> None:
         """Raise ValueError where A or B is to hold numbers and does not, after a call; synchronises."""
@@ -166,21 +168,20 @@ class FromHost(Plan):
 
     def release(self) -> None:
         """Give the copies on the devices back."""
-        for part in self._streamed:
+        for part in self.parts:
             part.release()
 
 
-class _StreamedPart(Part):
-    """What a device holds and does in `FromHost`: B, and two buffers for blocks of rows of A and C each."""
+class _Part:
+    """What a device holds and does: B, and two buffers for blocks of rows of A and C each."""
 
     def __init__(self, plan: FromHost, index: int, row_blocks: list[tuple[int, int]], height: int) -> None:
         import cupy
 
         _, k, n = plan.shape
-        request, block = plan.request, plan.request.block
+        request = plan.request
         self.rows = [slice(*rows) for rows in row_blocks]
         self.stream, self.reader, self.sender, self.back = (plan.stream(index) for _ in range(4))
-        super().__init__(self.stream)
         slots = min(2, len(row_blocks))
         with cupy.cuda.Device(index):
             self.b = cupy.empty((k, n), plan.arithmetic.dtype)
@@ -201,10 +202,11 @@ class _StreamedPart(Part):
                 plan.norm_maps(nothing[0], self.b[:, columns], (none, self._norms_b(plan, columns)))
                 for columns in plan.panels
             ]
-            for block in range(len(self.rows)):
-                # All of B is there when another than the first block is.
-                for panel in range(len(plan.panels)) if block == 0 else [None]:
-                    self.pieces.append(Piece(block, panel, self._product(plan, block, panel)))
+            # All of B is there when another than the first block is.
+            first = [(0, panel) for panel in range(len(plan.panels))] if self.rows else []
+            places = [*first, *((block, None) for block in range(1, len(self.rows)))]
+            #: By the block of rows, and the panel of B.
+            self.products = {place: self._product(plan, *place) for place in places}
         self._multiplied: list[Any] = [None] * slots
         self._taken: list[Any] = [None] * slots
 
@@ -248,21 +250,20 @@ class _StreamedPart(Part):
         """Take the norms of a panel of B, which is there then."""
         with self.stream.current():
             self._norms_of_panels[panel]()
-        self.panels[panel] = None
 
-    def write(self, piece: Piece, panels: list[slice], out: Any) -> Any:
-        """Write a piece of C to the host when it is multiplied; return the event of its end."""
-        columns, slot = slice(None) if piece.panel is None else panels[piece.panel], piece.block % 2
+    def write(self, block: int, columns: slice, out: Any) -> Any:
+        """Write columns of a block of C to the host when they are multiplied; return the event of their end."""
+        slot = block % 2
         self._multiplied[slot] = self.stream.mark()
         self.back.wait(self._multiplied[slot])
-        self.back.copy(out[self.rows[piece.block], columns], self._rows(self.c, piece.block)[:, columns])
+        self.back.copy(out[self.rows[block], columns], self._rows(self.c, block)[:, columns])
         self._taken[slot] = self.back.mark()
         return self._taken[slot]
 
     def release(self) -> None:
         """Give everything but the norms back."""
         self.b = None
-        for held in (self.a, self.c, self.pieces, self._norms_of_rows, self._norms_of_panels):
+        for held in (self.a, self.c, self.products, self._norms_of_rows, self._norms_of_panels):
             held.clear()
 
 

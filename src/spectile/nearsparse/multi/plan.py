@@ -1,14 +1,7 @@
-"""How a product over several GPUs runs, wherever its data lie: rows of A and panels of B come, pieces of C leave.
+"""What products over several GPUs have in common, wherever their data lie.
 
-A plan holds the parts of its devices and an order of steps.  A step fetches a block of rows of A to one part, or a
-panel of columns of B to all; after each, every part multiplies the pieces of C whose rows and columns are there:
-
-    for step in steps:
-        fetch_a(part, block)  or  fetch_b(panel)
-        for part in parts:  for piece in what is there now:  multiply it, store_c(part, piece)
-
-The placements differ in these three hooks and in the order alone.  What is there decides when a piece is multiplied and
-not how: C has the same bits in every order.
+A plan holds the parts of its devices and enqueues its copies, norms and products on streams of its own; which of them
+waits for which decides when a piece of C is multiplied and not how: C has the same bits in every order.
 
 Complex matrices come here in their real forms (``cuda.parts``), and the request is of the complex product.
 """
@@ -17,8 +10,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -61,59 +54,6 @@ def host_threshold(a: np.ndarray, b: np.ndarray, request: Request) -> float:
     return cpu_search.threshold(maps, request, (*a.shape, b.shape[1]))[0]
 
 
-class Step(NamedTuple):
-    """What comes next: a block of rows of A to the part of a number, or the panel of a number of B to all."""
-
-    operand: Literal["a", "b"]
-    number: int
-    block: int = 0
-
-
-class Piece(NamedTuple):
-    """A product of a block of rows with a panel of columns, or with all of B (None)."""
-
-    block: int
-    panel: int | None
-    product: Callable[[], None]
-
-
-class Part:
-    """What one device multiplies, in order, and what of it is there.
-
-    Parameters
-    ----------
-    streams : sequence of Stream
-        Of the device; pieces are multiplied in them by turns, so that one fills what another's end leaves idle.
-    """
-
-    def __init__(self, *streams: Stream) -> None:
-        self.streams = streams
-        self.pieces: list[Piece] = []
-        self.begin()
-
-    def begin(self) -> None:
-        """Forget what was there in the call before."""
-        #: The block of rows that is there, and the panels: each with the event after which it is, or None where the
-        #: streams know.
-        self.block, self.panels = -1, dict[int, Any]()
-        self._done = 0
-
-    def multiply_what_is_there(self) -> Iterator[tuple[Piece, Stream]]:
-        """Multiply the next pieces; give each, and the stream in which it is multiplied."""
-        while self._done < len(self.pieces):
-            piece = self.pieces[self._done]
-            if piece.block > self.block or not (piece.panel is None or piece.panel in self.panels):
-                return
-            stream = self.streams[self._done % len(self.streams)]
-            self._done += 1
-            arrived = None if piece.panel is None else self.panels[piece.panel]
-            if arrived is not None:
-                stream.wait(arrived)
-            with stream.current():
-                piece.product()
-            yield piece, stream
-
-
 class Plan(ABC):
     """A product over several GPUs: streams that start after and end before the current streams, and the numbers."""
 
@@ -129,9 +69,6 @@ class Plan(ABC):
             self.kernel: Kernel = choose.choose_kernel(problem, device.describe())
         self.tau = math.nan if request.tau is None else float(request.tau)
         self.streams: list[Stream] = []
-        #: What `_enqueue` works on.
-        self.parts: list[Part] = []
-        self.steps: list[Step] = []
         #: Rows, columns and depth, in tiles of the norm map, that are multiplied together when one is valid.
         self.grain: Grain = (1, 1, 1)
         self._started = {index: event(index) for index in dict.fromkeys(devices)}
@@ -140,7 +77,7 @@ class Plan(ABC):
         self._norm_c: Callable[[], float] = float
 
     def stream(self, index: int) -> Stream:
-        """Return a new stream of a device; it takes part in every call."""
+        """Return a new stream of a device."""
         self.streams.append(Stream(index))
         return self.streams[-1]
 
@@ -148,11 +85,11 @@ class Plan(ABC):
         """Return what takes the norms of A and B on the current device."""
         return cuda_norms.NormMaps(a, b, self.request.block, into, paired=self.request.arithmetic.parts == 2)
 
-    def product(self, a: Any, b: Any, out: Any, norms: Any, c: Any = None) -> cuda_product.Product:
-        """Return the prepared product of one part on the current device."""
+    def product(self, a: Any, b: Any, out: Any, norms: Any, c: Any = None, tau: Any = None) -> cuda_product.Product:
+        """Return the prepared product of one part on the current device; by the plan's tau where none is given."""
         request = self.request
         made = cuda_product.Product(
-            a, b, out, norms, self.tau,
+            a, b, out, norms, self.tau if tau is None else tau,
             precision=self.real.precision, alpha=request.alpha, beta=request.beta, c=c, kernel=self.kernel,
         )  # fmt: skip
         self.grain = made.grain
@@ -180,7 +117,6 @@ class Plan(ABC):
             with cupy.cuda.Device(index):
                 cupy.cuda.get_current_stream().record(self._started[index])
         for stream in self.streams:
-            stream.rewind()
             stream.wait(*(self._started[index] for index in outside if index in (first, stream.device)))
         work()
         ends = [(stream.device, stream.mark()) for stream in self.streams]
@@ -191,29 +127,9 @@ class Plan(ABC):
                     if index in (first, device_of_stream):
                         current.wait_event(end)
 
+    @abstractmethod
     def _enqueue(self) -> None:
-        for part in self.parts:
-            part.begin()
-        for step in self.steps:
-            if step.operand == "a":
-                self.fetch_a(step.number, step.block)
-                self.parts[step.number].block = step.block
-            else:
-                self.fetch_b(step.number)
-            for number, part in enumerate(self.parts):
-                for piece, stream in part.multiply_what_is_there():
-                    self.store_c(number, piece, stream)
-
-    @abstractmethod
-    def fetch_a(self, number: int, block: int) -> None:
-        """Enqueue what brings a block of rows of A, and its norms, to the part of a number."""
-
-    @abstractmethod
-    def fetch_b(self, panel: int) -> None:
-        """Enqueue what brings a panel of B, and its norms, to the parts that multiply it, and tell them."""
-
-    def store_c(self, number: int, piece: Piece, stream: Stream) -> None:  # noqa: B027
-        """Enqueue what brings a piece of C to its place; nothing where kernels write there."""
+        """Enqueue everything on the streams."""
 
     @abstractmethod
     def maps(self) -> Any:
@@ -225,7 +141,7 @@ class Plan(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Give back what only further calls need: copies of operands.  The numbers can still be read."""
+        """Give the copies of operands back, which a call needed.  The numbers can still be read."""
 
     def joined(self, parts: Sequence[Any]) -> Any:
         """Return a norm map, whose parts lie on several devices, on the first device."""

@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cuda import norms as cuda_norms
+from spectile.nearsparse.cuda import product as cuda_product
 from spectile.nearsparse.cuda.choose import Problem
 from spectile.nearsparse.cuda.norms import empty_map
 from spectile.nearsparse.multi import partition
-from spectile.nearsparse.multi.plan import Part, Piece, Plan, Step
+from spectile.nearsparse.multi.plan import Plan
+from spectile.nearsparse.multi.streams import Stream
 from spectile.nearsparse.types import Request, Split
 
 # From this size of the operand on that every GPU holds, they share the norm pass over their copies: exchanging the maps
@@ -68,24 +70,23 @@ class Resident(Plan):
                 mine, other = a[number], b[number]
                 size_c = mine.shape[0], other.shape[1]
                 self.out.append(cupy.empty(size_c, self.arithmetic.output) if out is None else out[number])
-                self._norms.append(self._norms_of(mine, other, panel))
-                self.parts.append(Part(self.stream(index)))
-        self.steps = [*(Step("a", number) for number in range(len(a))), Step("b", 0)]
+                self._norms.append(self._norms_of(mine, other, panel, self.stream(index)))
         if c is not None:
             self.add(c, self.out)
         if request.norms_first:
-            self._run(self._enqueue)  # nothing is multiplied yet
+            self._run(self._measure)
             self.check_finite(*((a, b[0]) if self._by_rows else (a[0], b)))
             with cupy.cuda.Device(devices[0]):
                 self.tau = self.threshold(self.maps())
-        for number, (part, norms, target) in enumerate(zip(self.parts, self._norms, self.out, strict=True)):
+        self._products: list[tuple[Stream, cuda_product.Product]] = []
+        for number, (norms, target) in enumerate(zip(self._norms, self.out, strict=True)):
             if target.size:
                 with cupy.cuda.Device(devices[number]):
                     added = None if c is None else c[number]
                     product = self.product(a[number], b[number], target, norms.both, added)
-                    part.pieces.append(Piece(0, 0, product))
+                    self._products.append((norms.stream, product))
 
-    def _norms_of(self, a: Any, b: Any, panel: tuple[int, int]) -> _Norms:
+    def _norms_of(self, a: Any, b: Any, panel: tuple[int, int], stream: Stream) -> _Norms:
         request, (first, last) = self.request, panel
         block = request.block
         norms_a, norms_b = (empty_map(size, self.shape[1], request) for size in (a.shape[0], b.shape[1]))
@@ -95,26 +96,28 @@ class Resident(Plan):
         else:
             maps = self.norm_maps(a[first:last], b, (norms_a[blocks], norms_b))
         cut, copy = (norms_a, norms_b) if self._by_rows else (norms_b, norms_a)
-        return _Norms(maps, cuda_norms.Norms(norms_a, norms_b, block, maps.counter), cut, copy, blocks)
+        return _Norms(stream, maps, cuda_norms.Norms(norms_a, norms_b, block, maps.counter), cut, copy, blocks)
 
-    def fetch_a(self, number: int, block: int) -> None:
-        """Take the norms of what lies there."""
-        with self.parts[number].streams[0].current():
-            self._norms[number].take()
+    def _enqueue(self) -> None:
+        self._measure()
+        for stream, product in self._products:
+            with stream.current():
+                product()
 
-    def fetch_b(self, panel: int) -> None:
-        """Let the first device collect the map of the copies from the panels, and hand it to the others."""
+    def _measure(self) -> None:
+        """Take the norms; the first device collects the map of the copies from the panels, for the others."""
+        for norms in self._norms:
+            with norms.stream.current():
+                norms.take()
         if self._shared:
-            main, *others = ((part.streams[0], norms) for part, norms in zip(self.parts, self._norms, strict=True))
-            for stream, norms in others:
-                stream.copy(main[1].copy[norms.panel], norms.copy[norms.panel])
-                main[0].wait(stream.mark())
-            complete = main[0].mark()
-            for stream, norms in others:
-                stream.wait(complete)
-                stream.copy(norms.copy, main[1].copy)
-        for part in self.parts:
-            part.panels[panel] = None
+            main, *others = self._norms
+            for norms in others:
+                norms.stream.copy(main.copy[norms.panel], norms.copy[norms.panel])
+                main.stream.wait(norms.stream.mark())
+            complete = main.stream.mark()
+            for norms in others:
+                norms.stream.wait(complete)
+                norms.stream.copy(norms.copy, main.copy)
 
     def maps(self) -> Any:
         """Return both whole norm maps on the first device."""
@@ -132,6 +135,7 @@ class Resident(Plan):
 class _Norms(NamedTuple):
     """What takes norms on a device, and the maps of the operands that lie there."""
 
+    stream: Stream
     take: cuda_norms.NormMaps
     both: cuda_norms.Norms
     #: The maps of the part and of the copy that this device holds, and what of the copy's it measures.

@@ -1,6 +1,6 @@
 """SpAMM over several GPUs of one host: every GPU multiplies rows of C, cut where their work is even.
 
-Three placements of the data, each a plan that is made once and can be called many times:
+Three placements of the data, each with a plan:
 
 - `Resident`: the operands lie on their GPUs, rows of A and all of B, or all of A and columns of B; C stays there.
 - `FromDevice`: all on the first GPU, whose link is the bound.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from spectile.core import memory
@@ -12,7 +11,7 @@ from spectile.core.pointers import address
 
 
 class Stream:
-    """A stream of one device and the events recorded on it, which every call of a plan uses again."""
+    """A stream of one device."""
 
     def __init__(self, index: int) -> None:
         import cupy
@@ -20,19 +19,10 @@ class Stream:
         self.device = index
         with cupy.cuda.Device(index):
             self.raw = cupy.cuda.Stream(non_blocking=True)
-        self._events: list[Any] = []
-        self._next = 0
-
-    def rewind(self) -> None:
-        """Begin a new call: its events are those of the call before."""
-        self._next = 0
 
     def mark(self) -> Any:
         """Record and return an event."""
-        if self._next == len(self._events):
-            self._events.append(event(self.device))
-        recorded = self._events[self._next]
-        self._next += 1
+        recorded = event(self.device)
         self.raw.record(recorded)
         return recorded
 
@@ -51,43 +41,15 @@ class Stream:
 
     def copy(self, target: Any, source: Any) -> None:
         """Copy a matrix whose rows are contiguous, between any two devices or a device and the host."""
-        self.copying(target, source)()
-
-    def copying(self, target: Any, source: Any) -> Callable[[], None]:
-        """Return a function that copies, with everything looked up: a plan launches hundreds of copies."""
-        return functools.partial(self.copying_rows(target, source), 0, source.shape[0])
-
-    def copying_rows(self, target: Any, source: Any) -> Callable[[int, int], None]:
-        """Return a function that copies the rows from a first to before a last one."""
         from cupy.cuda import runtime
 
-        width = source.shape[1] * source.itemsize
+        rows, width = source.shape[0], source.shape[1] * source.itemsize
         into, pitch, out_of, step = address(target), target.strides[0], address(source), source.strides[0]
         end = runtime.memcpyDefault, self.raw.ptr
-        contiguous = source.shape[0] <= 1 or pitch == step == width
-
-        def copy(first: int, last: int) -> None:
-            size = (last - first) * width
-            if size > 0 and contiguous:
-                runtime.memcpyAsync(into + first * width, out_of + first * width, size, *end)
-            elif size > 0:
-                start = into + first * pitch, pitch, out_of + first * step, step
-                runtime.memcpy2DAsync(*start, width, last - first, *end)
-
-        return copy
-
-
-class Pinned:
-    """Numbers in host memory that kernels of a device write themselves: a copy would queue behind others."""
-
-    def __init__(self, index: int, shape: tuple[int, ...], dtype: str) -> None:
-        import cupy
-        import cupyx
-
-        self.host = cupyx.empty_pinned(shape, dtype)
-        memory = cupy.cuda.UnownedMemory(address(self.host), self.host.nbytes, self.host, index)
-        #: The same memory as an array of the device.
-        self.device = cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
+        if rows * width > 0 and (rows == 1 or pitch == step == width):
+            runtime.memcpyAsync(into, out_of, rows * width, *end)
+        elif rows * width > 0:
+            runtime.memcpy2DAsync(into, pitch, out_of, step, width, rows, *end)
 
 
 def event(index: int) -> Any:
