@@ -41,7 +41,7 @@ def test_what_a_call_launches_is_compiled_at_once_and_once(
     a, out = matrix(n, n, row.dtype), matrix(n, n, row.output)
     choice = product.prepared_choice(a, a, out, Request(precision, tau=1.0), counts=False)
     assert product.prepared_choice(a, a, out, Request(precision, tau=2.0), counts=False) == choice
-    order = (ORDER_UNITS[row.norm],) if choice.order in ("bins", "sorted") else ()
+    order = (ORDER_UNITS[row.norm],) if choice.by_work else ()
     assert compiled == [(choice.unit, NORM_UNITS[row.dtype], *order)]
 
 

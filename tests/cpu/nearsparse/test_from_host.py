@@ -15,7 +15,7 @@ from spectile.nearsparse.cuda import norms as cuda_norms
 from spectile.nearsparse.cuda import product as cuda_product
 from spectile.nearsparse.cuda import search as cuda_search
 from spectile.nearsparse.cuda import survey as cuda_survey
-from spectile.nearsparse.cuda.choose import Problem, choose, launches, norms_launch, tiles_by_diagonal
+from spectile.nearsparse.cuda.choose import Problem, choose, launches, norms_launch
 from spectile.nearsparse.cuda.geometry import LARGEST_SIZE, check_sizes
 from spectile.nearsparse.cuda.tuning import PORTABLE, WGMMA, rates
 from spectile.nearsparse.cuda.units import (
@@ -126,20 +126,6 @@ def test_rates_of_devices_that_were_not_measured_follow_the_rule() -> None:
 def test_block_sizes_are_refused_with_the_mend() -> None:
     with pytest.raises(ValueError, match="take 8, 16, 32, 64 or 128"):
         geometry.log2(48)
-
-
-@pytest.mark.parametrize("tile", [(256, 256), (128, 256)], ids=lambda tile: "x".join(map(str, tile)))
-@pytest.mark.parametrize("tiles", [(16, 16), (9, 13), (1, 5), (20, 3)], ids=lambda tiles: "x".join(map(str, tiles)))
-def test_diagonal_order_names_every_tile_once(tiles: tuple[int, int], tile: tuple[int, int]) -> None:
-    rows, columns = tiles
-    order = tiles_by_diagonal(tiles, tile, 8)
-    assert sorted(order.tolist()) == list(range(rows * columns))
-    # As the kernels number them: column by column in bands of 8 rows.
-    band, within = np.divmod(order, 8 * columns)
-    height = np.minimum(8, rows - 8 * band)
-    row, column = (8 * band + within % height).astype(int), (within // height).astype(int)
-    distance = np.abs((row + 0.5) * tile[0] - (column + 0.5) * tile[1])
-    assert (np.diff(distance) >= 0).all()
 
 
 def test_no_shape_that_memory_holds_asks_for_more_blocks_than_a_grid_has() -> None:

@@ -14,7 +14,7 @@ from spectile.nearsparse.cuda import repeated
 pytestmark = pytest.mark.gpu
 
 DTYPES = {"fp16": "f2", "fp16c16": "f2", "fp32": "f4", "tf32x3": "f4", "fp64": "f8"}
-# One for each way in which tiles are ordered: as numbered, from the diagonal, by work.
+# As numbered, by work, and of sizes that no tile divides.
 SHAPES = [(96, 64, 160), (1024, 512, 1024), (2048, 256, 4096), (333, 197, 411), (1, 1, 1)]
 
 

@@ -17,7 +17,6 @@ from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cuda.geometry import is_aligned, stride
 from spectile.nearsparse.cuda.tuning import (
     BAND_ROWS,
-    DIAGONAL_WAVES,
     HOPPER_BAND_ROWS,
     ORDERED_FROM,
     PARTS,
@@ -135,11 +134,8 @@ class Choice:
         Rows and columns of C that one thread block, or one cluster, computes at a time.
     band : int
         Rows of tiles in a band of the numbering.
-    order : {"numbered", "bins", "sorted", "diagonal"}
-        How tiles start: as they are numbered, by falling work (which blocks find in bins, or sorted), or from the
-        diagonal on.
-    listed_steps : int
-        k steps for which the ordering kernel reserves space in the list of each tile; 0 if the product makes lists.
+    by_work : bool
+        Whether tiles start by falling work, which blocks find in bins, and not as they are numbered.
     grain : tuple of int
         Rows, columns and depth, in tiles of the norm map, that are multiplied together when one is valid.
     copies : bool
@@ -152,8 +148,7 @@ class Choice:
     launch: Shape
     tile: tuple[int, int]
     band: int
-    order: str
-    listed_steps: int
+    by_work: bool
     grain: Grain
     copies: bool = False
 
@@ -226,7 +221,8 @@ def choose(
     kernel : str, optional
         By default the fastest that applies.
     ordered : bool, optional
-        Start the tiles by falling work; by default where it pays: for several tiles a multiprocessor, but not many.
+        Start the tiles of the portable kernel by falling work; by default where it pays: for several tiles a
+        multiprocessor, but not many.
     tuned, extra : Portable or Hopper, tuple of str, optional
         Another tuning of the kernel, and constants defined for it: the study's variants.
     """
@@ -235,12 +231,12 @@ def choose(
         count = ceil_div(problem.m, 32) * ceil_div(problem.n, 32)
         launch = Shape((count, problem.batches), 512)
         unit = blocks_unit(problem.precision)
-        return Choice(kernel, unit, "product_blocks", launch, (32, 32), 1, "numbered", 0, (1, 1, 1))
+        return Choice(kernel, unit, "product_blocks", launch, (32, 32), 1, False, (1, 1, 1))
     if kernel == "portable":
         portable = tuned if isinstance(tuned, Portable) else PORTABLE[problem.precision]
         return _portable(problem, device, portable, ordered, extra)
     shape = tuned if isinstance(tuned, Wgmma | WgmmaTf32) else WGMMA[kernel]
-    return _hopper(problem, device, kernel, shape, ordered, extra)
+    return _hopper(problem, device, kernel, shape, extra)
 
 
 def _is_ordered(problem: Problem, device: Device, count: int, most: int, ordered: bool | None) -> bool:
@@ -259,7 +255,6 @@ def _portable(
     tile = large if aligned and work >= portable.large_from * device.multiprocessors else small
     list_steps = tile.list_steps(aligned, problem.k)
     count = ceil_div(problem.m, tile.tile_m) * ceil_div(problem.n, tile.tile_n)
-    by_work = _is_ordered(problem, device, count, portable.ordered_tiles, ordered)
     grain = max(1, 32 // problem.block)
     return Choice(
         "portable",
@@ -274,24 +269,15 @@ def _portable(
         ),
         (tile.tile_m, tile.tile_n),
         BAND_ROWS // tile.tile_m,
-        "bins" if by_work else "numbered",
-        ceil_div(problem.k, 32) if by_work and portable.given_lists else 0,
+        _is_ordered(problem, device, count, portable.ordered_tiles, ordered),
         (grain,) * 3,
     )
 
 
-def _hopper(
-    problem: Problem, device: Device, kernel: Kernel, shape: HopperShape, ordered: bool | None, extra: tuple[str, ...]
-) -> Choice:
+def _hopper(problem: Problem, device: Device, kernel: Kernel, shape: HopperShape, extra: tuple[str, ...]) -> Choice:
     rows = 128 * shape.cluster
     count = ceil_div(problem.m, rows) * ceil_div(problem.n, shape.tile_n)
     clusters = device.multiprocessors * shape.resident // shape.cluster
-    order = "numbered"
-    if _is_ordered(problem, device, count, shape.ordered_tiles, ordered):
-        order = "sorted"
-    elif isinstance(shape, Wgmma) and ordered is None and problem.batches == 1:
-        waves = count * shape.cluster / (device.multiprocessors * shape.resident)
-        order = "diagonal" if 1 < waves <= DIAGONAL_WAVES else order
     copies = problem.out_aligned and not problem.added
     return Choice(
         kernel,
@@ -305,8 +291,7 @@ def _hopper(
         ),
         (rows, shape.tile_n),
         HOPPER_BAND_ROWS // rows,
-        order,
-        0,
+        False,
         (max(1, 64 // problem.block), max(1, shape.group // problem.block), 1),
         copies,
     )
@@ -397,33 +382,10 @@ def launches(problem: Problem, device: Device) -> list[Shape]:
     itemsize = np.dtype(PRECISIONS[problem.precision].dtype).itemsize
     batch = (problem.batches,) if problem.batches > 1 else ()
     shapes = [norms_launch((*batch, problem.m, problem.k), (*batch, problem.k, problem.n), itemsize), choice.launch]
-    if choice.order in ("bins", "sorted"):
+    if choice.by_work:
         shapes.append(choice.order_launch(problem.m, problem.n))
     rows, columns, depth = (ceil_div(size, problem.block) for size in (problem.m, problem.n, problem.k))
     shapes += [survey_launch(rows, columns), count_launch(rows, columns, depth, device)]
     norms = np.dtype(PRECISIONS[problem.precision].norm).itemsize
     shapes += (plan_search(kind, rows, columns, depth, norms, device).launch for kind in ("ratio", "error"))
     return shapes
-
-
-def tiles_by_diagonal(count: tuple[int, int], tile: tuple[int, int], band: int) -> np.ndarray[Any, Any]:
-    """Return the numbers of all tiles, those on the diagonal first.
-
-    Where entries decay from the diagonal, the last tiles to start are then the shortest, at no cost on the device; it
-    pays while all tiles together fit the L2.
-
-    Parameters
-    ----------
-    count : pair of int
-        Rows and columns of tiles.
-    tile : pair of int
-        Rows and columns of C in a tile.
-    band : int
-        Rows of tiles in a band of the numbering.
-    """
-    row, column = np.divmod(np.arange(count[0] * count[1]), count[1])
-    height = np.minimum(band, count[0] - row // band * band)
-    number = row // band * band * count[1] + column * height + row % band
-    # Twice the distance of their middles from the diagonal.
-    distance = np.abs((2 * row + 1) * tile[0] - (2 * column + 1) * tile[1])
-    return number[np.lexsort((row, distance))].astype(np.uint32)

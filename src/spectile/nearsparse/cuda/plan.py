@@ -71,7 +71,7 @@ class CallPlan:
         product = Product(a, b, out, maps, tau, precision=request.real.precision, alpha=request.alpha, choice=choice)
         self.grain: Grain = told_grain(product.grain, request)
         #: Whether runs share memory that each leaves as it was: they follow one another on one stream.
-        self.ordered_by_work = product.choice.order in ("bins", "sorted")
+        self.ordered_by_work = product.choice.by_work
         self._norm = maps.a.dtype
         expansion = parts.Expansion(given, b) if paired else None
         self._before = [] if expansion is None else [expansion.launch]

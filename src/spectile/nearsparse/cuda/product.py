@@ -11,7 +11,7 @@ from spectile.core.compile import Unit, prepare
 from spectile.core.launch import Shape
 from spectile.core.pointers import address
 from spectile.core.tiling import ceil_div
-from spectile.nearsparse.cuda.choose import Choice, Problem, choose, tiles_by_diagonal
+from spectile.nearsparse.cuda.choose import Choice, Problem, choose
 from spectile.nearsparse.cuda.geometry import fill, layout, log2, pitch, record, stride
 from spectile.nearsparse.cuda.norms import Norms
 from spectile.nearsparse.cuda.tuning import WGMMA, WORK_BINS, Kernel
@@ -21,14 +21,14 @@ from spectile.nearsparse.types import Grain, Request
 PRODUCT = layout(
     "a:p b:p c:p out:p norms_a:p norms_b:p tau_device:p tau:d alpha:d beta:d lda:l ldb:l ldc:l ldo:l stride_a:l "
     "stride_b:l stride_c:l stride_o:l stride_norms_a:l stride_norms_b:l m:i n:i k:i norm_k:i log2_block:i tiles_m:i "
-    "tiles_n:i bins:p places:p lists:p cancelled:p"
+    "tiles_n:i bins:p places:p cancelled:p"
 )
 ORDER = layout(
-    "norms_a:p norms_b:p tau_device:p counts:p order:p finished:p bins:p places:p lists:p cancelled:p tau:d m:i n:i "
-    "k:i norm_k:i log2_block:i tiles_m:i tiles_n:i tile_m:i tile_n:i band:i"
+    "norms_a:p norms_b:p tau_device:p bins:p places:p cancelled:p tau:d m:i n:i k:i norm_k:i log2_block:i tiles_m:i "
+    "tiles_n:i tile_m:i tile_n:i band:i"
 )
 WGMMA_FIELDS = layout(
-    "c:p out:p norms_a:p norms_b:p tau_device:p counter:p order:p cancelled:p tau:d alpha:d beta:d ldc:l ldo:l "
+    "c:p out:p norms_a:p norms_b:p tau_device:p counter:p cancelled:p tau:d alpha:d beta:d ldc:l ldo:l "
     "stride_c:l stride_o:l stride_norms_a:l stride_norms_b:l m:i n:i k:i norm_k:i log2_block:i tiles_m:i tiles_n:i "
     "batches:i batch_a:i batch_b:i"
 )
@@ -58,7 +58,7 @@ def prepared_choice(a: Any, b: Any, out: Any, request: Request, *, counts: bool)
     choice, row = choose(problem, device.describe()), request.arithmetic
     # The product first: it takes longest.
     units = [choice.unit, NORM_UNITS[row.dtype]]
-    if choice.order in ("bins", "sorted"):
+    if choice.by_work:
         units.append(ORDER_UNITS[row.norm])
     if request.tau is None:
         units.append(SEARCH_UNITS["error" if request.within_error else "ratio", row.norm])
@@ -168,38 +168,25 @@ class Product:
         }
 
     def _prepare_order(self, fields: dict[str, Any]) -> dict[str, int]:
-        """Prepare what orders the tiles; return where their order will lie, and their lists where those are made."""
+        """Prepare what orders the tiles by work, if they are; return where the product finds them."""
         import cupy
 
         self.order: tuple[Any, Shape, np.ndarray[Any, Any]] | None = None
-        choice, count = self.choice, fields["tiles_m"] * fields["tiles_n"]
-        if choice.order == "diagonal" and not cupy.cuda.get_current_stream().is_capturing():
-            # A graph that is being captured takes no copy from the host.
-            numbers = tiles_by_diagonal((fields["tiles_m"], fields["tiles_n"]), choice.tile, choice.band)
-            order = cupy.asarray(numbers)
-            self._keep = *self._keep, order
-            return {"order": address(order)}
-        if choice.order not in ("bins", "sorted"):
+        choice = self.choice
+        if not choice.by_work:
             return {}
-        if choice.order == "bins":
-            # Bins, and how many blocks have ended; space for all tiles in each bin, two words per tile; the lists.
-            places, zeros = WORK_BINS + 2, slice(0, WORK_BINS + 2)
-            lists = places + 2 * WORK_BINS * count
-            words = {"bins": 0, "places": places} | ({"lists": lists} if choice.listed_steps else {})
-            size = lists + choice.listed_steps * count
-        else:
-            words = {"order": 0, "counts": count, "finished": 2 * count}
-            size, zeros = 2 * count + 1, slice(2 * count, None)
-        buffer = cupy.empty(size, cupy.uint32)
-        buffer[zeros] = 0
+        # Bins, and how many blocks have ended; space for all tiles in each bin.
+        places = WORK_BINS + 2
+        buffer = cupy.empty(places + WORK_BINS * fields["tiles_m"] * fields["tiles_n"], cupy.uint32)
+        buffer[:places] = 0
         self._keep = *self._keep, buffer
-        pointers = {name: address(buffer) + 4 * word for name, word in words.items()}
+        pointers = {"bins": address(buffer), "places": address(buffer) + 4 * places}
         names = ("norms_a", "norms_b", "tau_device", "tau", "m", "n", "k", "norm_k", "log2_block", "tiles_m", "tiles_n")
         tile = {"tile_m": choice.tile[0], "tile_n": choice.tile[1], "band": choice.band}
         parameters = fill(np.zeros((), ORDER), {name: fields[name] for name in names} | tile | pointers)
         function = launch.kernel(ORDER_UNITS[self.maps.a.dtype.name], "order_tiles")
         self.order = function, choice.order_launch(self.shape[0], self.shape[2]), parameters
-        return {name: pointer for name, pointer in pointers.items() if name not in ("counts", "finished")}
+        return pointers
 
     def _hopper_parameters(self, a: Any, b: Any, out: Any, fields: dict[str, Any]) -> Any:
         from spectile.core.tensor_map import encode

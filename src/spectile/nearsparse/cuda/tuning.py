@@ -23,8 +23,6 @@ BAND_ROWS, HOPPER_BAND_ROWS = 512, 2048
 SEARCH_CHUNK = 1024
 # Tiles are sorted by work where there are more than so many for each multiprocessor.
 ORDERED_FROM = 3
-# Most waves of tiles that start on the diagonal: all of them together fit the L2.
-DIAGONAL_WAVES = 4
 
 
 @dataclass(frozen=True)
@@ -69,8 +67,6 @@ class Portable:
     large_from: int = 4
     #: Most tiles of a product that are worth sorting: in a sorted order neighbours no longer share the L2.
     ordered_tiles: int = 4096
-    #: Whether sorted tiles get their lists from the kernel that sorts them; float64 loses 1 % by the choice.
-    given_lists: bool = False
 
     def shared_bytes(self, tile: Tile, dtype: str) -> int:
         """Return the dynamic shared memory of a block."""
@@ -100,7 +96,6 @@ PORTABLE: dict[str, Portable] = {
         large=Tile(tile_m=128, blocks_m=2, blocks_n=2, stages=3, min_blocks=2, lists=(256, 512, 1024)),
         small=Tile(tile_m=64, blocks_m=1, blocks_n=1, stages=3, min_blocks=4, tile_n=64, lists=(256, 512)),
         large_from=16,
-        given_lists=True,
     ),
 }  # fmt: skip
 
@@ -119,8 +114,6 @@ class Hopper:
     listers: int
     stages: int
     list_steps: int
-    #: Most tiles of a product that are worth sorting.
-    ordered_tiles = 0
 
     @property
     def lists_bytes(self) -> int:
@@ -159,7 +152,6 @@ class WgmmaTf32(Hopper):
     """The shape of the 3xTF32 kernel."""
 
     kernel = "product_tf32"
-    ordered_tiles = 2048
     box_a, swizzle_a, box_b = (1, 64, 32), 128, (1, 32, 32)
     threads = 512
     resident = 1

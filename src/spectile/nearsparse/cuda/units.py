@@ -76,7 +76,6 @@ def portable_unit(
         "PAD_B": portable.pads[1],
         "ALIGNED": int(aligned),
         "LIST_STEPS": list_steps,
-        "GIVEN_LISTS": int(portable.given_lists),
         "BAND_ROWS": BAND_ROWS,
         "WORK_BINS": WORK_BINS,
     }

@@ -54,8 +54,7 @@ def variants(precision: str, problem: Problem) -> dict[str, Variant]:
         shallow = replace(WGMMA[_FAST], stages=2)
         variants["double_buffer_only"] = Variant(choose(problem, current, _FAST, tuned=shallow))
         variants["stride"] = Variant(choose(problem, current, _FAST, extra=("STRIDE",)))
-        # Runs of tiles are given out in advance: with the diagonal first, the first clusters would do most of the work.
-        variants["no_balance"] = Variant(choose(problem, current, _FAST, ordered=False, extra=("RUNS",)))
+        variants["no_balance"] = Variant(choose(problem, current, _FAST, extra=("RUNS",)))
         variants["no_cluster"] = Variant(choose(problem, current, "wgmma_wide"))
         variants["half_parts"] = Variant(choose(problem, current, _FAST, tuned=_HALVES))
         variants["no_large_tile"] = Variant(choose(problem, current, "wgmma_small"))
@@ -63,7 +62,7 @@ def variants(precision: str, problem: Problem) -> dict[str, Variant]:
         return variants
     if precision == "tf32x3":
         variants["stride"] = Variant(choose(problem, current, "wgmma_tf32", extra=("STRIDE",)))
-        variants["no_balance"] = Variant(choose(problem, current, "wgmma_tf32", ordered=False, extra=("RUNS",)))
+        variants["no_balance"] = Variant(choose(problem, current, "wgmma_tf32", extra=("RUNS",)))
         variants["no_wgmma"] = Variant(choose(problem, current, "portable"))
         return variants
     tuned = PORTABLE[precision]

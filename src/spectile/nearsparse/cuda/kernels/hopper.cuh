@@ -43,7 +43,6 @@ struct Product {
     const Norm* norms_b;        // [column block][k block]
     const double* tau_device;   // one threshold a batch item, or null: use tau
     unsigned* counter;          // tiles drawn, zero at launch
-    const unsigned* order;      // the tiles by falling work, or null: as they are numbered
     const unsigned* cancelled;  // not zero where the dense product is taken instead, or null
     double tau, alpha, beta;
     long long ldc, ldo, stride_c, stride_o, stride_norms_a, stride_norms_b;
@@ -260,7 +259,7 @@ __device__ __forceinline__ void list_tiles(const Product& p, Lists& shared, int 
         Panels panels;
         Norms norms;
         if (!ends) {
-            tile = locate(p, p.order ? __ldg(p.order + index) : index);
+            tile = locate(p, index);
             find_panels(p, tile, panels);
             // The first norms arrive while the slot is still in use.
             load_norms(p, panels, min(first + lane, steps - 1), norms);

@@ -24,7 +24,6 @@ struct Product {
     int log2_block;
     int tiles_m, tiles_n;
     unsigned* bins;             // tiles in each bin of falling work, and blocks that ended, or null: as numbered
-    const uint2* places;        // number and steps of the tiles in each bin, with space for all
-    const unsigned* lists;      // a list for each tile, with space for all steps of k, or null: each block makes its own
+    const unsigned* places;     // numbers of the tiles in each bin, with space for all
     const unsigned* cancelled;  // not zero where the dense product is taken instead, or null
 };

@@ -148,8 +148,8 @@ __device__ __forceinline__ int build_list(const Product& p, const Norm* norms_a,
     return total;
 }
 
-// Block r takes the r-th tile by falling work: its number and its k steps.  Each warp finds it for itself.
-__device__ __forceinline__ uint2 find_place(const Product& p) {
+// Block r takes the r-th tile by falling work.  Each warp finds its number for itself.
+__device__ __forceinline__ unsigned find_tile(const Product& p) {
     const int lane = threadIdx.x % 32;
     const uint2 pair = __ldcg(reinterpret_cast<const uint2*>(p.bins) + lane);
     unsigned end = pair.x + pair.y;
@@ -223,16 +223,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
     wait_for_previous();
     if (is_cancelled(p.cancelled)) return;
 #ifdef STRIDE  // the study's: a block takes 2 x 2 tiles at equal distances, as the paper's kernel with s = 2
-    const int down = (p.tiles_m + 1) / 2, across = (p.tiles_n + 1) / 2, index = 0;
-    const uint2 place = make_uint2(0, 0);
+    const int down = (p.tiles_m + 1) / 2, across = (p.tiles_n + 1) / 2;
     for (int turn = 0; turn < 4; ++turn) {
         const TilePlace tile = {blockIdx.x / across + turn / 2 * down, blockIdx.x % across + turn % 2 * across};
         if (tile.row >= p.tiles_m || tile.column >= p.tiles_n) continue;
         __syncthreads();
 #else
-    const uint2 place = p.bins ? find_place(p) : make_uint2(blockIdx.x, 0);
-    const int index = place.x;
-    const TilePlace tile = tile_place(index, p.tiles_m, p.tiles_n, BAND_ROWS / kTileM);
+    const TilePlace tile = tile_place(p.bins ? find_tile(p) : blockIdx.x, p.tiles_m, p.tiles_n, BAND_ROWS / kTileM);
 #endif
         const int row0 = tile.row * kTileM, column0 = tile.column * kTileN;
         const long long batch = blockIdx.y;
@@ -250,21 +247,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
         Sums sum;
         clear(sum);
 
-        const bool given = GIVEN_LISTS && p.lists;
-        const int listed = given ? static_cast<int>(place.y) : steps;
-        for (int first = 0; first < listed; first += kListSteps) {
-            int count = min(kListSteps, listed - first);
-            if (given) {
-                const unsigned* entries = p.lists + static_cast<long long>(index) * steps + first;
-#pragma unroll
-                for (int i = threadIdx.x; i < kListSteps; i += kThreads)
-                    // The length is not waited for, as there is space for all steps.
-                    if (first + i < steps) list[i] = entries[i];
-                __syncthreads();
-            } else {
-                count = build_list(p, norms_a, norms_b, tau, row0, column0, first, steps, list, bits, warp_totals);
-            }
-            count *= kParts;
+        for (int first = 0; first < steps; first += kListSteps) {
+            const int count = kParts * build_list(p, norms_a, norms_b, tau, row0, column0, first, steps, list, bits, warp_totals);
             auto load = [&](int index) {
                 const int k = static_cast<int>(list[index / kParts] >> 16) * kStep + index % kParts * kStageK;
                 const int slot = index % kStages;

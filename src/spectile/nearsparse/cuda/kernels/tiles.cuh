@@ -16,6 +16,6 @@ __device__ __forceinline__ TilePlace tile_place(int index, int tiles_m, int tile
 }
 
 // Bin 0 holds the tiles of most work.
-__device__ __forceinline__ int falling_bin(unsigned count, int steps, int bins) {
-    return bins - 1 - static_cast<int>(static_cast<long long>(count) * (bins - 1) / max(steps, 1));
+__device__ __forceinline__ int falling_bin(unsigned count, int steps) {
+    return kWorkBins - 1 - static_cast<int>(static_cast<long long>(count) * (kWorkBins - 1) / max(steps, 1));
 }
