@@ -24,7 +24,6 @@ from spectile.nearsparse.cuda import product as cuda_product
 from spectile.nearsparse.multi import from_device as gpu_multi_device
 from spectile.nearsparse.multi import from_host as gpu_multi_host
 from spectile.nearsparse.multi import partition
-from spectile.nearsparse.multi import resident as gpu_multi_resident
 from spectile.nearsparse.multi import run as gpu_multi
 from spectile.nearsparse.multi.batch import Batch, partitioned
 from spectile.nearsparse.types import Request
@@ -346,10 +345,9 @@ def test_all_on_the_first_gpu(machine, devices, asked, spared, monkeypatch):
         assert (sent[0] >= sent[-1]).all() and sent.sum() < K * sent.size
 
 
-@pytest.mark.parametrize(("shared", "n"), [(0, N), (0, 300), (0, 3), (1 << 60, N)])
+@pytest.mark.parametrize("n", [N, 300, 3])
 @pytest.mark.parametrize("devices", [[0, 1, 2], [1, 0], [0, 0]], ids=str)
-def test_rows_on_their_gpus(machine, devices, shared, n, asked, monkeypatch):
-    monkeypatch.setattr(gpu_multi_resident, "SHARED_NORM_BYTES", shared)
+def test_rows_on_their_gpus(machine, devices, n, asked):
     cuts = [*range(0, 128 * len(devices), 128), M]
     copy, tau = integers(K, n), TAU if n == N else 1000.0
     parts_a, parts_b, parts_c, plus = [], [], [], []
@@ -374,10 +372,8 @@ def test_rows_on_their_gpus(machine, devices, shared, n, asked, monkeypatch):
     assert maps.a.shape == (-(-M // 32), -(-K // 32)) and np.isfinite(maps.a).all() and np.isfinite(maps.b).all()
 
 
-@pytest.mark.parametrize("shared", [0, 1 << 60])
 @pytest.mark.parametrize("devices", [[0, 1, 2], [1, 0], [0, 0]], ids=str)
-def test_columns_on_their_gpus(machine, devices, shared, monkeypatch):
-    monkeypatch.setattr(gpu_multi_resident, "SHARED_NORM_BYTES", shared)
+def test_columns_on_their_gpus(machine, devices):
     a, b = integers(M, K), integers(K, N)
     expected = wanted(a, b, TAU)
     cuts = [*range(0, 256 * len(devices), 256), N]
@@ -464,7 +460,6 @@ def real_forms(a, b):
 def test_complex_products_in_their_real_forms(machine, place, monkeypatch):
     monkeypatch.setattr(partition, "shares", lambda parts, *_: (1 / parts,) * parts)
     monkeypatch.setattr(partition, "PANEL_COLUMNS", 256)
-    monkeypatch.setattr(gpu_multi_resident, "SHARED_NORM_BYTES", 0)
     m, k, n, tau, devices = 400, 70, 450, 14000.5, [0, 1, 2]
     a, b, out = complex_integers(m, k), complex_integers(k, n), empty((m, n), "complex128")
     expected = reference.spamm_flat(np.asarray(a), np.asarray(b), tau)

@@ -16,7 +16,6 @@ from spectile.nearsparse.cuda.tuning import WGMMA
 from spectile.nearsparse.multi import cut as gpu_multi_cut
 from spectile.nearsparse.multi import from_device as gpu_multi_device
 from spectile.nearsparse.multi import partition
-from spectile.nearsparse.multi import resident as gpu_multi_resident
 from spectile.nearsparse.multi import run as gpu_multi
 from spectile.nearsparse.types import Request
 
@@ -85,12 +84,10 @@ def test_every_placement_gives_the_bits_of_one_gpu(
         assert result.c is out
         _same([out], one.c)
 
-    for size in (0, 1 << 60):
-        monkeypatch.setattr(gpu_multi_resident, "SHARED_NORM_BYTES", size)
-        parts_a, parts_b = distribute(a, b, tau, devices)
-        parts = spamm(parts_a, parts_b, devices=devices, **options)
-        assert [part.shape[0] for part in parts.c] == [part.shape[0] for part in parts_a]
-        _same(parts.c, one.c)
+    parts_a, parts_b = distribute(a, b, tau, devices)
+    parts = spamm(parts_a, parts_b, devices=devices, **options)
+    assert [part.shape[0] for part in parts.c] == [part.shape[0] for part in parts_a]
+    _same(parts.c, one.c)
 
     host = spamm(a.get(), b.get(), devices=devices, **options)
     assert isinstance(host.c, np.ndarray)
@@ -141,30 +138,26 @@ def test_what_is_added_is_that_of_one_gpu(precision: str, devices: list[int]) ->
 
 @pytest.mark.parametrize("one_works", [False, True])
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_columns_on_their_gpus_give_the_bits_of_one_gpu(
-    precision: str, one_works: bool, devices: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_columns_on_their_gpus_give_the_bits_of_one_gpu(precision: str, one_works: bool, devices: list[int]) -> None:
     m, k, n = 128, 576, 256 * len(devices) + 300
     a, b = _random(m, k, DTYPES[precision]), _random(k, n, DTYPES[precision])
     if one_works:
         b[:, 256:] *= 1e-3  # some devices get no columns
     tau = _tau(a, b, 0.1 if one_works else 0.3)
     one = spamm(a, b, tau=tau, precision=precision)
-    for size in (0, 1 << 60):
-        monkeypatch.setattr(gpu_multi_resident, "SHARED_NORM_BYTES", size)
-        parts_a, parts_b = distribute(a, b, tau, devices, split="columns")
-        assert sum(part.shape[1] for part in parts_b) == n
-        plan = gpu_multi.Resident(parts_a, parts_b, None, Request(precision, tau), split="columns")
-        for _ in range(3):
-            for part in plan.out:
-                with part.device:
-                    part.fill(np.nan)
-            plan()
-            _finish(devices)
-            _same([np.concatenate([part.get() for part in plan.outputs()], axis=1)], one.c)
-        maps, whole = plan.maps(), gpu_norms.NormMaps(a, b, 32)
-        whole()
-        assert (maps.a == whole.a).all() and (maps.b == whole.b).all()
+    parts_a, parts_b = distribute(a, b, tau, devices, split="columns")
+    assert sum(part.shape[1] for part in parts_b) == n
+    plan = gpu_multi.Resident(parts_a, parts_b, None, Request(precision, tau), split="columns")
+    for _ in range(3):
+        for part in plan.out:
+            with part.device:
+                part.fill(np.nan)
+        plan()
+        _finish(devices)
+        _same([np.concatenate([part.get() for part in plan.outputs()], axis=1)], one.c)
+    maps, whole = plan.maps(), gpu_norms.NormMaps(a, b, 32)
+    whole()
+    assert (maps.a == whole.a).all() and (maps.b == whole.b).all()
     found = spamm(parts_a, parts_b, tau=tau, precision=precision, devices=devices, split="columns")
     _same([np.concatenate([part.get() for part in found.c], axis=1)], one.c)
     assert found.valid_ratio == one.valid_ratio and found.error_bound == pytest.approx(one.error_bound, rel=1e-6)

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cuda import norms as cuda_norms
 from spectile.nearsparse.cuda import product as cuda_product
 from spectile.nearsparse.cuda.choose import Problem
-from spectile.nearsparse.cuda.norms import empty_map
-from spectile.nearsparse.multi import partition
 from spectile.nearsparse.multi.plan import Plan
 from spectile.nearsparse.multi.streams import Stream
 from spectile.nearsparse.types import Request, Split
-
-# From this size of the operand on that every GPU holds, they share the norm pass over their copies: exchanging the maps
-# costs 0.2 ms.
-SHARED_NORM_BYTES = 1 << 30
 
 
 class Resident(Plan):
@@ -59,18 +52,14 @@ class Resident(Plan):
             shape = (*a[0].shape, sum(part.shape[1] for part in b))
         problem = Problem.of_parts(shape, a, b, request.block, request.real.precision, request.strict)
         super().__init__(devices, problem, request)
-        copies, size = (b, shape[2]) if self._by_rows else (a, shape[0])
-        self._shared = copies[0].nbytes >= SHARED_NORM_BYTES and len(a) > 1
-        panels = partition.panels(size, len(a)) if self._shared else [(0, size)] * len(a)
-        panels += [(0, 0)] * (len(a) - len(panels))
+        self._streams = [self.stream(index) for index in devices]
         self.out: list[Any] = []
-        self._norms: list[_Norms] = []
-        for number, (index, panel) in enumerate(zip(devices, panels, strict=True)):
+        self._norms: list[cuda_norms.NormMaps] = []
+        for number, index in enumerate(devices):
             with cupy.cuda.Device(index):
-                mine, other = a[number], b[number]
-                size_c = mine.shape[0], other.shape[1]
+                size_c = a[number].shape[0], b[number].shape[1]
                 self.out.append(cupy.empty(size_c, self.arithmetic.output) if out is None else out[number])
-                self._norms.append(self._norms_of(mine, other, panel, self.stream(index)))
+                self._norms.append(self.norm_maps(a[number], b[number]))
         if c is not None:
             self.add(c, self.out)
         if request.norms_first:
@@ -79,24 +68,11 @@ class Resident(Plan):
             with cupy.cuda.Device(devices[0]):
                 self.tau = self.threshold(self.maps())
         self._products: list[tuple[Stream, cuda_product.Product]] = []
-        for number, (norms, target) in enumerate(zip(self._norms, self.out, strict=True)):
+        for number, (stream, norms, target) in enumerate(zip(self._streams, self._norms, self.out, strict=True)):
             if target.size:
                 with cupy.cuda.Device(devices[number]):
                     added = None if c is None else c[number]
-                    product = self.product(a[number], b[number], target, norms.both, added)
-                    self._products.append((norms.stream, product))
-
-    def _norms_of(self, a: Any, b: Any, panel: tuple[int, int], stream: Stream) -> _Norms:
-        request, (first, last) = self.request, panel
-        block = request.block
-        norms_a, norms_b = (empty_map(size, self.shape[1], request) for size in (a.shape[0], b.shape[1]))
-        blocks = slice(first // block, ceil_div(last, block))
-        if self._by_rows:
-            maps = self.norm_maps(a, b[:, first:last], (norms_a, norms_b[blocks]))
-        else:
-            maps = self.norm_maps(a[first:last], b, (norms_a[blocks], norms_b))
-        cut, copy = (norms_a, norms_b) if self._by_rows else (norms_b, norms_a)
-        return _Norms(stream, maps, cuda_norms.Norms(norms_a, norms_b, block, maps.counter), cut, copy, blocks)
+                    self._products.append((stream, self.product(a[number], b[number], target, norms, added)))
 
     def _enqueue(self) -> None:
         self._measure()
@@ -105,24 +81,16 @@ class Resident(Plan):
                 product()
 
     def _measure(self) -> None:
-        """Take the norms; the first device collects the map of the copies from the panels, for the others."""
-        for norms in self._norms:
-            with norms.stream.current():
-                norms.take()
-        if self._shared:
-            main, *others = self._norms
-            for norms in others:
-                norms.stream.copy(main.copy[norms.panel], norms.copy[norms.panel])
-                main.stream.wait(norms.stream.mark())
-            complete = main.stream.mark()
-            for norms in others:
-                norms.stream.wait(complete)
-                norms.stream.copy(norms.copy, main.copy)
+        for stream, norms in zip(self._streams, self._norms, strict=True):
+            with stream.current():
+                norms()
 
     def maps(self) -> Any:
         """Return both whole norm maps on the first device."""
-        whole, copy = self.joined([norms.cut for norms in self._norms]), self._norms[0].copy
-        return cuda_norms.Norms(*((whole, copy) if self._by_rows else (copy, whole)), self.request.block)
+        first = self._norms[0]
+        if self._by_rows:
+            return cuda_norms.Norms(self.joined([norms.a for norms in self._norms]), first.b, self.request.block)
+        return cuda_norms.Norms(first.a, self.joined([norms.b for norms in self._norms]), self.request.block)
 
     def outputs(self) -> list[Any]:
         """Return the parts of C, to sum over."""
@@ -130,15 +98,3 @@ class Resident(Plan):
 
     def release(self) -> None:
         """Do nothing: the operands are the caller's."""
-
-
-class _Norms(NamedTuple):
-    """What takes norms on a device, and the maps of the operands that lie there."""
-
-    stream: Stream
-    take: cuda_norms.NormMaps
-    both: cuda_norms.Norms
-    #: The maps of the part and of the copy that this device holds, and what of the copy's it measures.
-    cut: Any
-    copy: Any
-    panel: slice
