@@ -13,7 +13,7 @@ from spectile.core.choice import Candidate, cheapest
 from spectile.core.devices import Device
 from spectile.kpm.cuda.boxed import when as boxed
 from spectile.kpm.cuda.csr import when as csr
-from spectile.kpm.cuda.problem import ENQUEUED, Problem
+from spectile.kpm.cuda.problem import Problem, enqueued
 from spectile.kpm.cuda.sliced import when as sliced
 from spectile.kpm.cuda.staged import when as staged
 
@@ -51,7 +51,7 @@ def ways(problem: Problem, device: Device, found: Found) -> list[Way]:
 def _ways(problem: Problem, device: Device, told: tuple[tuple[tuple[str, int], float | None], ...]) -> tuple[Way, ...]:
     found = dict(told)
     single = [_best(name, problem, device, found) for name in _KERNELS]
-    if problem.vectors == 1 or min(_seconds(way.candidate) for way in single) <= ENQUEUED:
+    if problem.vectors == 1 or min(_seconds(way.candidate) for way in single) <= enqueued(device):
         return tuple(single)
     return (*single, *_splits(problem, device, found))
 

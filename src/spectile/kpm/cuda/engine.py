@@ -12,6 +12,7 @@ import numpy as np
 from spectile.core.choice import Candidate
 from spectile.core.compile import prepare
 from spectile.core.device import describe, require_device
+from spectile.core.launch import measured_device
 from spectile.core.memory import free_bytes, require_free
 from spectile.kpm.cuda.boxed.groups import groups_of
 from spectile.kpm.cuda.boxed.launch import BoxedOperator
@@ -86,6 +87,7 @@ class StoredEngine:
             difference, largest = self.seen.difference, self.seen.largest  # as large as rounding of H allows
             self.matrix = self.frame.inside(self.matrix)
             self.seen = inspect(self.matrix)._replace(difference=difference, largest=largest)
+        self._device = measured_device()
         self._operators: dict[str, StoredOperator] = {}
         # What the inspectors of kernels have found, by kernel and width; the parts of blocks of so many vectors.
         self._found: dict[tuple[str, int], float | None] = {}
@@ -95,30 +97,30 @@ class StoredEngine:
     def _prepare(self) -> None:
         """Begin to compile the step of one vector, before the matrix has the form that it takes."""
         problem, name = self.problem(1), str(self.dtype)
-        if meets(problem, describe()):
+        if meets(problem, self._device):
             prepare(lanczos_unit(name, wide=self.matrix.indptr.dtype.itemsize == 8))
-        (part,) = choose(problem, describe(), {})
+        (part,) = choose(problem, self._device, {})
         if part.kernel == "csr":
-            mode = WALK if walks(problem, describe()) else FULL
+            mode = WALK if walks(problem, self._device) else FULL
             prepare(csr_unit(name, 1, csr_shape(problem), wide=self.matrix.nnz > MOST_NARROW, mode=mode))
         elif part.kernel == "sliced":
-            prepare(sliced_unit(name, 1, sliced_shape(problem, describe()), wide=problem.slots > MOST_NARROW))
+            prepare(sliced_unit(name, 1, sliced_shape(problem, self._device), wide=problem.slots > MOST_NARROW))
 
     def problem(self, num_vectors: int) -> Problem:
         """Return what a kernel is chosen by; where no form can beat CSR, the others are not counted."""
         rows, entries = self.num_rows, self.matrix.nnz
         rough = Problem(rows, entries, self.seen.longest, entries, rows, str(self.dtype), num_vectors)
-        if walks(rough, describe()):
+        if walks(rough, self._device):
             return rough
         groups = self.num_rows
-        if num_vectors > 1 and may_group(self.seen.longest, describe()):
+        if num_vectors > 1 and may_group(self.seen.longest, self._device):
             groups = self._groups.size - 1
         return rough._replace(slots=self._slots, groups=groups)
 
     def candidates(self, num_vectors: int) -> list[Candidate]:
         """Return the ways to take a block of so many vectors, with what each is predicted to cost a step."""
         self._parts(num_vectors)
-        return [way.candidate for way in ways(self.problem(num_vectors), describe(), self._found)]
+        return [way.candidate for way in ways(self.problem(num_vectors), self._device, self._found)]
 
     @functools.cached_property
     def _slots(self) -> int:
@@ -135,7 +137,7 @@ class StoredEngine:
     def _parts(self, num_vectors: int) -> tuple[Part, ...]:
         """Return how a block of so many vectors is taken, by kernels whose inspectors have agreed."""
         while num_vectors not in self._chosen:
-            parts = choose(self.problem(num_vectors), describe(), self._found)
+            parts = choose(self.problem(num_vectors), self._device, self._found)
             asked = [(part.kernel, part.width) for part in parts if (part.kernel, part.width) not in self._found]
             for kernel, width in asked:
                 self._found[kernel, width] = self._operator(kernel).copies(width)
@@ -164,7 +166,7 @@ class StoredEngine:
         item = self.dtype.itemsize
         forms = max(2 * item, math.ceil(MOST_FILL * (item + 4))) * self.matrix.nnz
         columns = int(0.95 * free_bytes() - forms) // self._state_bytes
-        return fitting(columns, lambda vectors: choose(self.problem(vectors), describe(), self._found))
+        return fitting(columns, lambda vectors: choose(self.problem(vectors), self._device, self._found))
 
     @property
     def _state_bytes(self) -> int:
@@ -181,7 +183,7 @@ class StoredEngine:
 
     def tridiagonalize(self, steps: int) -> tuple[Array, Array]:
         """Return the numbers of Lanczos steps."""
-        if meets(self.problem(1), describe()):
+        if meets(self.problem(1), self._device):
             return self.frame.energies(*tridiagonalize_csr(self.matrix, steps))
         step = self._one().launcher(1)
 

@@ -13,7 +13,7 @@ from spectile.core.launch import Shape, kernel
 from spectile.core.tiling import ceil_div
 from spectile.kpm.cuda.common import LANCZOS_BLOCKS, LANCZOS_THREADS, lanczos_unit, vectors_unit
 from spectile.kpm.cuda.csr import when as csr
-from spectile.kpm.cuda.problem import ENQUEUED, Problem
+from spectile.kpm.cuda.problem import Problem, enqueued
 from spectile.kpm.types import Array
 
 
@@ -58,7 +58,7 @@ def meets(problem: Problem, device: Device) -> bool:
     Apart a step is four, and its product that of the recurrence's kernel, which pays once it takes twice as long as
     they take the host.
     """
-    return csr.cost(problem._replace(vectors=1), device) <= 8 * ENQUEUED
+    return csr.cost(problem._replace(vectors=1), device) <= 8 * enqueued(device)
 
 
 def tridiagonalize_csr(matrix: Any, steps: int) -> tuple[Array, Array]:

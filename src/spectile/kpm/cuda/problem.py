@@ -18,8 +18,8 @@ LOAD_BYTES = 16
 STATIC_BYTES = 1024
 #: Part of the specified bandwidth that a copy reaches.
 _COPIED = 0.9
-#: Seconds that the host takes to enqueue a step, which none of one launch falls below (measured: 8.5 to 9.5 µs).
-ENQUEUED = 9e-6
+#: Launches that take the host as long as a step through Python (measured: 8.5 to 9.5 µs where one takes 3).
+_ENQUEUED = 3
 # Seconds of a launch on the device, and float32 multiply-adds a second of a multiprocessor.
 _LAUNCH, _MULTIPLY_ADDS = 2e-6, 128 * 1.5e9
 
@@ -126,12 +126,20 @@ def row_launch(shape: Any, rows: int, vectors: int, device: Device) -> Shape:
     return Shape((blocks, ceil_div(vectors, shape.lanes.columns)), shape.threads)
 
 
-def seconds(problem: Problem, device: Device, moved: float, least: float = ENQUEUED) -> float:
-    """Return what a step takes: a launch, and `moved` bytes at a copy's rate or the arithmetic if that is longer."""
+def enqueued(device: Device) -> float:
+    """Return the seconds that the host takes to enqueue a step, which none of one launch falls below."""
+    return _ENQUEUED * device.launch_seconds
+
+
+def seconds(problem: Problem, device: Device, moved: float, least: float | None = None) -> float:
+    """Return what a step takes: a launch, and `moved` bytes at a copy's rate or the arithmetic if that is longer.
+
+    It is at least what the host takes to enqueue it, or `least`.
+    """
     numbers = problem.entries * problem.vectors * (4 if problem.is_complex else 1)
     divisor = device.fp64_divisor if problem.item == (16 if problem.is_complex else 8) else 1
     arithmetic = numbers * divisor / (device.multiprocessors * _MULTIPLY_ADDS)
-    return max(least, _LAUNCH + max(moved / (_COPIED * device.bytes_per_second), arithmetic))
+    return max(enqueued(device) if least is None else least, _LAUNCH + max(moved / (_COPIED * device.bytes_per_second), arithmetic))
 
 
 def streamed(problem: Problem, entries: int, chunks: int = 1) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 
 from spectile.core.compile import PORTABLE, Unit
 from spectile.core.device import describe
-from spectile.core.launch import Shape, kernel
+from spectile.core.launch import Shape, kernel, measured_device
 from spectile.core.tiling import ceil_div
 from spectile.kpm.cuda.common import FULL, PACKAGE, PLAIN, WALK, mode_defines, number_defines, row_defines, vectors_unit
 from spectile.kpm.cuda.csr.when import CsrShape, cut_at, shape, walks
@@ -80,7 +80,7 @@ class CsrOperator(StoredOperator):
 
     def mode(self, num_vectors: int) -> int:
         """Return the mode of a recurrence's steps."""
-        return WALK if walks(self.problem(num_vectors)._replace(longest=self.longest), describe()) else FULL
+        return WALK if walks(self.problem(num_vectors)._replace(longest=self.longest), measured_device()) else FULL
 
     def _operands(self) -> tuple[Any, ...]:
         return self.indptr, self.indptr[1:], self.indices, self.data

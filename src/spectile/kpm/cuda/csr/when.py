@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from spectile.core.devices import Device
 from spectile.core.tiling import ceil_div
-from spectile.kpm.cuda.problem import ENQUEUED, Lanes, Problem, lanes_of, loads_of, seconds, streamed, threads_of
+from spectile.kpm.cuda.problem import Lanes, Problem, enqueued, lanes_of, loads_of, seconds, streamed, threads_of
 
 # Bytes of a row of V from which a thread has twice the entries in flight, and up to which threads share entries.
 _WIDE_ROW, _SHARED_ROW = 128, 64
@@ -77,7 +77,7 @@ def cut_at(problem: Problem) -> int:
 def walks(problem: Problem, device: Device) -> bool:
     """Return whether many steps are one launch: where all its blocks run at once, and one takes the host longer."""
     chunks = ceil_div(problem.vectors, lanes_of(problem, paired=False).columns)
-    return chunks == 1 and not cut_at(problem) and cost(problem, device) <= ENQUEUED
+    return chunks == 1 and not cut_at(problem) and cost(problem, device) <= enqueued(device)
 
 
 def cost(problem: Problem, device: Device) -> float:
@@ -87,4 +87,4 @@ def cost(problem: Problem, device: Device) -> float:
     loads = problem.entries * lanes.lanes * lanes.pieces * chunks
     moved = _STREAM * streamed(problem, problem.entries, chunks) + _LOAD * loads + _ROW * problem.rows * chunks
     # Of many steps in one launch none waits for the host, and one of rows that are cut is two launches.
-    return seconds(problem, device, moved, 2 * ENQUEUED if cut_at(problem) else ENQUEUED if chunks > 1 else 0)
+    return seconds(problem, device, moved, enqueued(device) * (2 if cut_at(problem) else chunks > 1))
