@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -36,8 +37,6 @@ class Observable:
     ----------
     factor : complex
         What all products are to be multiplied by: an imaginary matrix is held as a real one.
-    hermitian : bool
-        Whether the operator is its own adjoint.
     """
 
     def __init__(self, A: Any, engine: Engine, name: str) -> None:
@@ -45,7 +44,6 @@ class Observable:
         self._matrix: Any = None
         self._function: Any = None
         self._spread: Any = None  # a matrix whose rows lie on ranks
-        self.hermitian = True
         if A is None:
             return
         n = engine.num_rows
@@ -82,9 +80,20 @@ class Observable:
                 matrix, self.factor = _with_data(matrix, matrix.data.imag), 1j
             elif not matrix.data.imag.any():
                 matrix = _with_data(matrix, matrix.data.real)
-        self._matrix, self._adjoint = matrix, matrix.conj().T.tocsr()
-        other = matrix - self._adjoint if self.factor == 1 else matrix + self._adjoint
-        self.hermitian = _largest(other) <= 1024 * float(np.finfo(dtype).eps) * _largest(matrix)
+        self._matrix = matrix
+
+    @functools.cached_property
+    def _adjoint(self) -> Any:
+        """The adjoint of the matrix."""
+        return self._matrix.conj().T.tocsr()
+
+    @functools.cached_property
+    def hermitian(self) -> bool:
+        """Whether the operator is its own adjoint."""
+        if self._matrix is None:
+            return True
+        other = self._matrix - self._adjoint if self.factor == 1 else self._matrix + self._adjoint
+        return _largest(other) <= 1024 * float(np.finfo(other.dtype).eps) * _largest(self._matrix)
 
     def __call__(self, block: Any) -> Any:
         """Return the operator over `factor` times a block, shape (N, R)."""

@@ -240,10 +240,10 @@ def _correlated(
         low, high = tried
         more = margin * (high / 2 - low / 2)
         memory = int(SHARE * room_for_vectors(engine)) if memory_limit is None else memory_limit
-        expansion = _Expansion(engine, one, two, num_moments, (low - more, high + more), run)
         shown = start(0, 1)
-        widths = np.array([expansion.width(shown, memory), max(1, memory)])
-        moments = np.zeros((num_vectors, num_moments, num_moments), expansion.dtype(shown))
+        expansion = _Expansion(engine, one, two, num_moments, (low - more, high + more), run, shown)
+        widths = np.array([expansion.width(memory), max(1, memory)])
+        moments = np.zeros((num_vectors, num_moments, num_moments), np.result_type(*expansion.kinds, np.float64))
 
         def arguments() -> Iterator[Any]:
             yield from (num_moments, given, seed, margin, memory_limit)
@@ -277,80 +277,62 @@ class _Expansion:
         count: int,
         bounds: tuple[float, float],
         run: Run,
+        shown: Any,
     ) -> None:
         self.engine, self.A, self.B, self.count, self.bounds, self.run = engine, A, B, count, bounds, run
+        # Types of the vectors on the left and on the right, of start vectors like the one that is shown.
+        self.kinds = [np.result_type(each(shown).dtype, shown.dtype, engine.dtype) for each in (A.adjoint, B)]
+        # Bytes of a vector that is kept, of which a rank of several keeps its own rows.
+        self.vector_bytes = most_rows(engine) * max(kind.itemsize for kind in self.kinds)
 
-    def _kinds(self, block: Any) -> tuple[np.dtype[Any], np.dtype[Any]]:
-        """Return the types of the vectors on the left and on the right."""
-        shown = block[:, :1]
-        dtype = self.engine.dtype
-        right = np.result_type(shown.dtype, dtype)
-        return np.result_type(self.A.adjoint(shown).dtype, dtype), np.result_type(self.B(shown).dtype, right)
-
-    def dtype(self, block: Any) -> np.dtype[Any]:
-        """Return the type of the moments of blocks like this one."""
-        return np.result_type(*self._kinds(block), np.float64)
-
-    def width(self, block: Any, memory: int) -> int:
-        """Return how many vectors like this one to take together, in so many bytes for what is kept.
+    def width(self, memory: int) -> int:
+        """Return how many vectors to take together, in so many bytes for what is kept.
 
         So few that all vectors on the left are kept, if one's can be: else the recurrence on the right is repeated,
         which costs more than wider blocks save.
         """
-        each = (self.count + min(self.count, RIGHT) + BESIDE) * self._vector_bytes(block)
+        each = (self.count + min(self.count, RIGHT) + BESIDE) * self.vector_bytes
         most = max(1, min(8, columns_at_once(self.engine, 4), memory // each))
         return 1 << (most.bit_length() - 1)
 
-    def _vector_bytes(self, block: Any) -> int:
-        """Return the bytes of a vector that is kept, of which a rank of several keeps its own rows."""
-        return most_rows(self.engine) * max(kind.itemsize for kind in self._kinds(block))
+    def _keeping(self, kept: Any) -> Callable[[Any, int], None]:
+        """Return what writes B times a block to a place of what is kept, shape (R, places, N).
 
-    def _product(self, dtype: np.dtype[Any], width: int) -> Callable[[Any], Any]:
-        """Return what multiplies B with blocks of so many vectors: on a GPU by the recurrence's kernel of one product.
-
-        It takes the vectors in their order, of which cuSPARSE makes columns before and after.
+        Of a matrix on a GPU by one kernel, which leaves each vector in one piece.
         """
-        if hasattr(self.engine, "own_vectors"):
-            return self.B.of_own_rows(dtype)
-        matrix = self.B._matrix
+        matrix, dtype = self.B._matrix, kept.dtype
         if self.engine.xp is np or matrix is None or not matrix.dtype == self.engine.dtype == dtype:
-            return self.B
-        import cupy
-
-        from spectile.kpm.cuda.common import PLAIN
+            product = self.B.of_own_rows(dtype) if hasattr(self.engine, "own_vectors") else self.B
+            return lambda block, place: _keep(kept, place, product(block))
         from spectile.kpm.cuda.csr.launch import CsrOperator
 
-        step = CsrOperator(matrix).launcher(width, PLAIN)
-        unused = cupy.empty((2, width))
+        step = CsrOperator(matrix).turning(len(kept), kept.strides[0] // dtype.itemsize)
 
-        def product(block: Any) -> Any:
-            image = cupy.empty_like(block, order="C")
-            step(cupy.ascontiguousarray(block), image, 1.0, 0.0, 0.0, unused)
-            return image
+        def keep(block: Any, place: int) -> None:
+            step(self.engine.xp.ascontiguousarray(block), kept[:, place], 1.0, 0.0, 0.0, None)
 
-        return product
+        return keep
 
     def fill(self, moments: Array, start: Callable[[], Any], memory: int) -> None:
         """Write the moments of the vectors that `start` returns, shape (R, M, M), in so many bytes for vectors."""
         run, xp, count = self.run, self.engine.xp, self.count
         width, block = len(moments), start()
-        kinds = self._kinds(block)
         # Vectors of either kind that are kept: as many on the left as possible, fewer on the right.
-        held = memory // (width * self._vector_bytes(block)) - BESIDE
+        held = memory // (width * self.vector_bytes) - BESIDE
         right_count = max(1, min(RIGHT, count, held // 3), min(MOST_RIGHT, count, held - count))
         if right_count > WHOLE:
             right_count -= right_count % WHOLE
         left_count = max(1, min(count, held - right_count))
         pieces = [slice(k, min(k + right_count, count)) for k in range(0, count, right_count)]
         chunks = [slice(m, min(m + left_count, count)) for m in range(0, count, left_count)]
-        times_b = self._product(kinds[1], width)
         run.progress.total = run.progress.done + (count - 1) * width * (1 + len(chunks))
         if run.past(len(pieces) * len(chunks)):
             return
         starts = [own_rows(self.engine, each) for each in (self.A.adjoint(block), block)]
         left = Terms(self.engine, starts[0], self.bounds, run.progress)
-        lefts = xp.empty((width, left_count, len(starts[0])), kinds[0])
-        rights = xp.empty((width, right_count, len(starts[1])), kinds[1])
+        lefts = xp.empty((width, left_count, len(starts[0])), self.kinds[0])
+        rights = xp.empty((width, right_count, len(starts[1])), self.kinds[1])
+        keep_image = self._keeping(rights)
         for rows in chunks:
             done = run.past(len(pieces))
             for m in range(rows.start, rows.stop):
@@ -367,7 +349,7 @@ class _Expansion:
                     while at < n_right:
                         right.step()
                         at += 1
-                    _keep(rights, n_right - columns.start, times_b(right.vectors()))
+                    keep_image(right.vectors(), n_right - columns.start)
                 # One vector after the other: of matrices in two dimensions nothing is copied, not even transposed, and
                 # a GPU's library splits the long sums among all multiprocessors.
                 for one, left_kept, right_kept in zip(moments, lefts, rights, strict=True):

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from spectile.core.devices import TABLE
 from spectile.kpm import bounds
-from spectile.kpm.cuda.common import FULL, PLAIN, WALK, lanczos_unit, vectors_unit
+from spectile.kpm.cuda.common import FULL, PLAIN, TURNED, WALK, lanczos_unit, vectors_unit
 from spectile.kpm.cuda.csr.launch import csr_unit
 from spectile.kpm.cuda.csr.when import shape
 from spectile.kpm.cuda.problem import Problem, row_launch
@@ -168,6 +168,29 @@ def test_steps_of_one_launch_are_those_of_several(dtype, width, entries, tmp_pat
             np.testing.assert_allclose(partial[k].sum(axis=0), wanted, atol=tolerance * n)
         done += some
         np.testing.assert_allclose((v, w)[done % 2], terms[done], atol=tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "width", "entries"), [("float64", 4, 5), ("float32", 3, 40), ("complex128", 5, 3)])
+def test_vectors_of_a_turned_product_lie_in_one_piece_each(dtype, width, entries, tmp_path):
+    n, apart = 75, 83
+    h = hermitian(n, dtype, entries, width)
+    shaped = shape(Problem(n, h.nnz, n, h.nnz, n, dtype, width))._replace(threads=64)
+    library = on_host(
+        tmp_path,
+        csr_unit(dtype, width, shaped, mode=TURNED),
+        """extern "C" int run(int blocks, unsigned seed, const int* pointer, const int* indices, const number* data,
+                              const number* v, number* w, long long rows, int width, long long apart) {
+            const auto body = [=] { csr(pointer, pointer + 1, indices, data, v, w, nullptr, 0, rows, width, apart, 2, 3, 4); };
+            return launch({blocks, 1, 1}, THREADS, 8 * WARPS * 2 * SPAN, seed, body);
+        }""",
+    )
+    v = np.random.default_rng(entries).standard_normal((n, width, 2)) @ [1, 1j if h.dtype.kind == "c" else 0]
+    v, kept = np.ascontiguousarray(v if h.dtype.kind == "c" else v.real, dtype), np.full((width, apart), np.nan, dtype)
+    arrays = [each.ctypes for each in (h.indptr, h.indices, h.data, v, kept)]
+    assert library.run(2, 1, *arrays, ctypes.c_longlong(n), width, ctypes.c_longlong(apart))
+    tolerance = 1e-5 if dtype == "float32" else 1e-12
+    np.testing.assert_allclose(kept[:, :n], (h @ v).T, rtol=tolerance, atol=tolerance * abs(h).sum(axis=1).max())
+    assert np.isnan(kept[:, n:]).all()
 
 
 def cut(indptr, most, folder):

@@ -14,9 +14,9 @@ PACKAGE = "spectile.kpm.cuda"
 #: Bulk copies are Hopper's and later.
 BULK = tuple(arch for arch in PORTABLE if int(arch[3:].rstrip("a")) >= 90)
 REAL = {"complex128": "double", "complex64": "float", "float64": "double", "float32": "float"}
-#: The product alone (W = H V), the augmented one without scalar products, with them, with sums of terms too, and many
+#: The product alone, its vectors in one piece each or W = H V, the augmented one without scalar products, with them, with sums of terms too, and many
 #: steps with scalar products in one launch.
-PLAIN, NO_DOTS, FULL, SERIES, WALK = 0, 1, 2, 3, 4
+TURNED, PLAIN, NO_DOTS, FULL, SERIES, WALK = -1, 0, 1, 2, 3, 4
 #: Threads of a block of Lanczos steps, blocks of a multiprocessor, and entries of a thread before its warp helps.
 LANCZOS_THREADS, LANCZOS_BLOCKS, LANCZOS_TURNS = 512, 2, 16
 #: Terms that a step has at hand, and a sweep of two steps.
@@ -31,7 +31,7 @@ def number_defines(dtype: Any, wide: bool = False) -> dict[str, str]:
 
 def mode_defines(mode: int) -> dict[str, str]:
     """Return what ``block.cuh`` reads of a mode."""
-    return {"MODE": str(min(mode, FULL)), "SERIES": str(TERMS if mode == SERIES else 0)}
+    return {"MODE": str(max(PLAIN, min(mode, FULL))), "SERIES": str(TERMS if mode == SERIES else 0)}
 
 
 def row_defines(num_vectors: int, shape: Any) -> dict[str, str]:

@@ -10,7 +10,7 @@ from spectile.core.compile import Unit
 from spectile.core.devices import TABLE
 from spectile.kpm.cuda.boxed.launch import boxed_unit, boxes_unit
 from spectile.kpm.cuda.boxed.when import boxed_room, boxed_shape, columns_of
-from spectile.kpm.cuda.common import PLAIN, REAL, SERIES, WALK, inspect_unit, lanczos_unit, vectors_unit
+from spectile.kpm.cuda.common import PLAIN, REAL, SERIES, TURNED, WALK, inspect_unit, lanczos_unit, vectors_unit
 from spectile.kpm.cuda.csr.launch import csr_unit
 from spectile.kpm.cuda.csr.when import shape as csr_shape
 from spectile.kpm.cuda.problem import Problem
@@ -67,7 +67,7 @@ def _series() -> Iterator[Unit]:
     for dtype, vectors in (("float32", 8), ("complex128", 32)):
         problem = _problem(dtype, vectors, 7)
         yield csr_unit(dtype, vectors, csr_shape(problem), mode=SERIES)
-        yield csr_unit(dtype, vectors, csr_shape(problem), mode=PLAIN)
+        yield from (csr_unit(dtype, vectors, csr_shape(problem), mode=mode) for mode in (PLAIN, TURNED))
         yield csr_unit(dtype, vectors, csr_shape(problem), hubs=True)
         yield sliced_unit(dtype, vectors, sliced_shape(problem, _DEVICE), mode=SERIES)
     boxed = boxed_shape(32, "float64")

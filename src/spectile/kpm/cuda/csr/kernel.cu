@@ -8,6 +8,7 @@
 //           sum += value[k] * V[index[k]]             LANES threads hold PIECES pieces of VECTOR adjacent vectors
 //       add the SPLIT sums; the first of the SPLIT threads writes W[i] and adds to its scalar products
 //
+// With TURNED (0, 1) the plain product H V is written with each vector in one piece, number (i, r) to W[r apart + i].
 // With HUBS (0, 1) a row of more than hubs.most entries was cut into pieces of as many, whose products an earlier launch has
 // left: its entries are then these sums, each times one.
 //
@@ -50,12 +51,20 @@ struct Hubs {
 #define HUBS_ARGUMENT
 #endif
 
+#if TURNED
+#define TURNED_PARAMETER long long apart,
+#define TURNED_ARGUMENT apart,
+#else
+#define TURNED_PARAMETER
+#define TURNED_ARGUMENT
+#endif
+
 // A step.  Row i has the entries from pointer[i] to until[i].  Rows first_row, ..., rows - 1 are computed; columns may lie
 // beyond them.  partial: (gridDim.x, 2, R)
 static __device__ __forceinline__ void step_of(const entry* __restrict__ pointer, const entry* __restrict__ until,
                                                const int* __restrict__ indices, const number* __restrict__ data,
                                                HUBS_REFERENCE const number* UNCHANGED v, number* UNCHANGED w, double* __restrict__ partial,
-                                               long long first_row, long long rows, int width, real scale, real shift,
+                                               long long first_row, long long rows, int width, TURNED_PARAMETER real scale, real shift,
                                                real keep SERIES_REFERENCE) {
     const int lane = threadIdx.x % LANES, part = threadIdx.x / LANES % SPLIT;
     const int sub = threadIdx.x % 32 / (LANES * SPLIT), warp = threadIdx.x / 32;
@@ -185,7 +194,12 @@ static __device__ __forceinline__ void step_of(const entry* __restrict__ pointer
                 for (int n = 0; n < VECTOR; ++n)
                     fresh.n[n] = advanced(sum[p * VECTOR + n], own[p].n[n], old[p].n[n], scale, shift, keep, even[p * VECTOR + n],
                                           odd[p * VECTOR + n]);
+#if TURNED
+#pragma unroll
+                for (int n = 0; n < VECTOR; ++n) w[(held[p] + n) * apart + row.row] = fresh.n[n];
+#else
                 store_once(w + line + held[p], fresh);
+#endif
 #if SERIES
                 const piece terms[] = {old[p], own[p], fresh};
                 add_terms(series, line + held[p], total[p], terms);
@@ -236,8 +250,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) csr(const entry* _
                                                                   const int* __restrict__ indices, const number* __restrict__ data,
                                                                   HUBS_PARAMETER const number* __restrict__ v, number* __restrict__ w,
                                                                   double* __restrict__ partial, long long first_row, long long rows,
-                                                                  int width, double scale, double shift, double keep SERIES_PARAMETER) {
-    step_of(pointer, until, indices, data, HUBS_ARGUMENT v, w, partial, first_row, rows, width, real(scale), real(shift),
+                                                                  int width, TURNED_PARAMETER double scale, double shift,
+                                                                  double keep SERIES_PARAMETER) {
+    step_of(pointer, until, indices, data, HUBS_ARGUMENT v, w, partial, first_row, rows, width, TURNED_ARGUMENT real(scale), real(shift),
             real(keep) SERIES_ARGUMENT);
 }
 #endif

@@ -11,7 +11,17 @@ from spectile.core.compile import PORTABLE, Unit
 from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel, measured_device
 from spectile.core.tiling import ceil_div
-from spectile.kpm.cuda.common import FULL, PACKAGE, PLAIN, WALK, mode_defines, number_defines, row_defines, vectors_unit
+from spectile.kpm.cuda.common import (
+    FULL,
+    PACKAGE,
+    PLAIN,
+    TURNED,
+    WALK,
+    mode_defines,
+    number_defines,
+    row_defines,
+    vectors_unit,
+)
 from spectile.kpm.cuda.csr.when import CsrShape, cut_at, shape, walks
 from spectile.kpm.cuda.problem import row_launch
 from spectile.kpm.cuda.step import Step
@@ -28,6 +38,7 @@ def csr_unit(
     """
     defines = number_defines(dtype, wide) | mode_defines(mode) | row_defines(num_vectors, shape)
     defines |= {"SPLIT": str(shape.split), "WALK": str(int(mode == WALK)), "HUBS": str(int(hubs))}
+    defines |= {"TURNED": str(int(mode == TURNED))}
     return Unit(PACKAGE, ("csr/kernel.cu",), PORTABLE, defines)
 
 
@@ -78,6 +89,10 @@ class CsrOperator(StoredOperator):
             operands += hubs
         return self._step(num_vectors, mode, operands, rows or (0, self.num_rows), before)
 
+    def turning(self, num_vectors: int, apart: int) -> Step:
+        """Return the product of R vectors that writes each in one piece, `apart` numbers behind the one before."""
+        return self._step(num_vectors, TURNED, self._operands(), (0, self.num_rows), apart=apart)
+
     def mode(self, num_vectors: int) -> int:
         """Return the mode of a recurrence's steps."""
         return WALK if walks(self.problem(num_vectors)._replace(longest=self.longest), measured_device()) else FULL
@@ -96,10 +111,12 @@ class CsrOperator(StoredOperator):
         operands: tuple[Any, ...],
         rows: tuple[int, int],
         before: tuple[Step, Any] | None = None,
+        apart: int | None = None,
     ) -> Step:
         start, stop = rows
         launched = row_launch(self._shape(num_vectors), stop - start, num_vectors, describe())
-        settings = np.int64(start), np.int64(stop), np.int32(num_vectors)
+        settings: tuple[Any, ...] = np.int64(start), np.int64(stop), np.int32(num_vectors)
+        settings += () if apart is None else (np.int64(apart),)
         name = "walk" if mode == WALK else self.kernel
         step = kernel(self.unit(num_vectors, mode, hubs=before is not None), name, beside_l1=1)
         return Step(
