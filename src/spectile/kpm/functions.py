@@ -472,15 +472,23 @@ def sums_at_once(engine: Engine, vectors: Any, coefficients: Array) -> int:
 
 
 def column_sums(
-    engine: Engine, vectors: Any, coefficients: Array, bounds: tuple[float, float], run: Run, width: int
-) -> Iterator[tuple[slice, Any]]:
-    """Yield, for columns of vectors (N, R), a slice of them and Σ_m c_mk T_m(H̃)|v⟩ for every k, shape (K, N, r).
+    engine: Engine,
+    vectors: Any,
+    coefficients: Array,
+    bounds: tuple[float, float],
+    run: Run,
+    width: int,
+    chosen: Any = None,
+) -> Iterator[tuple[Any, Any]]:
+    """Yield, for some columns of vectors (N, R), which, and Σ_m c_mk T_m(H̃)|v⟩ for every k, shape (K, N, r).
 
-    c has the shape (M, K).  Each slice is a stage of the run, of at most `width` vectors.
+    c has the shape (M, K).  They are slices of all columns, or parts of those chosen, an array of numbers where the
+    vectors are.  Each is a stage of the run, of at most `width` vectors.
     """
-    parts, steps = slices_of(vectors.shape[1], width), len(coefficients) - 1
+    parts, steps = slices_of(vectors.shape[1] if chosen is None else len(chosen), width), len(coefficients) - 1
     for part in run.each(parts, lambda part: steps * (part.stop - part.start)):
-        yield part, summed(Terms(engine, vectors[:, part], bounds, run.progress), coefficients, run)
+        columns = part if chosen is None else chosen[part]
+        yield columns, summed(Terms(engine, vectors[:, columns], bounds, run.progress), coefficients, run)
 
 
 def summed(terms: Terms, coefficients: Array, run: Run) -> Any:

@@ -307,35 +307,41 @@ class _Filter:
         if held:
             self._require_room(held)
         block = xp.zeros((engine.num_rows, held), engine.dtype) if held else source(0, self.states)
-        # Vectors made, pairs found in the last sweep, sweeps done.
+        # Vectors made, pairs that the last sweep told from mixtures, sweeps done.
         counts = np.array([self.states, -1, 0])
+        # Vectors that a sweep filters: those that may be of the interval.  The others stay as they are: of what a state
+        # beyond it has left of itself in them, a sweep and the diagonalization leave as much as if it were filtered.
+        filtered = np.ones(block.shape[1], bool)
         while counts[2] < MOST_SWEEPS:
             widths = np.array([sums_at_once(engine, block, weights)])
-            self.call.begin(bounds, self.arguments, widths, block=block, counts=counts)
-            for columns, (piece,) in column_sums(engine, block, weights, bounds, self.call, widths[0]):
+            self.call.begin(bounds, self.arguments, widths, block=block, counts=counts, filtered=filtered)
+            chosen = xp.asarray(np.flatnonzero(filtered))
+            for columns, (piece,) in column_sums(engine, block, weights, bounds, self.call, widths[0], chosen):
                 block[:, columns] = piece
                 del piece
             values, block, residuals = self._diagonalized(block, a, b)
+            filtered = np.maximum(self.low - values, values - self.high) <= np.maximum(limit, residuals)
             # A level at an end is one of the interval's: rounding puts its copies on both sides.
             inside = (values >= self.low - limit) & (values <= self.high + limit)
             good = inside & (residuals <= limit)
-            found = int(good.sum())
             # What is left in the interval has either converged or is a mixture of states on both its sides.
-            settled = not (inside & ~good & (residuals < 0.05 * (self.high - self.low))).any()
+            resolved = int((inside & (residuals <= max(limit, 0.05 * (self.high - self.low)))).sum())
+            found = int(good.sum())
             full = inside.sum() + BESIDE // 2 > block.shape[1] and block.shape[1] < engine.num_rows
             if full:
                 more = min(engine.num_rows - block.shape[1], max(BESIDE, block.shape[1] // 2))
                 self._require_room(block.shape[1] + more)
                 made = int(counts[0])
                 block = xp.concatenate([block, source(made, made + more)], axis=1)
+                filtered = np.append(filtered, np.ones(more, bool))
                 counts[0] += more
-            elif (settled and found == counts[1]) or (found and not (inside & ~good & (residuals < 4 * reach)).any()):
+            elif found == resolved == counts[1] or (found and not (inside & ~good & (residuals < 4 * reach)).any()):
                 if abs(found - self.estimate.value) > 4 * self.estimate.error + 1:
                     break
                 chosen = np.flatnonzero(good)
                 vectors = block[:, xp.asarray(chosen)]
                 return InteriorPairs(values[chosen], vectors, residuals[chosen], self.estimate)
-            counts[1:] = found, counts[2] + 1
+            counts[1:] = resolved, counts[2] + 1
         raise RuntimeError(
             f"{found} pairs of the interval converged and {self.estimate.value:.1f} ± {self.estimate.error:.1f} are "
             "expected: give more num_states or num_moments, or a larger tolerance"

@@ -101,6 +101,22 @@ def test_vectors_are_filtered_and_diagonalized_where_they_are(monkeypatch):
     assert peak < interior.ARRAYS * 8 * rows * 160
 
 
+def test_a_second_sweep_leaves_what_is_surely_beyond_the_interval_as_it_is(monkeypatch):
+    filtered, sums = [], interior.column_sums
+
+    def noted(engine, vectors, weights, bounds, run, width, chosen):
+        filtered.append((len(chosen), vectors.shape[1]))
+        return sums(engine, vectors, weights, bounds, run, width, chosen)
+
+    monkeypatch.setattr(interior, "column_sums", noted)
+    levels = np.linspace(-1, 1, 1202)
+    exact = levels[abs(levels - 0.3) < 0.0503]
+    pairs = filter_diagonalize(sp.diags_array(levels), (0.2497, 0.3503), rng=1, backend="cpu")
+    np.testing.assert_allclose(pairs.eigenvalues, exact, atol=1e-9)
+    (first, columns), *later = filtered
+    assert first == columns and later and all(len(exact) <= some < 0.8 * columns for some, columns in later)
+
+
 def test_a_basis_of_vectors_that_are_nearly_dependent_or_not_there():
     rng = np.random.default_rng(4)
     for dtype, tolerance in ((np.float32, 1e-5), (np.complex128, 1e-13)):
