@@ -180,7 +180,9 @@ def test_vectors_of_a_turned_product_lie_in_one_piece_each(dtype, width, entries
         csr_unit(dtype, width, shaped, mode=TURNED),
         """extern "C" int run(int blocks, unsigned seed, const int* pointer, const int* indices, const number* data,
                               const number* v, number* w, long long rows, int width, long long apart) {
-            const auto body = [=] { csr(pointer, pointer + 1, indices, data, v, w, nullptr, 0, rows, width, apart, 2, 3, 4); };
+            const auto body = [=] {
+                csr(pointer, pointer + 1, indices, data, v, w, nullptr, 0, rows, width, apart, 2, 3, 4);
+            };
             return launch({blocks, 1, 1}, THREADS, 8 * WARPS * 2 * SPAN, seed, body);
         }""",
     )

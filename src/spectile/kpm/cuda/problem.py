@@ -131,15 +131,16 @@ def enqueued(device: Device) -> float:
     return _ENQUEUED * device.launch_seconds
 
 
-def seconds(problem: Problem, device: Device, moved: float, least: float | None = None) -> float:
+def seconds(problem: Problem, device: Device, moved: float, launches: int = 1) -> float:
     """Return what a step takes: a launch, and `moved` bytes at a copy's rate or the arithmetic if that is longer.
 
-    It is at least what the host takes to enqueue it, or `least`.
+    The host takes at least so long to enqueue its launches.
     """
     numbers = problem.entries * problem.vectors * (4 if problem.is_complex else 1)
     divisor = device.fp64_divisor if problem.item == (16 if problem.is_complex else 8) else 1
     arithmetic = numbers * divisor / (device.multiprocessors * _MULTIPLY_ADDS)
-    return max(enqueued(device) if least is None else least, _LAUNCH + max(moved / (_COPIED * device.bytes_per_second), arithmetic))
+    done = _LAUNCH + max(moved / (_COPIED * device.bytes_per_second), arithmetic)
+    return max(launches * enqueued(device), done)
 
 
 def streamed(problem: Problem, entries: int, chunks: int = 1) -> int:
