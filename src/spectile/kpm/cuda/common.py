@@ -14,8 +14,8 @@ PACKAGE = "spectile.kpm.cuda"
 #: Bulk copies are Hopper's and later.
 BULK = tuple(arch for arch in PORTABLE if int(arch[3:].rstrip("a")) >= 90)
 REAL = {"complex128": "double", "complex64": "float", "float64": "double", "float32": "float"}
-#: The product alone, its vectors in one piece each or W = H V, the augmented one without scalar products, with them, with
-#: sums of terms too, and many steps with scalar products in one launch.
+#: The product alone, each vector of it in one piece or W = H V; the augmented one without scalar products, with them,
+#: with sums of terms too; and many steps with scalar products in one launch.
 TURNED, PLAIN, NO_DOTS, FULL, SERIES, WALK = -1, 0, 1, 2, 3, 4
 #: Threads of a block of Lanczos steps, blocks of a multiprocessor, and entries of a thread before its warp helps.
 LANCZOS_THREADS, LANCZOS_BLOCKS, LANCZOS_TURNS = 512, 2, 16
