@@ -331,7 +331,7 @@ def _given(draw: Draw, name: str, a: np.ndarray, place: Place, rows: Any) -> Any
 
 def density_matrix(draw: Draw, place: Place) -> None:
     """Density matrices with their certificates, of orthogonal bases and others, and of a temperature."""
-    n, dtype = draw("n", (2, 5, 8, 20, 40, 64)), np.dtype(draw("dtype", DTYPES[:4]))
+    n, dtype = draw("n", (2, 5, 8, 20, 40, 64, 200)), np.dtype(draw("dtype", DTYPES[:4]))
     rows, with_overlap = _partition(draw, "rows", n), draw("overlap", [0, 0, 1])
     # The products with an inverse factor have an absolute error.
     unit = draw("unit", (1.0, 1e-3, 1e4) if with_overlap else (1.0, 1e-3, 1e4, 1e-12))

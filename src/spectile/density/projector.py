@@ -15,7 +15,7 @@ from spectile.density.purify import Pass, budgets, exact, purify
 from spectile.density.result import DensityMatrix
 from spectile.tiles import TileMatrix
 from spectile.tiles.grid import GridMatrix, in_lists, on_grid
-from spectile.tiles.types import EXACT, SLACK, Error, roundoff
+from spectile.tiles.types import EXACT, SLACK, Error, excess, roundoff
 
 _LOGGER = logging.getLogger("spectile.density")
 #: What the first step of the passes that look for the gap may be off by in the spectral norm, one after the other; by
@@ -60,14 +60,13 @@ def projector(
     image = 0.5 if mu is None else (high - mu) / width
     wide = x0.error.spectral
 
-    def trial(by: Pass, wanted: float, known: bool) -> tuple[Pass, DensityMatrix]:
+    def trial(by: Pass, wanted: float) -> tuple[Pass, DensityMatrix]:
         end = ends_at(error)
         budget, polynomials = budgets(by, method, wanted, end)
         # The energy counts what Q^2 - Q is off by in units of the width.
         fine = min(_FINE * error * min(1.0, by.homo[0] - by.lumo[1]), 0.05 / math.sqrt(n))
         last = purify(x0, occupied, image, end, budget, polynomials, fine)
-        if known:
-            last.know(by)
+        last.know(by)
         found = _certified(h, last, occupied, mu, error, low, high, width, wide)
         _LOGGER.debug("a pass with a budget of %.2g has a certificate of %.2g, of %.2g", wanted, found.error, error)
         # From inside of the gap, where the widest is the nearest, or what led here and was not found to be wrong.
@@ -83,7 +82,7 @@ def projector(
     seen, known = _look(x0, occupied, image, width) if plan is None else (plan, False)
     for _ in range(_PASSES):
         try:
-            last, found = trial(seen, wanted, known)
+            last, found = trial(seen, wanted)
             certain = math.isfinite(found.error)
         except ValueError:
             if known:
@@ -130,10 +129,10 @@ def _look(
     resolved = 0.0
     for size in _LOOKS:
         most = 30 + 2 * math.ceil(math.log2(1 / size))  # enough for a gap that can be told from such errors
-        seen = purify(x0, occupied, image, _SEEN, partial(_looks, size), most=most)
+        seen = purify(x0, occupied, image, _SEEN, partial(_looks, size), most=most, certain=certain)
         if seen.ended:
             if min(seen.gaps(), default=1.0) > 4 * size and seen.homo[0] > seen.lumo[1]:
-                return seen, True
+                return seen, seen.counted
             likely = None if certain else _guessed(x0, *seen.likely())
             if likely is not None:
                 return likely, False
@@ -192,8 +191,9 @@ def _certified(
     # The trace of 3 Q^2 - 2 Q^3, each of whose eigenvalues is as near to 0 or 1 as the square of Q's.
     trace = 3 * (q.trace() + z.trace()) - 2 * (q.norm() ** 2 + q.dot(z))
     count = round(trace) if occupied < 0 and math.isfinite(trace) else occupied
-    unsure = 4 * d_q**2 + (3 * math.sqrt(n) + 2 * q.norm()) * z.error.fro + 1e-11 * n
-    if not (d < 0.25 and last.angle() + d_q + d < 1 and abs(trace - count) + unsure < 1):
+    unsure = 4 * d_q**2 + (3 * math.sqrt(n) + 2 * q.norm()) * z.error.fro + 3 * (excess(h.rows) + n * 2.0**-52) * n
+    # Another number of states is 1 away, to the last bit.
+    if not (d < 0.25 and last.angle() + d_q + d < 1 and abs(trace - count) + unsure < 0.5):
         return _uncertain(q)
     if mu is not None and not homo_up + slip < mu < lumo_low - slip:
         raise ValueError(f"mu = {mu} is not inside of a gap that can be resolved: give a temperature (beta=)")

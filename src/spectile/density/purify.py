@@ -24,7 +24,7 @@ from spectile.density.maps import DOWN, UP, Polynomial, distance, planned
 from spectile.density.result import Step
 from spectile.tiles import Error, TileMatrix
 from spectile.tiles.matrix import Apart
-from spectile.tiles.types import EXACT, SLACK
+from spectile.tiles.types import EXACT, SLACK, excess
 
 _LOGGER = logging.getLogger("spectile.density")
 #: Steps after which a gap would have opened, however small: two double it at least, and there are 53 bits.
@@ -55,6 +55,8 @@ class Pass:
         Intervals of the images in X0 of the last occupied and the first empty eigenvalue: 1 is the lowest energy.
     ended : bool
         Whether X is as idempotent as was wanted, or as the errors of the steps allow.
+    counted : bool
+        Whether as many eigenvalues as were wanted are near 1 at the end, for certain.
     idempotent : TileMatrix
         ``X^2 - X`` of the last iterate after planned steps, with its error.
     """
@@ -71,14 +73,16 @@ class Pass:
     homo: tuple[float, float] = (0.0, 1.0)
     lumo: tuple[float, float] = (0.0, 1.0)
     ended: bool = False
+    counted: bool = False
     idempotent: Any = None
 
     def know(self, other: Pass) -> None:
         """Narrow the intervals by those of another pass from the same X0, if both found the same gap.
 
-        Neither gap has an eigenvalue inside: where they overlap, as many lie above the one as above the other.
+        Neither gap has an eigenvalue inside: where they overlap, as many lie above the one as above the other.  A pass
+        that was not made, with a guess in place of its end, knows nothing.
         """
-        if max(self.lumo[1], other.lumo[1]) < min(self.homo[0], other.homo[0]):
+        if other.polynomials and max(self.lumo[1], other.lumo[1]) < min(self.homo[0], other.homo[0]):
             self.homo = max(self.homo[0], other.homo[0]), min(self.homo[1], other.homo[1])
             self.lumo = max(self.lumo[0], other.lumo[0]), min(self.lumo[1], other.lumo[1])
 
@@ -127,6 +131,7 @@ def exact(x: TileMatrix) -> TileMatrix:
 def purify(
     x0: TileMatrix, occupied: int, mu: float, ends_at: float, budget: Callable[[int], float],
     polynomials: list[Polynomial] | None = None, fine: float = 0.0, most: int = MOST_STEPS,
+    certain: bool = False,
 ) -> Pass:  # fmt: skip
     """Purify X0, whose eigenvalues are from 0 to 1.
 
@@ -151,6 +156,8 @@ def purify(
         kept of the last iterate.
     most : int
         Steps after which it gives up.
+    certain : bool
+        Without `polynomials`: whether it goes on until the eigenvalues near 1 are counted.
     """
     done = Pass(exact(x0))
     n = x0.shape[0]
@@ -172,14 +179,18 @@ def purify(
             done.idempotent, apart = x._second_degree((0.0, -1.0, 1.0), fine, "fro")
             made = x
         outside = max(-low, high - 1, 0.0)
-        w = (abs(trace - squares) + 2e-12 * squares + 2 * n * outside * (1 + outside)) * SLACK
+        # Of both nothing but their difference is left at the end.
+        lost = excess(x.rows) + n * 2.0**-52
+        w = (abs(trace - squares) + lost * (abs(trace) + squares) + 2 * n * outside * (1 + outside)) * (1 + lost)
         least = apart.least**2 / w if w > 0 else 0.0
         done.idempotencies.append(apart.fro)
         done.most.append(min(apart.fro, apart.spectral))
         done.least.append(least if least > 2 * outside else 0.0)
         if polynomials is None:
             # Or as idempotent as what the last step was off by allows.
-            reached = done.most[-1] if _told_apart(done.most[-1], trace, squares, occupied, mu) else math.inf
+            done.counted = _told_apart(done.most[-1], trace, w, occupied, mu, certain=True)
+            told = done.counted if certain else _told_apart(done.most[-1], trace, w, occupied, mu, certain=False)
+            reached = done.most[-1] if told else math.inf
             done.ended = reached <= max(ends_at, 2 * done.errors[-1].spectral if done.errors else 0.0)
         elif not planned:
             # Or as idempotent as it will be: two steps would square it.
@@ -226,14 +237,16 @@ def _spectral(z: TileMatrix) -> float:
     return (math.sqrt(of_square) + z.error.spectral) * SLACK
 
 
-def _told_apart(most: float, trace: float, squares: float, occupied: int, mu: float) -> bool:
-    """Return whether the eigenvalues near 1 are likely those that should be there, of an X that is nearly idempotent.
+def _told_apart(most: float, trace: float, lack: float, occupied: int, mu: float, certain: bool) -> bool:
+    """Return whether the eigenvalues near 1 are those that should be there, likely or for certain.
 
-    What eigenvalues lack of 0 and 1 comes to the trace of X - X^2.
+    What all eigenvalues of an X that is nearly idempotent lack of 0 and 1 comes to the trace of X - X^2, `lack`.
     """
-    if occupied >= 0:
-        return abs(trace - occupied) <= 0.5 + 1.2 * abs(trace - squares)
-    return distance(most) < mu < 1 - distance(most)
+    if occupied < 0:
+        return distance(most) < mu < 1 - distance(most)
+    if certain:
+        return most < 0.2 and abs(trace - occupied) + lack / (1 - distance(most)) < 0.75
+    return abs(trace - occupied) <= 0.5 + 1.2 * lack
 
 
 def _step(

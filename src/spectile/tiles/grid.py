@@ -18,7 +18,7 @@ from spectile.tiles.cuda.grid import APART, LOST, NORMS, PRODUCTS, SEARCH, SKIPP
 from spectile.tiles.cuda.units import MOST_ROWS, in_blocks
 from spectile.tiles.layout import Layout
 from spectile.tiles.matrix import Apart, NormName, TileMatrix, checked_permutation, partitions
-from spectile.tiles.types import EXACT, SLACK, Error, gamma, roundoff, underflow
+from spectile.tiles.types import EXACT, SLACK, Error, excess, gamma, roundoff, underflow
 
 #: Norms of a matrix whose squares, and the squares of whose inverse, float64 holds with room to spare.
 _RANGE = 1e-100, 1e100
@@ -339,7 +339,7 @@ class GridMatrix:
         apart = sizes[APART]
         return made, Apart(
             (apart.fro + off.fro) * SLACK,
-            max(0.0, apart.fro / SLACK**2 - off.fro),
+            max(0.0, apart.fro * (1 - excess(self.rows)) - off.fro),
             (min(apart.fro, told[SEARCH]) + off.spectral) * SLACK,
         )
 

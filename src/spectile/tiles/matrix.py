@@ -17,7 +17,7 @@ from spectile.tiles import layout as layouts
 from spectile.tiles import norms as norms_
 from spectile.tiles.cuda import launch
 from spectile.tiles.layout import Layout, entries, gather, offsets
-from spectile.tiles.types import DTYPES, EXACT, SLACK, Error, roundoff, underflow
+from spectile.tiles.types import DTYPES, EXACT, SLACK, Error, excess, roundoff, underflow
 
 NormName = Literal["fro", "spectral"]
 
@@ -40,7 +40,7 @@ class Apart(NamedTuple):
     @classmethod
     def of(cls, rest: Any) -> Apart:
         """Return what the difference, with its error, says."""
-        least = max(0.0, rest.norm() / SLACK - rest.error.fro)
+        least = max(0.0, rest.norm() * (1 - excess(rest.rows)) - rest.error.fro)
         return cls((rest.norm() + rest.error.fro) * SLACK, least, (rest.norm("spectral") + rest.error.spectral) * SLACK)
 
 
@@ -1019,7 +1019,7 @@ def _mirrored(error: Error) -> Error:
 
 def _least(made: TileMatrix, own: Error, norm: NormName) -> float:
     """Return what the norm of the exact product is at least; of the spectral norm, our bound of it less the error."""
-    return max(0.0, made.norm(norm) / SLACK**2 - own[norm == "spectral"])
+    return max(0.0, made.norm(norm) * (1 - excess(made.rows)) - own[norm == "spectral"])
 
 
 def _smallest(norms: np.ndarray, weights: np.ndarray, atol: float) -> int:

@@ -62,3 +62,11 @@ def gamma(terms: Any, dtype: Any) -> Any:
 def underflow(terms: Any, dtype: Any) -> Any:
     """Return what a sum of so many products is off by, at most, where products underflow."""
     return 4 * terms * float(np.finfo(dtype).smallest_subnormal)
+
+
+def excess(rows: Any) -> float:
+    """Return what squares of Frobenius norms may be above the exact ones, relative, with tiles that begin at `rows`.
+
+    Norms are rounded up, by the entries of the largest tile and by `SLACK`: they are no lower bounds of themselves.
+    """
+    return 1e-11 + float(np.diff(rows).max(initial=0)) ** 2 * 2.0**-50

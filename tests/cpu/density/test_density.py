@@ -82,6 +82,29 @@ def test_the_bound_is_close_and_the_energy_of_second_order():
     assert np.median(ratios) < 3.5
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_one_empty_state_in_a_few_tiles(seed):
+    """Norms are rounded up by the size of a tile: one state less or more of many must not hide in that."""
+    rng = np.random.default_rng(seed)
+    n, unit = int(rng.integers(60, 250)), 10.0 ** int(rng.integers(-6, 7))
+    empty = 1 + int(rng.integers(0, 2))
+    values = np.sort(rng.uniform(-2, 2, n))
+    values[: n - empty] -= rng.uniform(0.02, 0.5)
+    vectors, _ = np.linalg.qr(rng.normal(size=(n, n)))
+    h = unit * (vectors * values) @ vectors.T
+    h = (h + h.T) / 2
+    method = ("sp2_accelerated", "sp2")[seed % 2]
+    for occupied in (n - empty, 1 if seed % 4 == 0 else n - empty):
+        if (gap := np.diff(np.linalg.eigvalsh(h))[occupied - 1]) < 1e-2 * unit:
+            continue
+        error = 10.0 ** -int(rng.integers(2, 9))
+        found = spectile.density_matrix(h, electrons=occupied, error=error, block=n if seed % 3 else 8, method=method)
+        assert found.error <= error
+        assert_guaranteed(found, h, occupied, slack=1e-13 * n * max(unit, 1, unit / gap))
+        for ends, value in zip((found.homo, found.lumo), np.linalg.eigvalsh(h)[occupied - 1 :][:2], strict=True):
+            assert ends[0] - 1e-14 * n * unit <= value <= ends[1] + 1e-14 * n * unit
+
+
 @pytest.mark.parametrize("unit", [1.0, 1e-3, 1e5])
 def test_intervals_of_homo_and_lumo_are_a_part_of_the_gap(unit):
     h = unit * insulator(1, 40, 1, 0.5)[0]

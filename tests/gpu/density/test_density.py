@@ -42,6 +42,28 @@ def test_error_asked_is_error_kept(error: float, overlap: bool) -> None:
     assert found.lumo[0] <= values[200] + 1e-9 and values[200] <= found.lumo[1] + 1e-9
 
 
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("block", [8, 24, 100])
+def test_intervals_hold_for_few_states_on_one_side(seed: int, block: int) -> None:
+    import cupy
+
+    rng = np.random.default_rng(seed)
+    n, unit = 24 * int(rng.integers(1, 10)), 10.0 ** int(rng.integers(-6, 7))
+    occupied = (1, n - 1, n - 2)[seed % 3]
+    values = np.sort(rng.uniform(-2, 2, n))
+    values[:occupied] -= rng.uniform(0.02, 0.5)
+    vectors, _ = np.linalg.qr(rng.normal(size=(n, n)))
+    h = unit * (vectors * values) @ vectors.T
+    h = (h + h.T) / 2
+    values, vectors = np.linalg.eigh(h)
+    exact = vectors[:, :occupied] @ vectors[:, :occupied].T
+    for error in (1e-2, 1e-4, 1e-7):
+        found = spectile.density_matrix(cupy.asarray(h), electrons=occupied, error=error, block=block)
+        assert np.linalg.norm(found.matrix.to_host().to_dense() - exact) <= found.error + 1e-10
+        for ends, value in zip((found.homo, found.lumo), values[occupied - 1 :][:2], strict=True):
+            assert ends[0] - 1e-14 * n * unit <= value <= ends[1] + 1e-14 * n * unit
+
+
 def test_a_temperature() -> None:
     i = np.arange(100)
     h = np.where(np.abs(i[:, None] - i) == 1, -1.0, 0.0)
