@@ -18,10 +18,12 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
 ROOT = Path(__file__).resolve().parents[2]
-SYSTEMS = ("nearsparse", "tsparse", "evd", "kpm", "core")
+SYSTEMS = ("nearsparse", "tiles", "density", "tsparse", "evd", "kpm", "autodiff", "torch", "jax", "core")
 COMPARISONS: dict[type, type] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -154,18 +156,21 @@ def _change(tree: ast.AST, node: ast.AST, kind: str) -> str:
     return ast.unparse(ast.fix_missing_locations(node))
 
 
-def sources(system: str) -> list[Path]:
-    """Return the modules of a system that run on a CPU."""
+def sources(system: str, backend: str) -> list[Path]:
+    """Return the modules of a system that run on a CPU, or those that run on a GPU."""
     folder = ROOT / "src/spectile" / system
     apart = {"cuda", "distributed", "multi", "compile.py", "device.py", "devices.py", "launch.py", "tensor_map.py"}
     return sorted(
-        p for p in folder.rglob("*.py") if not apart & set(p.relative_to(folder).parts) and p.name != "__init__.py"
+        p
+        for p in folder.rglob("*.py")
+        if p.name != "__init__.py"
+        and ("cuda" in p.parts if backend == "cuda" else not apart & set(p.relative_to(folder).parts))
     )
 
 
-def sample(system: str, count: int, seed: int) -> list[tuple[Path, int, str, str]]:
+def sample(system: str, backend: str, count: int, seed: int) -> list[tuple[Path, int, str, str]]:
     """Return some faults of a system: file, line, what it is, and the whole source with it."""
-    all_of_them = [(path, *place) for path in sources(system) for place in places(ast.parse(path.read_text()))]
+    all_of_them = [(path, *place) for path in sources(system, backend) for place in places(ast.parse(path.read_text()))]
     chosen = random.Random(seed).sample(all_of_them, min(count, len(all_of_them)))
     print(f"{system}: {len(chosen)} of {len(all_of_them)} faults", flush=True)
     return [(path.relative_to(ROOT), *planted(path.read_text(), number, kind)) for path, number, kind in chosen]
@@ -175,36 +180,42 @@ def main() -> int:
     """Plant the faults and print the score and those that no test found."""
     parser = argparse.ArgumentParser(prog="python -m tests.random.mutate", description=__doc__)
     parser.add_argument("system", choices=SYSTEMS)
+    parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu", help="modules of which (default: cpu)")
     parser.add_argument("--count", type=int, default=25)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds that the tests of one fault may take")
     parser.add_argument("--minutes", type=float, default=60.0, help="no fault is begun after so many minutes")
-    parser.add_argument("tests", nargs="*", help="files of tests (default: tests/cpu/SYSTEM), and options of pytest")
+    parser.add_argument("--processes", type=int, default=1, help="faults that are looked for at a time")
+    parser.add_argument("tests", nargs="*", help="files of tests (default: the system's), and options of pytest")
     arguments = parser.parse_intermixed_args()
-    faults = sample(arguments.system, arguments.count, arguments.seed)
-    verdicts: Counter[str] = Counter()
-    tests = arguments.tests or [f"tests/cpu/{arguments.system}"]
+    faults = sample(arguments.system, arguments.backend, arguments.count, arguments.seed)
+    tests = arguments.tests or [f"tests/{'gpu' if arguments.backend == 'cuda' else 'cpu'}/{arguments.system}"]
     end = time.monotonic() + 60 * arguments.minutes
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        tree = Path(folder) / "tree"
-        shutil.copytree(
-            ROOT,
-            tree,
-            ignore=shutil.ignore_patterns(".git", ".venv", "results", "resources", "__pycache__", "logs"),
-            symlinks=True,
-        )
+        trees: SimpleQueue[Path] = SimpleQueue()
+        for number in range(arguments.processes):
+            tree = Path(folder) / f"tree{number}"
+            apart = shutil.ignore_patterns(".git", ".venv", "results", "resources", "__pycache__", "logs")
+            shutil.copytree(ROOT, tree, ignore=apart, symlinks=True)
+            trees.put(tree)
+
+        def judge(fault: tuple[Path, int, str, str]) -> str | None:
+            path, line, words, source = fault
+            tree, begun = trees.get(), time.monotonic()
+            verdict = None
+            if begun < end:
+                whole = (tree / path).read_text()
+                write(tree, path, source)
+                verdict = run_tests(tree, tests, arguments.timeout)
+                write(tree, path, whole)
+                print(f"{verdict} {path}:{line} {words} ({time.monotonic() - begun:.0f} s)", flush=True)
+            trees.put(tree)
+            return verdict
+
         if run_tests(tree, tests, None) != "survived":
             parser.exit(1, f"without any fault, too, pytest fails: {' '.join(tests)}\n")
-        for path, line, words, source in faults:
-            if time.monotonic() > end:
-                break
-            whole = (tree / path).read_text()
-            write(tree, path, source)
-            begun = time.monotonic()
-            verdict = run_tests(tree, tests, arguments.timeout)
-            write(tree, path, whole)
-            print(f"{verdict} {path}:{line} {words} ({time.monotonic() - begun:.0f} s)", flush=True)
-            verdicts[verdict] += 1
+        with ThreadPoolExecutor(arguments.processes) as pool:
+            verdicts = Counter(filter(None, pool.map(judge, faults)))
     print(", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()))
     return 0
 
