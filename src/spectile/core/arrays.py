@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core.host import dlpack_importer, in_kind_of
+from spectile.core.host import dlpack_importer, in_kind_of, refuse_masked
 
 _DLPACK_CUDA = (2, 13)  # device memory, managed memory
 
@@ -40,9 +40,7 @@ def host_array(name: str, array: Any) -> np.ndarray:
     """
     if type(array) is np.ndarray:
         return array
-    parts = array if isinstance(array, list | tuple) else (array,)
-    if any(np.ma.is_masked(part) for part in parts):
-        raise TypeError(f"{name} has masked entries, whose mask would be lost: fill them, as {name}.filled(0) does")
+    refuse_masked(name, array)
     if not (hasattr(array, "__array__") or hasattr(array, "__dlpack__")):
         if hasattr(array, "tocsr"):
             raise TypeError(f"{name} is a sparse matrix, and a dense array is needed: pass {name}.toarray()")

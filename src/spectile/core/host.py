@@ -27,8 +27,16 @@ def dlpack_importer(array: Any) -> Callable[[Any], Any] | None:
     return None
 
 
+def refuse_masked(name: str, array: Any, error: type[TypeError] = TypeError) -> None:
+    """Raise TypeError where entries of an array, of those in a list or of a sparse matrix are masked: NumPy forgets."""
+    parts = array if isinstance(array, list | tuple) else (array, getattr(array, "data", None))
+    if any(np.ma.is_masked(part) for part in parts):
+        raise error(f"{name} has masked entries, whose mask would be lost: fill them, as {name}.filled(0) does")
+
+
 def refuse_malformed(name: str, matrix: Any) -> None:
     """Raise ValueError where a host matrix is not what its format promises: SciPy converts it without a look."""
+    refuse_masked(name, matrix)
     form = getattr(matrix, "format", None)
     try:
         if form == "coo":

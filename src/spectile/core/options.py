@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.host import refuse_masked
+
 
 def word(name: str, value: Any, *known: str) -> str:
     """Return a word that is one of those known.
@@ -80,8 +82,9 @@ def numbers(name: str, value: Any) -> np.ndarray:
     Raises
     ------
     TypeError
-        If they are none: NumPy would drop imaginary parts.
+        If they are none: NumPy would drop imaginary parts, and masks.
     """
+    refuse_masked(name, value)
     kind = type(value).__name__
     try:
         found = np.asarray(value)

@@ -11,7 +11,7 @@ import numpy as np
 
 from spectile.core import arrays
 from spectile.core.device import choose_backend
-from spectile.core.host import in_kind_of
+from spectile.core.host import in_kind_of, refuse_masked
 from spectile.core.options import number, numbers, word
 from spectile.core.placement import Work
 from spectile.evd.types import Definite, Subset, UnsupportedOperandError
@@ -91,10 +91,7 @@ def refuse_other(name: str, array: Any) -> None:
             f"{name} is a sparse matrix, and a dense array is needed: scipy.sparse.linalg.eigsh finds a few of its "
             f"eigenpairs, spectile.kpm_dos its density of states, and {name}.toarray() makes it dense"
         )
-    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
-        raise UnsupportedOperandError(
-            f"{name} has masked entries, whose mask would be lost: fill them, as {name}.filled(0) does"
-        )
+    refuse_masked(name, array, UnsupportedOperandError)
 
 
 def batch_shape(*leads: tuple[int, ...]) -> tuple[int, ...]:

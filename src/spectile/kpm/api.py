@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spectile.core.arrays import host_array
 from spectile.core.choice import Candidate
 from spectile.core.device import Backend
 from spectile.core.options import flag, numbers, path, positive_number, whole_number
@@ -250,7 +251,7 @@ def ldos(
     with Run("ldos", H, progress, checkpoint, checkpoint_s) as run:
         engine = make_engine(H, backend, steps=None if operator is not None else num_moments // 2)
         try:
-            chosen = np.arange(engine.num_rows)[rows if isinstance(rows, slice) else np.asarray(rows)].ravel()
+            chosen = np.arange(engine.num_rows)[rows if isinstance(rows, slice) else host_array("rows", rows)].ravel()
         except IndexError:
             chosen = np.empty(0, np.int64)
         if chosen.size == 0:
@@ -334,7 +335,7 @@ def spectral_function(
         n = engine.num_rows
         r = numbers("positions", positions)
         r = r[:, None] if r.ndim == 1 else r
-        label = np.zeros(n, dtype=np.int64) if orbitals is None else np.asarray(orbitals)
+        label = np.zeros(n, dtype=np.int64) if orbitals is None else host_array("orbitals", orbitals)
         weight = np.ones(n) if weights is None else numbers("weights", weights)
         if k.ndim != 2 or not k.size:
             raise ValueError(f"wavevectors have shape {k.shape}: give at least one, one a row")

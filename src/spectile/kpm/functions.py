@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spectile.core.arrays import host_array
 from spectile.core.device import Backend
 from spectile.core.memory import require_host_free
 from spectile.core.options import number, numbers, positive_number, whole_number
@@ -681,7 +682,7 @@ def _flat(block: Any, real: Any) -> Any:
 
 def _places(name: str, places: int | Sequence[int], length: int) -> Array:
     """Return row numbers, counted from the end where negative, as an array."""
-    found = np.atleast_1d(np.asarray(places))
+    found = np.atleast_1d(host_array(name, places))
     if (
         found.ndim != 1
         or not found.size

@@ -11,21 +11,22 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.arrays import host_array
 from spectile.core.tiling import ceil_div
 from spectile.tiles import kernels
 from spectile.tiles.cuda import launch
 from spectile.tiles.cuda.launch import Places
 
 
-def offsets(name: str, length: int, tiles: Any) -> np.ndarray:
+def offsets(name: str, length: int | None, tiles: Any) -> np.ndarray:
     """Return where tiles begin, and the end: of tiles of one size, or of a list of sizes.
 
     Parameters
     ----------
     name : str
         The argument's name, for messages.
-    length : int
-        Rows in all.
+    length : int or None
+        Rows in all; None for as many as the tiles have.
     tiles : int or sequence of int
         Rows of every tile, the last one having what is left, or of each.
 
@@ -39,9 +40,10 @@ def offsets(name: str, length: int, tiles: Any) -> np.ndarray:
     >>> offsets("rows", 5, 2).tolist(), offsets("rows", 5, [1, 4]).tolist()
     ([0, 2, 4, 5], [0, 1, 5])
     """
-    sizes = np.asarray(tiles)
+    sizes = host_array(name, tiles)
     if sizes.size and not np.issubdtype(sizes.dtype, np.integer):
         raise TypeError(f"{name} is of {sizes.dtype}: pass whole numbers of rows")
+    length = int(sizes.sum()) if length is None else length
     if sizes.ndim == 0:
         size = int(sizes)
         if size <= 0:

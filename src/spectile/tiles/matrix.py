@@ -261,8 +261,8 @@ class TileMatrix:
         [[1.0, 0.0], [0.0, 2.0]]
         """
         dtype = _dtype("dtype", dtype)
-        rows = offsets("rows", int(np.sum(rows)), rows)
-        columns = rows if columns is None else offsets("columns", int(np.sum(columns)), columns)
+        rows = offsets("rows", None, rows)
+        columns = rows if columns is None else offsets("columns", None, columns)
         shape = int(rows[-1]), int(columns[-1])
         partitions(shape, np.diff(rows), np.diff(columns), hermitian)
         order = checked_permutation(permutation, shape)
@@ -278,7 +278,8 @@ class TileMatrix:
         layout = Layout.of_keys(rows, columns, keys, hermitian)
         data = np.empty(int(layout.starts[-1]), dtype)
         for t, (i, j) in enumerate(pairs.tolist()):
-            tile, wanted = np.asarray(function(i, j)), (int(layout.heights[t]), int(layout.widths[t]))
+            tile = host_array(f"tile ({i}, {j})", function(i, j))
+            wanted = int(layout.heights[t]), int(layout.widths[t])
             if tile.shape != wanted:
                 raise ValueError(f"tile ({i}, {j}) has shape {tile.shape}, and {wanted} is needed")
             if hermitian and i == j and not (tile == tile.conj().T).all():
@@ -295,7 +296,7 @@ class TileMatrix:
         >>> TileMatrix.identity([2, 3]).trace()
         5.0
         """
-        sizes = offsets("rows", int(np.sum(rows)), rows)
+        sizes = offsets("rows", None, rows)
         layout = Layout.of_keys(sizes, sizes, np.arange(len(sizes) - 1) * len(sizes), hermitian)
         data = np.zeros(int(layout.starts[-1]), _dtype("dtype", dtype))
         data[layout.on_diagonal()] = 1
@@ -1093,8 +1094,8 @@ def checked_permutation(permutation: Any, shape: Any) -> np.ndarray | None:
     """Return an order of the rows of a square matrix as a caller gives it."""
     if permutation is None:
         return None
-    order = np.array(permutation)
-    if shape[0] != shape[1] or not np.array_equal(np.sort(order), np.arange(shape[0])):
+    order = host_array("permutation", permutation)
+    if shape[0] != shape[1] or order.ndim != 1 or not np.array_equal(np.sort(order), np.arange(shape[0])):
         raise ValueError(f"permutation is no order of the {shape[0]} rows of a square matrix: name each row once")
     return order.astype(np.int64)
 

@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.options import numbers
+from spectile.tiles.layout import offsets
+
 _BITS = 16
 
 
@@ -24,8 +27,8 @@ def hilbert_order(positions: Any) -> np.ndarray:
 
     Raises
     ------
-    ValueError
-        For another shape, or coordinates that are not finite.
+    TypeError, ValueError
+        For another shape, or coordinates that are no real and finite numbers.
 
     Notes
     -----
@@ -37,7 +40,7 @@ def hilbert_order(positions: Any) -> np.ndarray:
     >>> hilbert_order([[0, 0], [1, 1], [0, 1], [1, 0]]).tolist()
     [0, 2, 1, 3]
     """
-    points = np.asarray(positions, dtype=np.float64)
+    points = numbers("positions", positions)
     points = points[:, None] if points.ndim == 1 else points
     if points.ndim != 2 or not 1 <= points.shape[1] <= 3:
         raise ValueError(f"positions has shape {points.shape}: pass n points of 1 to 3 coordinates")
@@ -98,8 +101,8 @@ def partition(sizes: Any, block: int = 32, *, positions: Any = None) -> tuple[np
 
     Raises
     ------
-    ValueError
-        If sizes and positions do not fit, or a size is not positive.
+    TypeError, ValueError
+        If sizes are no whole numbers or not positive, positions no real numbers, or they do not fit.
 
     Examples
     --------
@@ -107,9 +110,10 @@ def partition(sizes: Any, block: int = 32, *, positions: Any = None) -> tuple[np
     >>> partition([2, 1, 2], 3, positions=[0.0, 9.0, 1.0])
     (array([0, 1, 3, 4, 2]), array([2, 3]))
     """
-    lengths = np.asarray(sizes, dtype=np.int64)
-    if lengths.ndim != 1 or (lengths <= 0).any():
-        raise ValueError("sizes is no list of positive numbers: pass the number of rows of each atom")
+    if np.ndim(sizes) != 1:
+        raise ValueError("sizes is no list of numbers: pass the number of rows of each atom")
+    ends = offsets("sizes", None, sizes)
+    starts, lengths = ends[:-1], np.diff(ends)
     order = np.arange(len(lengths)) if positions is None else hilbert_order(positions)
     if len(order) != len(lengths):
         raise ValueError(f"positions has {len(order)} points and sizes {len(lengths)}: pass a point for each atom")
@@ -119,7 +123,6 @@ def partition(sizes: Any, block: int = 32, *, positions: Any = None) -> tuple[np
             rows[-1] += size
         else:
             rows.append(size)
-    starts = np.cumsum(lengths) - lengths
     return ranges(starts[order], lengths[order]), np.array(rows, np.int64)
 
 

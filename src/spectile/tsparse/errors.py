@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.host import refuse_masked
 from spectile.core.pointers import address
 
 _FLOATS = {np.dtype(char) for char in "fdFD"}
@@ -90,6 +91,7 @@ def check_values(
             library = array_type.__module__.partition(".")[0]
             raise TypeError(f"{name} is a {type(array).__name__}: pass an array of {library} of the values")
     for name, array, shape in named:
+        refuse_masked(name, array)
         if array.shape != shape:
             entries = f"{shape[0]} entries" if len(shape) == 1 else f"values of shape {shape}"
             raise ValueError(f"{name} has shape {array.shape}; the analysed pattern has {entries}")
@@ -107,7 +109,7 @@ def check_values(
 
 
 def _plain(array: Any) -> bool:
-    """Return whether an array is contiguous and aligned, and of NumPy's whether it may be written."""
+    """Return whether an array is contiguous and aligned, and of NumPy's whether it may be written and has no mask."""
     if isinstance(array, np.ndarray):
-        return bool(array.flags.carray)
+        return bool(array.flags.carray) and not np.ma.is_masked(array)
     return bool(array.flags.c_contiguous and address(array) % array.dtype.itemsize == 0)

@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 from scipy.sparse import coo_array, csr_matrix
 
+import spectile
+from spectile import density, evd, kpm, nearsparse, tsparse
 from spectile.core import arrays
 from spectile.core.arrays import host_array, on_device
 from spectile.core.host import refuse_malformed
+from spectile.tiles import TileMatrix, hilbert_order, partition
 
 VALUES = np.arange(12.0).reshape(3, 4)
 
@@ -251,3 +254,90 @@ def test_an_index_beside_a_coordinate_matrix_is_named(part: str, index: int) -> 
         matrix.data = np.ones(3)
     with pytest.raises(ValueError, match=r"^A is no valid coo matrix \(an index lies outside"):
         refuse_malformed("A", matrix)
+
+
+N = 8
+MATRIX = np.random.default_rng(2).normal(size=(N, N)) + N * np.eye(N)
+MATRIX = (MATRIX + MATRIX.T) / 2
+PATTERN = csr_matrix(MATRIX)
+POINTS, ORDER, NUMBERS = np.arange(2.0 * N).reshape(N, 2), np.arange(N)[::-1].copy(), np.linspace(-1, 1, N)
+ROWS, FILLED = np.array([2, 2, 4]), {"electrons": 4, "error": 1e-2}
+ON_CPU, BOUNDED = {"backend": "cpu"}, {"backend": "cpu", "bounds": (-99.0, 99.0), "progress": False}
+
+
+#: Arrays that callers give, by name: a call that takes one, and one that it takes.
+TAKEN = {
+    "spamm a": (lambda x: spectile.spamm(x, MATRIX, tau=0.0, **ON_CPU), MATRIX),
+    "spamm c": (lambda x: spectile.spamm(MATRIX, MATRIX, tau=0.0, beta=1.0, c=x, **ON_CPU), MATRIX),
+    "norm_map a": (nearsparse.norm_map, MATRIX),
+    "tune_tau a": (lambda x: nearsparse.tune_tau(x, MATRIX, 0.5), MATRIX),
+    "eigh a": (lambda x: spectile.eigh(x, **ON_CPU), MATRIX),
+    "eigh b": (lambda x: spectile.eigh(MATRIX, x, **ON_CPU), MATRIX),
+    "eigh x0": (lambda x: spectile.eigh(MATRIX, x0=x, **ON_CPU), np.linalg.eigh(MATRIX)[1]),
+    "eigh_tridiagonal d": (lambda x: evd.eigh_tridiagonal(x, NUMBERS[1:], **ON_CPU), NUMBERS),
+    "eigh_tridiagonal e": (lambda x: evd.eigh_tridiagonal(NUMBERS, x, **ON_CPU), NUMBERS[1:]),
+    "eig_banded a_band": (lambda x: evd.eig_banded(x, **ON_CPU), MATRIX[:2]),
+    "logm a": (lambda x: spectile.logm(x, **ON_CPU), MATRIX),
+    "frechet e": (lambda x: spectile.matrix_function_frechet(np.exp, MATRIX, x, df=np.exp, **ON_CPU), MATRIX),
+    "spgemm A": (lambda x: spectile.spgemm(x, PATTERN, **ON_CPU), PATTERN),
+    "spgemm mask": (lambda x: spectile.spgemm(PATTERN, PATTERN, mask=x, **ON_CPU), PATTERN),
+    "spgemm C": (lambda x: spectile.spgemm(PATTERN, PATTERN, beta=1, C=x, **ON_CPU), PATTERN),
+    "numeric data_a": (lambda x: tsparse.symbolic(PATTERN, PATTERN, **ON_CPU).numeric(x, PATTERN.data), PATTERN.data),
+    "spmm X": (lambda x: tsparse.spmm(PATTERN, x), MATRIX),
+    "galerkin A": (lambda x: tsparse.galerkin(PATTERN, x, PATTERN), PATTERN),
+    "error_bound A": (lambda x: tsparse.error_bound(x, PATTERN), PATTERN),
+    "kpm_dos H": (lambda x: spectile.kpm_dos(x, 4, 1, **BOUNDED), MATRIX),
+    "kpm_dos H in CSR": (lambda x: spectile.kpm_dos(x, 4, 1, **BOUNDED), PATTERN),
+    "kpm_dos operator": (lambda x: spectile.kpm_dos(PATTERN, 4, 1, operator=x, **BOUNDED), PATTERN),
+    "kpm_dos vectors": (lambda x: spectile.kpm_dos(PATTERN, 4, vectors=x, **BOUNDED), MATRIX),
+    "density energy": (spectile.SpectralDensity(PATTERN, 4, 1, rng=1, **BOUNDED), NUMBERS),
+    "ldos rows": (lambda x: spectile.ldos(PATTERN, x, 4, **BOUNDED), ORDER),
+    "spectral_function wavevectors": (
+        lambda x: spectile.spectral_function(PATTERN, x, POINTS, num_moments=4, **BOUNDED), POINTS),
+    "spectral_function positions": (
+        lambda x: spectile.spectral_function(PATTERN, POINTS, x, num_moments=4, **BOUNDED), POINTS),
+    "spectral_function orbitals": (
+        lambda x: spectile.spectral_function(PATTERN, POINTS, POINTS, x, num_moments=4, **BOUNDED), ORDER),
+    "spectral_function weights": (
+        lambda x: spectile.spectral_function(PATTERN, POINTS, POINTS, None, x, num_moments=4, **BOUNDED), NUMBERS),
+    "chebyshev vectors": (lambda x: kpm.chebyshev(PATTERN, x, 4, **BOUNDED), NUMBERS),
+    "chebyshev bra": (lambda x: kpm.chebyshev(PATTERN, NUMBERS, 4, bra=x, **BOUNDED), NUMBERS),
+    "evolve psi": (lambda x: kpm.evolve(PATTERN, x, 1.0, **BOUNDED), NUMBERS),
+    "evolve times": (lambda x: kpm.evolve(PATTERN, NUMBERS, x, **BOUNDED), NUMBERS),
+    "greens_function i": (lambda x: kpm.greens_function(PATTERN, x, 0, 0.1, 9.0, **BOUNDED), ORDER),
+    "greens_function energies": (lambda x: kpm.greens_function(PATTERN, 0, 0, x, 9.0, **BOUNDED), NUMBERS),
+    "correlator A": (lambda x: kpm.correlator(PATTERN, x, PATTERN, num_moments=4, num_vectors=1, **BOUNDED), PATTERN),
+    "conductivity positions": (
+        lambda x: kpm.conductivity(PATTERN, "x", "x", x, area=1.0, num_moments=4, num_vectors=1, **BOUNDED), POINTS),
+    "velocity positions": (lambda x: kpm.velocity(PATTERN, "x", x), POINTS),
+    "density_matrix f": (lambda x: spectile.density_matrix(x, **FILLED), MATRIX),
+    "density_matrix s": (lambda x: spectile.density_matrix(MATRIX, s=x, **FILLED), csr_matrix(np.eye(N))),
+    "density_matrix permutation": (lambda x: spectile.density_matrix(MATRIX, permutation=x, **FILLED), ORDER),
+    "density_matrix block": (lambda x: spectile.density_matrix(MATRIX, block=x, **FILLED), ROWS),
+    "inverse_factor s": (density.inverse_factor, PATTERN),
+    "polar a": (density.polar, MATRIX),
+    "from_dense a": (TileMatrix.from_dense, MATRIX),
+    "from_dense rows": (lambda x: TileMatrix.from_dense(MATRIX, x), ROWS),
+    "from_sparse a": (TileMatrix.from_sparse, PATTERN),
+    "from_tiles tiles": (lambda x: TileMatrix.from_tiles(lambda i, j: x, [(0, 0)], [N]), MATRIX),
+    "identity rows": (TileMatrix.identity, ROWS),
+    "permuted permutation": (TileMatrix.from_dense(MATRIX).permuted, ORDER),
+    "hilbert_order positions": (hilbert_order, POINTS),
+    "partition sizes": (partition, ROWS),
+    "partition positions": (lambda x: partition([1] * N, positions=x), POINTS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_no_mask_is_lost(name):
+    """Whatever takes an array takes it without a mask, and says so of one with masked entries."""
+    call, plain = TAKEN[name]
+    call(plain)
+    masked = plain.copy()
+    if isinstance(masked, csr_matrix):
+        masked.data = np.ma.masked_array(masked.data, np.arange(masked.nnz) == 1)
+    else:
+        masked = np.ma.masked_array(masked, np.arange(masked.size).reshape(masked.shape) == 1)
+    with pytest.raises(TypeError, match=r"mask") as caught:
+        call(masked)
+    assert "\n" not in str(caught.value)

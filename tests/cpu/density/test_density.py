@@ -12,7 +12,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import spectile
-from spectile.density import exp, fermi, inverse_factor, inverse_sqrt, maps, polar, polynomial, sign
+from spectile.density import exp, factor, fermi, inverse_factor, inverse_sqrt, maps, polar, polynomial, purify, sign
 from spectile.tiles import TileMatrix, partition
 
 
@@ -134,6 +134,35 @@ def test_methods_agree_and_the_accelerated_one_takes_the_fewest_products():
         products[method] = sum(step.products for step in found.history)
     assert min(products, key=products.get) == "sp2_accelerated"
     assert products["sp2_accelerated"] < 0.8 * products["sp2"]
+
+
+@pytest.mark.parametrize("method", list(maps.METHODS))
+@pytest.mark.parametrize("occupied", [4, 12, 27])
+@pytest.mark.parametrize("low", [0.04, 0.5, 0.8])
+def test_intervals_hold_wherever_the_gap_lies(method, occupied, low):
+    """Far below or above the middle of the spectrum, too, where methods fold or stretch it."""
+    rng = np.random.default_rng(occupied)
+    q = np.linalg.qr(rng.normal(size=(30, 30)))[0]
+    values = np.sort(np.r_[0, rng.uniform(0, low, occupied - 1), rng.uniform(low + 0.05, 1, 29 - occupied), 1])
+    h = (q * values) @ q.T
+    h = (h + h.T) / 2
+    found = spectile.density_matrix(h, electrons=occupied, error=1e-3, block=5, method=method)
+    assert_guaranteed(found, h, occupied)
+    assert found.error < 60 * 1e-3
+
+
+@pytest.mark.parametrize("bound", [factor.spectral_norm, purify._spectral])
+def test_bounds_of_the_spectral_norm_hold(bound):
+    """Of what is stored and of its error; close where a matrix is near the identity, and 0 where it is none."""
+    rng = np.random.default_rng(4)
+    assert bound(TileMatrix.from_dense(np.zeros((7, 7)), 3, hermitian=True)) == 0
+    for n, decay in ((1, 1), (6, 1), (40, 1), (40, 30), (60, 6)):
+        a = rng.normal(size=(n, n)) * np.exp(-abs(np.arange(n)[:, None] - np.arange(n)) / decay)
+        falling = np.diag(np.r_[1.0, 0.5 ** np.arange(n - 1)])  # what is left out lies apart from what is largest
+        for one in (a + a.T, np.eye(n), np.ones((n, n)), falling):
+            x = TileMatrix.from_dense(one, 4, hermitian=True)
+            assert np.linalg.norm(one, 2) <= bound(x) <= np.linalg.norm(one) * (1 + 1e-9)
+            assert not np.array_equal(one, np.eye(n)) or bound(x) < 1.01
 
 
 @given(method=st.sampled_from(list(maps.METHODS)), middle=st.floats(0.05, 0.95), gap=st.floats(1e-3, 0.5),

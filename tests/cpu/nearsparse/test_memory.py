@@ -97,6 +97,8 @@ def test_what_is_not_free_is_refused_before_anything_is_written(monkeypatch: pyt
         patch.setattr(memory, "host_free_bytes", lambda: 100)
         for call in (
             lambda: spamm(a, a, tau=0.0, out=out, backend="cpu"),
+            lambda: spamm(a, a, rtol_factors=1e-2, out=out, backend="cpu"),
+            lambda: spamm(a, a, rtol_factors=1e-2, backend="cpu"),
             lambda: spamm_threshold(a, a, rtol_factors=1e-2, backend="cpu"),
         ):
             with pytest.raises(MemoryError, match=r"shape \(100, 100\) needs .* bytes of memory and 100 are free"):

@@ -170,6 +170,29 @@ def test_a_skipped_product_is_not_in_the_lists_and_bounds_cover_what_is_skipped(
                 assert skipping.error(skipping.threshold(limit, spectral))[spectral] <= limit
 
 
+@pytest.mark.parametrize("hermitian", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_errors_as_large_as_the_matrices_are_carried_in_full(dtype, hermitian):
+    """Where nothing is stored any more, a bound is the whole norm, and of numbers it is attained."""
+    rng = np.random.default_rng(8)
+    for n in (1, 5, 20):
+        whole, left = [], []
+        for _ in range(2):
+            a = rng.normal(size=(n, n)) + (1j * rng.normal(size=(n, n)) if np.dtype(dtype).kind == "c" else 0)
+            a = (a + a.conj().T if hermitian else a).astype(dtype)
+            whole.append(a.astype(np.complex128))
+            left.append(TileMatrix.from_dense(a, 3, hermitian=hermitian).truncate(2 * np.linalg.norm(a)))
+        (a, b), (x, y) = whole, left
+        made = {
+            "product": (x.multiply(y), a @ b), "square": (x.multiply(x), a @ a), "sum": (x + y, a + b),
+            "multiple": (-3 * x, -3 * a), "transpose": (x.H, a.conj().T), "shifted": (x.shifted(1.0), a + np.eye(n)),
+        }  # fmt: skip
+        for name, (one, exact) in made.items():
+            fro, spectral = errors(one, exact)
+            assert fro <= one.error.fro and spectral <= one.error.spectral, (name, n)
+            assert n > 1 or one.error.fro <= 1.0001 * (abs(a[0, 0]) + abs(b[0, 0])) if name == "sum" else True
+
+
 def test_threads_change_nothing(monkeypatch):
     a = random_matrix(2, (400, 400), "float64", decay=20.0, hermitian=True)
     x = TileMatrix.from_dense(a, 10, hermitian=True)
@@ -322,7 +345,11 @@ def test_mistakes_are_told_in_one_sentence():
         (lambda: make(lambda i, j: a, one * 2, [2, 4]), ValueError, "twice"),
         (lambda: hilbert_order(np.zeros((2, 4))), ValueError, "1 to 3 coordinates"),
         (lambda: hilbert_order([np.nan]), ValueError, "NaN"),
+        (lambda: hilbert_order([1j, 2.0]), TypeError, "positions must be real numbers"),
         (lambda: partition([1, 0]), ValueError, "positive"),
+        (lambda: partition([2.5, 1.0]), TypeError, "sizes is of float64"),
+        (lambda: partition(3), ValueError, "no list"),
+        (lambda: x.permuted(0), ValueError, "no order of the 6 rows"),
         (lambda: partition([1, 2], positions=[0.0]), ValueError, "1 points and sizes 2"),
     ]  # fmt: skip
     for call, kind, said in cases:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core.arrays import host_array
+from spectile.core.host import refuse_masked
 from spectile.kpm.bounds import gershgorin
 from spectile.kpm.operators.frame import Frame
 from spectile.kpm.operators.protocol import Operator, PartitionedOperator, lies_on_gpu
@@ -27,8 +28,7 @@ def as_operator(H: Any) -> StoredMatrix | TopologicalInsulator | PartitionedOper
     """
     if isinstance(H, list | tuple):
         H = np.asarray(H)
-    if np.ma.is_masked(H) or np.ma.is_masked(getattr(H, "data", None)):
-        raise TypeError("H has masked entries, whose mask would be lost: fill them, as H.filled(0) does")
+    refuse_masked("H", H)
     own = isinstance(H, StoredMatrix | TopologicalInsulator | PartitionedOperator | Operator)
     if not (own or lies_on_gpu(H)) and hasattr(H, "__dlpack__"):
         H = host_array("H", H)
