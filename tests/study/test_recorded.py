@@ -24,8 +24,8 @@ FRAMES = sorted({*(ROOT / "results/recorded").rglob("*.parquet")} - {*EVERYDAY})
 NOT_RECORDED = {
     "spamm": r"truncation_.*_gpus[48]|water_569_(density|fock)_\w+_gpus[48]|water_60_\w+_ergo_gpus1"
     r"|density_(32|128|1000|2000).*|partition_.*",
-    "tsparse": r"complex_(mc2depi|sinc18)",
-    "evd": r"devices_16384_(vectors|(values|vectors)_complex128)|devices_32768_(values.*|vectors_complex128)",
+    "tsparse": r"-",
+    "evd": r"devices_32768_(values|vectors)_complex128",
     "kpm": r"-",
 }
 
