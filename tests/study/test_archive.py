@@ -80,6 +80,19 @@ def test_what_was_measured_is_not_lost_to_a_run_that_could_not(tmp_path):
     assert kept["a"] == stored("a") and kept["b"] == worse and kept["c"]["status"] == "skipped"
 
 
+def test_a_case_of_other_molecules_is_not_taken(tmp_path):
+    folder = tmp_path / "box"
+    of = {"file": "h2o.xyz sha256 1; F by A", "again": "h2o.xyz sha256 1; F by B", "other": "generated, seed 1"}
+    waters = {name: stored("water", paper="spamm") | {"values": {"cluster": text}} for name, text in of.items()}
+    for name, count in (("file", "1 cases added, 0 replaced"), ("other", "0 cases added, 0 replaced")):
+        archive.pack([waters[name]], tmp_path / f"{name}.zip")
+        assert (said := archive.keep(tmp_path / f"{name}.zip", folder))[0] == count
+    assert "of h2o.xyz sha256 1, and those of the new record of generated, seed 1" in said[1]
+    assert archive.load(folder / "spamm.zip")["water"] == waters["file"]
+    archive.pack([waters["again"]], tmp_path / "again.zip")
+    assert archive.keep(tmp_path / "again.zip", folder) == ["0 cases added, 1 replaced"]
+
+
 def test_what_is_not_installed_any_more_stays_with_what_it_was_compared_with(tmp_path):
     """A rival's ratio is of the run that had both; every other number is of the latest run."""
     folder = tmp_path / "box"

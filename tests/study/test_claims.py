@@ -105,6 +105,17 @@ def test_fewer_cases_than_a_verdict_takes_are_shown_and_not_judged():
     assert judge(twice(), least="1")["verdict"] == "reproduced"
 
 
+@pytest.mark.parametrize("where", [["h2o.xyz sha256 1; F by A", "h2o.xyz sha256 1"], ["generated, seed 1"] * 2])
+def test_molecules_in_two_places_are_shown_and_not_judged(where):
+    cells = {"case": ["c", "d"], "record": ["r", "s"], "samples_s": [[1.0], [2.0]], "v_cluster": where}
+    ours = rows(**cells).column("time_s").geomean()
+    assert judge(ours, printed=1.4)["verdict"] == "reproduced"
+    mixed = rows(**cells | {"v_cluster": [where[0], "generated, seed 2"]}).column("time_s").geomean()
+    found = judge(mixed, printed=1.4)
+    assert (found["verdict"], found["cause"]) == ("not judged", "several inputs")
+    assert "generated, seed 2" in found["missing"] and where[0].partition(";")[0] in found["missing"]
+
+
 @pytest.mark.parametrize(("printed", "said"), [(1.0, "ours is good"), (4.0, "ours is bad"), (2.0, "")])
 def test_a_reason_stands_beside_the_numbers_that_it_explains(printed, said):
     claim = {"reason": "lower: ours is bad; higher: ours is good", "printed": printed}

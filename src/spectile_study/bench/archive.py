@@ -90,7 +90,8 @@ def pack(records: Iterable[Mapping[str, Any]], path: Path) -> None:
 def keep(place: Path, folder: Path, sheet: Collection[str] | None = None) -> list[str]:
     """Take the records of `place` into a folder of reviewed measurements: its zip file and its frame.
 
-    A case that was measured there stays as it is if the new record holds none (it was skipped, or could not be built).
+    A case that was measured there stays as it is if the new record holds none (it was skipped, or could not be built), or
+    is of other molecules.
     What others' libraries measured that are not installed any more stays, too, with what it is compared with
     (:func:`record.join <spectile_study.bench.record.join>`); the records of these rows are kept in ``earlier``.
 
@@ -126,8 +127,13 @@ def keep(place: Path, folder: Path, sheet: Collection[str] | None = None) -> lis
     earlier = record.read_frame(framed, whole=True) if framed.exists() else None
     passed = set() if earlier is None else _passed(earlier)
     measured = {case for case, _ in passed}
-    stay = sorted(case for case, stored in new.items() if stored["status"] != "ok" and case in measured)
-    said = [f"{case} stays as it was: the new record is {new[case]['status']} ({new[case]['reason']})" for case in stay]
+    stay = {
+        case: f"the new record is {stored['status']} ({stored['reason']})"
+        for case, stored in new.items()
+        if stored["status"] != "ok" and case in measured
+    }
+    stay |= _of_other_molecules(new, earlier)
+    said = [f"{case} stays as it was: {why}" for case, why in sorted(stay.items())]
     new = {case: stored for case, stored in new.items() if case not in stay}
     before = load(zipped) if zipped.exists() else {}
     kept = before | new
@@ -162,6 +168,23 @@ def _keep_earlier(before: Records, table: pandas.DataFrame, path: Path) -> None:
         pack(stay, path)
     else:
         path.unlink(missing_ok=True)
+
+
+def _of_other_molecules(new: Records, earlier: pandas.DataFrame | None) -> dict[str, str]:
+    """Return the cases whose molecules come from elsewhere than those of the earlier row, and where from, in words."""
+    if earlier is None or "v_cluster" not in earlier:
+        return {}
+    before = dict(earlier.dropna(subset="v_cluster")[["case", "v_cluster"]].itertuples(index=False))
+    places = {
+        case: (before[case].partition(";")[0], str(stored["values"]["cluster"]).partition(";")[0])
+        for case, stored in new.items()
+        if case in before and "cluster" in stored["values"]
+    }
+    return {
+        case: f"its molecules are of {old}, and those of the new record of {of_new}"
+        for case, (old, of_new) in places.items()
+        if old != of_new
+    }
 
 
 def _passed(table: pandas.DataFrame) -> set[tuple[str, str]]:

@@ -44,6 +44,7 @@ VERDICTS = (*HOLDS, *FAILS)
 CAUSES = {
     "not said by the paper": r"the paper does not say",
     "too few cases": r"that a verdict takes",
+    "several inputs": r"rows of several clusters",
     "rival not installed": record.NOT_INSTALLED,
     "input absent": r"has not been (fetched|made)\b",
     "needs a GPU": r"CUDA device",
@@ -177,8 +178,8 @@ def judge(claim: Mapping[str, Any], ours: Ours | None) -> tuple[object, ...]:
     Verdicts: ``reproduced``, and where ours is another number: ``ahead`` or ``behind`` of a ratio, ``above`` or
     ``below`` of a share, which has no good side, ``differs`` of exact numbers and conclusions, and of all these
     ``vendor differs`` where the paper speaks of a vendor alone; ``shown beside`` of the paper's seconds and settings;
-    ``not judged`` where fewer cases were measured than a verdict takes; ``not measured``, with the reason as
-    ``missing``, where no record holds the number; ``the paper's alone`` where nothing computes it (its note says why).
+    ``not judged`` where fewer cases were measured than a verdict takes, or molecules stand in several places;
+    ``not measured``, with the reason as ``missing``, where no record holds the number; ``the paper's alone`` where nothing computes it (its note says why).
     ``turns`` says in words that one wins where the other loses.  ``basis`` names the cases that our number is made of,
     and the methods of which there is a single sample.  ``cause`` is the one of :data:`CAUSES` for which a claim that
     should have a verdict has none.  ``time`` says whether times are those of calls or of the device.
@@ -193,6 +194,8 @@ def judge(claim: Mapping[str, Any], ours: Ours | None) -> tuple[object, ...]:
     judged, turns, why = verdict(claim, ours), "", ""
     if cases < least:
         judged, why = "not judged", f"made of {cases} of the {least} cases that a verdict takes"
+    elif len(clusters := _clusters(rows)) > 1:
+        judged, why = "not judged", f"made of rows of several clusters ({', '.join(clusters)}): record all of one"
     elif judged not in HOLDS:
         turns = _turns(claim, ours)
     where = (", ".join(sorted(set(rows[name]))) for name in ("device", "machine", "record"))
@@ -205,6 +208,11 @@ def judge(claim: Mapping[str, Any], ours: Ours | None) -> tuple[object, ...]:
     basis += f"; recorded on {', '.join(earlier)}" if earlier else ""
     ratio = ours.number / printed if printed else None
     return (ours.number, ratio, judged, turns, basis, why, cause, ours.time, *where)
+
+
+def _clusters(rows: pandas.DataFrame) -> list[str]:
+    """Return where the molecules of these rows come from: the files, or the seeds of generated ones."""
+    return sorted(set(rows["v_cluster"].dropna().str.split(";").str[0])) if "v_cluster" in rows else []
 
 
 #: So many cases are named; more are counted.

@@ -28,6 +28,11 @@ def as_called(frame: pandas.DataFrame, name: str) -> pandas.DataFrame:
     return found if len(found) else speedups(frame, called, "cublas")
 
 
+def waters(row: pandas.Series) -> str:
+    """Return how many molecules a row's cluster has, and that it is generated where it is of no simulated liquid."""
+    return f"{row['p_molecules']:.0f} waters" + ", generated" * str(row["v_cluster"]).startswith("generated")
+
+
 def lines_of(rows: pandas.DataFrame, group: str, n: int) -> list[tuple[pandas.DataFrame, Look, bool]]:
     """Return the series of a panel: rows with speed-ups, their look, and whether they are of the device alone."""
     if group == "cpu":

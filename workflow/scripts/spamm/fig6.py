@@ -7,7 +7,7 @@ from spectile_study.bench.stats import speedups
 from spectile_study.cases.spamm.thresholds import ERGO_TAUS
 from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.palette import GPUS
-from spectile_study.figures.spamm import LARGE_NORM, as_called
+from spectile_study.figures.spamm import LARGE_NORM, as_called, waters
 
 NEEDS = ("t4",)  # elements whose cases are drawn here, too
 
@@ -42,14 +42,14 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         if not len(here):
             drawing.empty(ax, "no record of this matrix in this run")
             continue
-        for (molecules, gpus, precision), group in here.groupby(["p_molecules", "p_gpus", "p_precision"]):
+        for (_, gpus, precision), group in here.groupby(["p_molecules", "p_gpus", "p_precision"]):
             names = [f"spectile_{tau:.0e}" for tau in ERGO_TAUS]
             ours = pandas.concat([speedups(group, name, vendor) for name in names for vendor in ("cublas", "blas")])
             called = pandas.concat([as_called(group, name) for name in names])
             color, marker, _ = GPUS.get(int(gpus), GPUS[1])
             where = f"{int(gpus)} GPU{'s' if gpus > 1 else ''}" if gpus else "this machine"
             line = "-" if precision == "fp32" else "--"
-            label = f"{molecules:.0f} waters, {where}, {precision}"
+            label = f"{waters(group.iloc[0])}, {where}, {precision}"
             look = {"label": label, "color": color, "marker": marker, "linestyle": line}
             drawing.marks(ax, called, "v_tau", "speedup", lo="speedup_lo", hi="speedup_hi", **look)
             if len(called):

@@ -5,7 +5,7 @@ import pandas
 from spectile_study.bench.claims import printed
 from spectile_study.bench.rows import Ours, Rows, at
 from spectile_study.cases.spamm.thresholds import ERGO_TAUS, skip_reasons
-from spectile_study.figures.spamm import LARGE_NORM
+from spectile_study.figures.spamm import LARGE_NORM, waters
 from spectile_study.figures.tables import Cell, Table
 
 NEEDS = ("fig6",)  # elements whose cases are drawn here, too
@@ -26,7 +26,8 @@ def cell(row: pandas.Series) -> Cell:
 
 def fits(rows: pandas.DataFrame) -> list[str]:
     """Return for each of the paper's norms which of ours, of as many molecules, is nearest, and whether it fits."""
-    of_size = rows[(rows["v_rows"] == 13_656) & rows["v_norm_c"].notna()].drop_duplicates("v_matrix")
+    of_liquid = (rows["v_rows"] == 13_656) & ~rows["v_cluster"].astype(str).str.startswith("generated")
+    of_size = rows[of_liquid & rows["v_norm_c"].notna()].drop_duplicates("v_matrix")
     words = []
     for number in (1, 2, 3, 4) if len(of_size) else ():
         wanted = printed(f"spamm_t4_{number}_norm")
@@ -48,7 +49,7 @@ def table(frame: pandas.DataFrame) -> Table:
         first = here.iloc[0]
         if first["p_gpus"] > 1:
             continue
-        line = {"matrix": f"{first['v_matrix']}, {first['p_molecules']:.0f} waters"}
+        line = {"matrix": f"{first['v_matrix']}, {waters(first)}"}
         line |= {
             "n": int(first["v_rows"]),
             "precision": first["p_precision"],
