@@ -90,8 +90,8 @@ def pack(records: Iterable[Mapping[str, Any]], path: Path) -> None:
 def keep(place: Path, folder: Path, sheet: Collection[str] | None = None) -> list[str]:
     """Take the records of `place` into a folder of reviewed measurements: its zip file and its frame.
 
-    A case that was measured there stays as it is if the new record holds none (it was skipped, or could not be built), or
-    is of other molecules.
+    A case that was measured there stays as it is if the new record holds none (it was skipped, or could not be built)
+    or is of other molecules.
     What others' libraries measured that are not installed any more stays, too, with what it is compared with
     (:func:`record.join <spectile_study.bench.record.join>`); the records of these rows are kept in ``earlier``.
 

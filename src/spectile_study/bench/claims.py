@@ -179,10 +179,11 @@ def judge(claim: Mapping[str, Any], ours: Ours | None) -> tuple[object, ...]:
     ``below`` of a share, which has no good side, ``differs`` of exact numbers and conclusions, and of all these
     ``vendor differs`` where the paper speaks of a vendor alone; ``shown beside`` of the paper's seconds and settings;
     ``not judged`` where fewer cases were measured than a verdict takes, or molecules stand in several places;
-    ``not measured``, with the reason as ``missing``, where no record holds the number; ``the paper's alone`` where nothing computes it (its note says why).
-    ``turns`` says in words that one wins where the other loses.  ``basis`` names the cases that our number is made of,
-    and the methods of which there is a single sample.  ``cause`` is the one of :data:`CAUSES` for which a claim that
-    should have a verdict has none.  ``time`` says whether times are those of calls or of the device.
+    ``not measured``, with the reason as ``missing``, where no record holds the number; ``the paper's alone`` where
+    nothing computes it (its note says why).  ``turns`` says in words that one wins where the other loses.  ``basis``
+    names the cases that our number is made of, and the methods of which there is a single sample.  ``cause`` is the
+    one of :data:`CAUSES` for which a claim that should have a verdict has none.  ``time`` says whether times are those
+    of calls or of the device.
     """
     if ours is None:
         return _without(claim, claim["note"], "the paper's alone")
