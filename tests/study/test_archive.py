@@ -93,7 +93,8 @@ def test_a_case_of_other_molecules_is_not_taken(tmp_path):
     assert archive.keep(tmp_path / "again.zip", folder) == ["0 cases added, 1 replaced"]
 
 
-def test_what_is_not_installed_any_more_stays_with_what_it_was_compared_with(tmp_path):
+@pytest.mark.parametrize("why", ["is not installed: name its library", "has no two-stage syevd: set its path"])
+def test_what_is_not_installed_any_more_stays_with_what_it_was_compared_with(tmp_path, why):
     """A rival's ratio is of the run that had both; every other number is of the latest run."""
     folder = tmp_path / "box"
 
@@ -102,7 +103,7 @@ def test_what_is_not_installed_any_more_stays_with_what_it_was_compared_with(tmp
         method = made["methods"][0]
         made["methods"] = [
             method | {"method": name, "samples_s": [time] * 3} if time else
-            {"method": name, "status": "skipped", "reason": f"{name} is not installed: name its library"}
+            {"method": name, "status": "skipped", "reason": f"{name} {why}"}
             for name, time in (("ours", ours), ("vendor", vendor), ("rival", rival))
         ]  # fmt: skip
         return made

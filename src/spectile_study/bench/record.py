@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas
 
 #: A reason of methods that somebody else's program would have to be installed for.
-NOT_INSTALLED = r"is not (?:built|installed|rebuilt)\b"
+NOT_INSTALLED = r"is not (?:built|installed|rebuilt)\b|\bhas no (?:two-stage syevd|Xstedc)\b"
 #: How the reason of a row begins that stays from an earlier record.
 RECORDED = "not installed in the latest run; recorded on"
 LEADING_COLUMNS = (

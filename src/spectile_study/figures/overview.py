@@ -21,7 +21,6 @@ from spectile_study.papers import PAPERS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-CUSOLVER = ("cusolver_one_stage", "cusolver_two_stage")
 #: Size of legends and of names below bars, in points: 9 pixels in a picture of 300.
 _SMALL = 8
 STAGES = ("naive", "aug_spmv", "aug_spmmv", "stencil", "blocked")
@@ -61,22 +60,24 @@ def draw_tsparse(drawing: Drawing, ax: Axes, frame: pandas.DataFrame) -> None:
         drawing.marks(ax, beside, "speedup", "speedup", kind="scatter", positions=places, **style)
         ax.legend(fontsize=_SMALL)
     ax.set_xticks([])
+    ax.set_ylim(0, 1.15 * ax.get_ylim()[1])
     ax.set(xlabel=f"{len(rows)} products", title=f"tSparse over {name(baseline)}", ylabel="speed-up")
     ax.axhline(1, color="black", linewidth=0.8)
 
 
 def draw_evd(drawing: Drawing, ax: Axes, frame: pandas.DataFrame) -> None:
-    """Draw the speed-up over the vendor's solver by order, the faster of its algorithms, with and without vectors."""
+    """Draw the speed-up over the vendor's solver by order, with and without vectors, and over its two-stage one."""
     frame = frame[frame["case"].str.fullmatch(r"evd_\d+_(values|vectors)(_gpu)?") & (frame["p_n"] % 512 == 0)]
-    vendors = [each for each in CUSOLVER if first_of(frame, (each, "lapack")) == each] or ["lapack"]
+    vendor = first_of(frame, ("cusolver_one_stage", "lapack"))
     for task, color, marker in (("values", HUES[0], "o"), ("vectors", HUES[1], "D")):
         part = frame[frame["case"].str.contains(task)]
-        # Over the faster one of the vendor's algorithms, of each order.
-        rows = pandas.concat([speedups(part, "spectile", vendor) for vendor in vendors])
-        rows = rows.sort_values("speedup").drop_duplicates("case").sort_values("p_n")
+        rows = speedups(part, "spectile", vendor).sort_values("p_n")
         drawing.marks(ax, rows, "p_n", "speedup", color=color, marker=marker, label=f"eigen{task}")
-    over = name(vendors[0]) if len(vendors) == 1 else "cuSOLVER's faster one"
-    ax.set_title(f"EVD over {over}")
+        # The newer algorithm of the vendor, which few records hold.
+        rows = speedups(part, "spectile", "cusolver_two_stage").sort_values("p_n")
+        label = "over its two stages" if task == "values" else ""
+        drawing.marks(ax, rows, "p_n", "speedup", color=color, marker="x", kind="scatter", label=label)
+    ax.set_title(f"EVD over {name(vendor)}")
     _against_order(ax, 1.1)
 
 
