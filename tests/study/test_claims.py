@@ -274,6 +274,7 @@ def test_agreement_is_of_verdicts(verdicts, word):
     said = agreement.sentence(asked)
     assert (f"**Ours {word}**" if word else "**Nothing can be said of ours**") in said
     assert ("a\\_b is 2x faster" in said) == ("differs" in verdicts)
+    assert bool(agreement.partly(asked)) == (word != "agrees")
 
 
 def test_a_vendor_that_changed_is_no_disagreement_of_ours():
@@ -377,6 +378,9 @@ def test_a_sentence_says_where_a_paper_agrees_and_what_is_not_so():
     assert agreement.summary(found) == "Agrees in Table 1; in part in Table 2; not in Figure 3 (not so: it grows)."
     assert agreement.summary(found[1:3]) == "In part in Table 2."
     assert agreement.summary(found[4:]) == "Nothing of it has a verdict here."
+    speeds = found.iloc[:2].assign(kind="ratio", verdict="not judged")
+    without = agreement.summary(pandas.concat([found[:1].assign(kind="exact"), speeds]))
+    assert without == "Agrees in Table 1; none of its 2 speed-ups has a verdict."
 
 
 def test_a_row_of_the_sheet_may_be_asked_for_before_it_is_recorded(tmp_path):

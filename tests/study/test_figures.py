@@ -62,6 +62,13 @@ def test_empty_slots_say_why_and_take_little_room(tmp_path):
     assert (tmp_path / "a.svg").stat().st_size > 100
 
 
+def test_a_figure_without_any_mark_is_low():
+    drawing = Drawing("Figure 1: test", 2, 2, size=(10, 7))
+    for ax in drawing.axes.flat:
+        drawing.empty(ax, "this run holds no such case")
+    assert drawing.finish("a").get_figheight() < 3.5
+
+
 def test_a_blank_panel_is_refused(tmp_path):
     drawing = Drawing("Figure 1: test", 1, 2)
     drawing.marks(drawing.ax, rows(x=[1], y=[1.0]), "x", "y")
@@ -114,8 +121,8 @@ def test_marks_are_noted_and_models_told_apart(tmp_path):
 
 def test_whiskers_reach_from_one_end_to_the_other():
     drawing = Drawing("Figure 1: test")
-    data = rows(x=[1, 2], y=[2.0, 3.0], lo=[1.5, 2.0], hi=[4.0, 3.0])
-    drawing.marks(drawing.ax, data, "x", "y", lo="lo", hi="hi")
+    data = rows(x=[1, 2], y=[2.0, 3.0], y_lo=[1.5, 2.0], y_hi=[4.0, 3.0])
+    drawing.marks(drawing.ax, data, "x", "y")
     (whiskers,) = drawing.ax.collections
     assert [list(segment[:, 1]) for segment in whiskers.get_segments()] == [[1.5, 4.0], [2.0, 3.0]]
 

@@ -78,6 +78,9 @@ def summary(claims: pandas.DataFrame) -> str:
     ]
     if not parts:
         return "Nothing of it has a verdict here."
+    speeds = claims[(claims["kind"] == "ratio") & (claims["about"] == "own")]
+    if len(speeds) and not speeds["verdict"].isin(VERDICTS).any():
+        parts.append(f"none of its {len(speeds)} speed-ups has a verdict")
     said = "; ".join(parts)
     first, *others = [*own.loc[(own["kind"] == "conclusion") & (own["verdict"] == "differs"), "statement"], ""]
     more = f", and {len(others) - 1} more" if len(others) > 1 else ""
@@ -115,9 +118,9 @@ def table(claims: pandas.DataFrame) -> str:
 
 
 def partly(claims: pandas.DataFrame) -> list[str]:
-    """Return the sentence that a drawing itself carries where ours does not agree, or in part; nothing elsewhere."""
+    """Return the sentence that a drawing itself carries where ours agrees in part, or not, or nothing can be said."""
     own = claims[claims["kind"].isin(JUDGED) & (claims["about"] == "own")]
-    if word(own["verdict"]) not in ("agrees in part", "does not agree"):
+    if not len(own) or word(own["verdict"]) == "agrees":
         return []
     return [sentence(claims).replace("**", "").replace("\\", "")]
 

@@ -129,8 +129,6 @@ class Drawing:
         method: str | None = None,
         label: str | None = None,
         kind: str = "line",
-        lo: str | None = None,
-        hi: str | None = None,
         positions: Sequence[float] | None = None,
         width: float = 0.8,
         **settings: Any,
@@ -145,12 +143,11 @@ class Drawing:
         rows : DataFrame
             Frame rows, with the columns ``record``, ``case``, ``method`` and those named by `x` and `y`.
         x, y : str
-            Numeric columns, of the frame or derived from its samples by :mod:`spectile_study.bench.stats`.
+            Numeric columns, of the frame or derived from its samples by :mod:`spectile_study.bench.stats`; the interval
+            of `y`, ``<y>_lo`` to ``<y>_hi`` or that of the time that it is over, is drawn as whiskers.
         method : str, optional
             Whose look to use; default: the rows' own method.
         kind : {"line", "scatter", "bar", "barh"}
-        lo, hi : str, optional
-            Columns with the interval of `y`, drawn as whiskers; default: that of the time, where `y` is over the time.
         positions : sequence of float, optional
             Where to draw, when `x` is a category.
         width : float
@@ -165,18 +162,19 @@ class Drawing:
         across = np.asarray(positions if positions is not None else rows[x], dtype=float)
         up = rows[y].to_numpy(dtype=float)
         settings = dict[str, Any](color=style.color, label=style.label if label is None else label) | settings
-        ends = _interval(rows, y, lo, hi)
+        ends = _interval(rows, y)
         error = None if ends is None else np.clip([up - ends[0], ends[1] - up], 0, None)
         single = np.zeros(len(up), dtype=bool) if ends is None else ends[0] == ends[1]
         if single.any():
             self.note(SINGLE)
         self._note_dates(rows)
+        thin = 0.8 if len(rows) <= _CROWD else 0.4
         if kind.startswith("bar"):
             ax.grid(visible=False, axis="x" if kind == "bar" else "y")
         if kind == "bar":
-            bars = ax.bar(across, up, width, yerr=error, error_kw={"lw": 0.8}, **settings)
+            bars = ax.bar(across, up, width, yerr=error, error_kw={"lw": thin}, **settings)
         elif kind == "barh":
-            bars = ax.barh(across, up, width, xerr=error, error_kw={"lw": 0.8}, **settings)
+            bars = ax.barh(across, up, width, xerr=error, error_kw={"lw": thin}, **settings)
         if kind.startswith("bar"):
             for bar in (bar for bar, once in zip(bars, single, strict=True) if once):
                 bar.set(edgecolor="black", linestyle=":", linewidth=0.9)
@@ -192,7 +190,15 @@ class Drawing:
                 hollow = {"markerfacecolor": "white", "label": "_single", "zorder": 3, "alpha": 1}
                 self._points(ax, across[single], up[single], "scatter", look_of | hollow)
             if error is not None:
-                ax.errorbar(across, up, yerr=error, fmt="none", ecolor=settings["color"], elinewidth=0.8, capsize=2)
+                ax.errorbar(
+                    across,
+                    up,
+                    yerr=error,
+                    fmt="none",
+                    ecolor=settings["color"],
+                    elinewidth=thin,
+                    capsize=2 * (thin == 0.8),
+                )
         self._note(ax, rows, x, y, settings["label"])
 
     def _points(self, ax: Axes, across: np.ndarray, up: np.ndarray, kind: str, settings: dict[str, Any]) -> None:
@@ -247,13 +253,17 @@ class Drawing:
         draw = ax.axvline if vertical else ax.axhline
         draw(printed(claim), color=PAPER, linestyle="--", linewidth=1, label=label)
 
-    def paper_marks(self, ax: Axes, x: Sequence[float], names: Sequence[str], label: str = "paper") -> None:
+    def paper_marks(
+        self, ax: Axes, x: Sequence[float], names: Sequence[str], label: str = "paper", joined: bool = True
+    ) -> None:
         """Draw numbers that the paper prints in a table (claims `names`) at `x`, as open grey marks.
 
-        Several of them in a panel have marks and dashes of their own.
+        Several of them in a panel have marks and dashes of their own; those that are of other things at each `x`, such
+        as means over other matrices, are not `joined`.
         """
         known = sum(line.get_color() == PAPER for line in ax.lines)
         marker, line = (("x", "--"), ("+", ":"))[known % 2]
+        line = line if joined else ""
         ax.plot(
             list(x), [printed(name) for name in names], line, marker=marker, color=PAPER, linewidth=0.8, label=label
         )
@@ -313,6 +323,8 @@ class Drawing:
     def _word_empty(self) -> None:
         """Shrink rows and columns of empty panels, and write the reasons into them."""
         empty = np.array([[ax in self._empty for ax in row] for row in self.axes])
+        if empty.all():  # reasons alone need no more than their lines
+            self.figure.set_figheight(len(empty) + 0.6)
         heights, widths = (np.where(empty.all(axis=axis) & ~empty.all(), 0.3, 1.0) for axis in (1, 0))
         grid = self.axes[0, 0].get_gridspec()
         grid.set_height_ratios(heights)
@@ -374,14 +386,16 @@ class Drawing:
 #: What is said below a figure of marks that are drawn otherwise.
 SINGLE = "Hollow marks and dotted bars: a single sample."
 APART = "Points that no line joins were measured with different commits."
+#: From so many marks of a series on, its whiskers are thin.
+_CROWD = 40
 #: Columns that hold something over the time, whose interval is that of the time.
 _OVER_TIME = ("rate", "gflops", "gbytes_s")
 
 
-def _interval(rows: pandas.DataFrame, y: str, lo: str | None, hi: str | None) -> tuple[np.ndarray, np.ndarray] | None:
+def _interval(rows: pandas.DataFrame, y: str) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the ends of the interval of a column, None where it has none."""
-    if lo is not None and hi is not None:
-        return rows[lo].to_numpy(dtype=float), rows[hi].to_numpy(dtype=float)
+    if f"{y}_lo" in rows:
+        return rows[f"{y}_lo"].to_numpy(dtype=float), rows[f"{y}_hi"].to_numpy(dtype=float)
     if y not in _OVER_TIME or "time_s_lo" not in rows:
         return None
     value, time, least, most = (rows[name].to_numpy(dtype=float) for name in (y, "time_s", "time_s_lo", "time_s_hi"))

@@ -101,7 +101,7 @@ def bars(
         shift = width * (number - (len(found) - 1) / 2)
         places = [names.index(name) + shift for name in rows["p_matrix"]]
         drawing.marks(
-            ax, rows, "v_nnz", "speedup", method=method, kind="bar", lo="speedup_lo", hi="speedup_hi", positions=places,
+            ax, rows, "v_nnz", "speedup", method=method, kind="bar", positions=places,
             width=width, label=f"{_label(rows, method)}: {geometric_mean(list(rows['speedup'])):.2f} ({len(rows)})",
         )  # fmt: skip
         lighter = _named(speedups(frame, series(precision)[method], baseline), names)

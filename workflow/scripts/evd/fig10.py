@@ -27,7 +27,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     rows["rate"] = rates(rows)
     for method in METHODS:
         series = at(rows, method=method)
-        drawing.marks(first, series, "p_n", "time_s", lo="time_s_lo", hi="time_s_hi")
+        drawing.marks(first, series, "p_n", "time_s")
         drawing.marks(speed, series, "p_n", "rate")
     if not len(at(rows, method="magma")):
         drawing.note(f"MAGMA has no mark: {why_not(frame, 'magma', 'tridiagonal')}.")

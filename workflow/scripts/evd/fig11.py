@@ -33,7 +33,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             drawing.empty(ax, f"no record of the solver ({title}) in this run")
             continue
         for method in (*OURS, *RIVALS):
-            drawing.marks(ax, at(part, method=method), "p_n", "time_s", lo="time_s_lo", hi="time_s_hi")
+            drawing.marks(ax, at(part, method=method), "p_n", "time_s")
         ax.set_xscale("log", base=2)
         ax.set(yscale="log", xlabel="n", ylabel="seconds", title=title)
         ax.legend(**BELOW)
@@ -56,8 +56,6 @@ def draw(frame: pandas.DataFrame) -> Drawing:
                 method=vendor,
                 label=label,
                 linestyle=line,
-                lo="speedup_lo",
-                hi="speedup_hi",
             )
     ax.axhline(1, color=REFERENCE, linewidth=0.8)
     ax.set_xscale("log", base=2)

@@ -53,8 +53,7 @@ def _bars(drawing: Drawing, ax: Axes, rows: pandas.DataFrame, looks: Mapping[str
             continue
         places = [widths.index(b) + 0.27 * (PLACES[method] - 1) for b in part["p_bandwidth"]]
         look = {"label": label, "color": color}
-        drawing.marks(ax, part, "p_bandwidth", "time_s", kind="bar", positions=places, width=0.25, lo="time_s_lo",
-                      hi="time_s_hi", **look)  # fmt: skip
+        drawing.marks(ax, part, "p_bandwidth", "time_s", kind="bar", positions=places, width=0.25, **look)  # fmt: skip
     ax.set_xticks(range(len(widths)), [f"{int(b)}" for b in widths])
     ax.set(xlabel="bandwidth b", title=f"{title}, n = {int(rows['p_n'].iloc[0]):,}")
     ax.legend()

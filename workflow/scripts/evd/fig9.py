@@ -19,7 +19,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
         for method, (color, marker, label) in CHASING.items():
             series = at(part, method=method)
             look = {"label": label, "color": color, "marker": marker}
-            drawing.marks(ax, series, "p_n", "time_s", lo="time_s_lo", hi="time_s_hi", **look)
+            drawing.marks(ax, series, "p_n", "time_s", **look)
         ax.set_xscale("log", base=2)
         ax.set(yscale="log", xlabel="n", title=f"b = {b}")
         ax.legend()

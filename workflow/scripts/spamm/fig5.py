@@ -33,7 +33,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
                 look = {"label": label, "color": color, "marker": marker}
                 if device:
                     look |= {"label": f"{label}, the device alone", "alpha": 0.3, "linestyle": ":"}
-                drawing.marks(ax, ours, "v_valid_ratio", "speedup", lo="speedup_lo", hi="speedup_hi", **look)
+                drawing.marks(ax, ours, "v_valid_ratio", "speedup", **look)
             one = "1 / valid ratio" if group == "cpu" else "1 / valid ratio (1 GPU)"
             drawing.model_line(ax, ratios, [1 / ratio for ratio in ratios], one)
             if group != "cpu":

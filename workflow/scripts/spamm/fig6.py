@@ -2,7 +2,7 @@
 
 import pandas
 
-from spectile_study.bench.rows import Ours, Rows, at
+from spectile_study.bench.rows import Ours, Rows, at, is_as_called
 from spectile_study.bench.stats import speedups
 from spectile_study.cases.spamm.thresholds import ERGO_TAUS
 from spectile_study.figures.drawing import Drawing
@@ -51,14 +51,17 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             line = "-" if precision == "fp32" else "--"
             label = f"{waters(group.iloc[0])}, {where}, {precision}"
             look = {"label": label, "color": color, "marker": marker, "linestyle": line}
-            drawing.marks(ax, called, "v_tau", "speedup", lo="speedup_lo", hi="speedup_hi", **look)
+            drawing.marks(ax, called, "v_tau", "speedup", **look)
+            if not ours.empty and not is_as_called("spamm", "water", ours["method"].iloc[0]):
+                look["label"] = f"{label}, the device alone"
             if len(called):
-                look |= {"label": f"{label}, the device alone", "alpha": 0.3, "linestyle": ":"}
-            drawing.marks(ax, ours, "v_tau", "speedup", lo="speedup_lo", hi="speedup_hi", **look)
+                look |= {"alpha": 0.3, "linestyle": ":"}
+            drawing.marks(ax, ours, "v_tau", "speedup", **look)
         for gpus, names in PRINTED.items():
             claims = [f"spamm_fig6_{name}_gpus{gpus}" for name in names]
             taus = [float(name.replace("m", "-")) for name in names]
-            drawing.paper_marks(ax, taus, claims, f"paper, {gpus} GPU{'s' if gpus > 1 else ''}, mean of its matrices")
+            label = f"paper, {gpus} GPU{'s' if gpus > 1 else ''}, mean of its matrices"
+            drawing.paper_marks(ax, taus, claims, label, joined=False)
         ax.set(xlabel="threshold tau", xscale="log", yscale="log")
         ax.axhline(1, color="black", linewidth=0.5)
     # Its lines are long enough to tell dashes.
