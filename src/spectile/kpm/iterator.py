@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from spectile.core.arrays import host_array, to_device
+from spectile.core.arrays import host_array, on_device, to_device
 from spectile.core.device import Backend
 from spectile.core.options import flag, path, whole_number, word
 from spectile.core.pictures import shown, shown_html
@@ -422,9 +422,10 @@ def engine_for(H: Any, vectors: Any, backend: Backend, *, spread: bool = False) 
         If the vectors are no numbers, not finite, or not of N rows.
     """
     word("backend", backend, "auto", "cpu", "cuda")
+    vectors = to_device(vectors, "vectors")[0] if on_device(vectors) else host_array("vectors", vectors)
     if backend == "auto" and is_on_gpu(vectors) and not getattr(H, "on_gpu", False):
         backend = "cuda"
-    dtype = np.dtype(getattr(vectors, "dtype", None) or np.asarray(vectors).dtype)
+    dtype = vectors.dtype
     if dtype.kind not in "biufc" or dtype.char in "gG":
         raise TypeError(f"vectors are {dtype}: convert them to float32, float64, complex64 or complex128")
     engine = make_engine(H, backend, at_least=np.empty(0, vector_dtype(dtype)).real.dtype)

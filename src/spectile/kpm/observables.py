@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spectile.core.arrays import host_array
 from spectile.core.options import numbers
 from spectile.kpm import reference
 from spectile.kpm.operators.adopt import as_operator, vector_dtype, whole_csr
@@ -47,6 +48,7 @@ class Observable:
         if A is None:
             return
         n = engine.num_rows
+        A = host_array(name, A) if hasattr(A, "__dlpack__") and not lies_on_gpu(A) else A
         shape = getattr(A, "shape", None)
         if shape is None and not callable(A):
             raise TypeError(f"{name} is a {type(A).__name__}: give a matrix, an object with @, a callable or None")

@@ -366,20 +366,20 @@ def spmm(A: Any, X: Any, *, check_finite: bool = True) -> Any:
     A : sparse matrix or array of SciPy or CuPy, shape (m, k)
         Any format; on a CPU ``A.T`` of a matrix in CSR needs no copy.
     X : (k,) or (k, r) array
-        Of NumPy, or of CuPy where A is.
+        Of CuPy where A is, else what :func:`spectile.eigh` takes on the host.
     check_finite : bool, default True
         Whether entries that are NaN or infinite are refused.
 
     Returns
     -------
     (m,) or (m, r) array
-        Of NumPy's common type of both, single or double precision, real or complex.  The same call gives the same bits
-        whatever the number of threads.
+        NumPy's or CuPy's, of the common type of both, single or double precision, real or complex.  The same call gives
+        the same bits whatever the number of threads.
 
     Raises
     ------
     TypeError
-        If `A` is not sparse, `X` is no array of its library or masked, or the common type is no float.
+        If `A` is not sparse, `X` is sparse, masked or not where A is, or the common type is no float.
     ValueError
         If the shapes do not fit, an entry is not finite, or an operand is on a GPU that is not the current one.
 
@@ -410,8 +410,7 @@ def spmm(A: Any, X: Any, *, check_finite: bool = True) -> Any:
 def _dense_operands(A: Any, X: Any) -> tuple[bool, Any, np.dtype]:
     """Return whether A is on a GPU, X as an array, and the type of their product."""
     on_gpu = check_sparse("A", A)
-    library = importlib.import_module("cupy") if on_gpu else np
-    if not isinstance(X, library.ndarray):
+    if hasattr(X, "tocsr") or (on_gpu and not isinstance(X, importlib.import_module("cupy").ndarray)):
         name = "CuPy" if on_gpu else "NumPy"
         raise TypeError(f"X is a {type(X).__name__}, not an array of {name} as A is: use spgemm for a sparse one")
     X = X if on_gpu else host_array("X", X)
