@@ -176,7 +176,7 @@ def apply(
     H, psi, bounds, backend, checkpoint, checkpoint_s, progress
         As in :func:`evolve`.
     tolerance : float
-        Of the error's norm, relative to that of |ψ⟩ and the largest |f|: the terms left out sum to less.
+        Of the error's norm, relative to that of |ψ⟩ and the largest |f|: those left out sum to less, or are rounding.
     num_moments : int or None
         Terms of the series; so many as `tolerance` asks for if None.
 
@@ -381,7 +381,7 @@ TERMS_HELD = 64
 def series(
     f: Callable[[Array], Any], scale: float, centre: float, tolerance: float, num_moments: int | None = None
 ) -> Array:
-    """Return c_m with f(centre + scale x) = Σ c_m T_m(x), as many as `tolerance` of the largest |f| needs."""
+    """Return c_m of f(centre + scale x) = Σ c_m T_m(x), as many as `tolerance` of the largest |f| asks."""
     points = 64 if num_moments is None else max(64, 1 << (2 * num_moments - 1).bit_length())
     while True:
         x = np.cos(np.pi * (np.arange(points) + 0.5) / points)
@@ -397,12 +397,14 @@ def series(
         c[0] /= 2
         if num_moments is not None:
             return c[:num_moments]
-        allowed = tolerance * abs(values).max()
+        largest, steepest = abs(values).max(), abs(np.diff(values) / np.diff(x)).max() * (1 + abs(centre) / scale)
+        # The terms of f's rounding, and of its argument's, have all the same size.
+        allowed = max(tolerance * largest, np.finfo(float).eps * points**0.5 * (largest + steepest))
         tails = np.cumsum(abs(c[::-1]))[::-1]  # Σ_{k>=m} |c_k|
         if tails[points // 2] <= allowed:
             return c[: max(1, int(np.argmax(tails <= allowed)))]
         if points >= MOST_POINTS:
-            rest = tails[points // 2] / abs(values).max()
+            rest = tails[points // 2] / largest
             raise ValueError(
                 f"f is not smooth: {points // 2:,} terms leave {rest:.1e} of it; give num_moments=, a fixed number of "
                 "terms, or a larger tolerance"

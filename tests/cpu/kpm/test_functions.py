@@ -146,6 +146,18 @@ def test_a_partition_function_of_heisenbergs_chain():
         assert partition == pytest.approx(np.exp(-beta * energies).sum(), rel=1e-12)
 
 
+@pytest.mark.parametrize("tolerance", [1e-15, 1e-30])
+@pytest.mark.parametrize("width", [1e-3, 1.0, 30.0, 3e3])
+def test_a_smooth_function_ends_where_rounding_does_whatever_is_asked(width, tolerance):
+    rng = np.random.default_rng(5)
+    noise = 1 + np.finfo(float).eps * rng.uniform(-2, 2, 1 << 20)  # of the exponential of another library
+    coefficients = functions.series(lambda e: np.cos(width * e) * noise[: e.size], 1.0, 0.0, tolerance)
+    x = np.linspace(-1, 1, 101)
+    assert len(coefficients) < 2 * width + 64
+    found = np.polynomial.chebyshev.chebval(x, coefficients)
+    np.testing.assert_allclose(found, np.cos(width * x), atol=1e-13 * max(1, width))
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("eta", [0.5, -0.4])
 def test_greens_functions_are_inverses(form, eta):
