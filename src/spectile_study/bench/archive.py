@@ -174,7 +174,7 @@ def _of_other_molecules(new: Records, earlier: pandas.DataFrame | None) -> dict[
     """Return the cases whose molecules come from elsewhere than those of the earlier row, and where from, in words."""
     if earlier is None or "v_cluster" not in earlier:
         return {}
-    before = dict(earlier.dropna(subset="v_cluster")[["case", "v_cluster"]].itertuples(index=False))
+    before: dict[str, str] = dict(earlier.dropna(subset="v_cluster")[["case", "v_cluster"]].itertuples(index=False))
     places = {
         case: (before[case].partition(";")[0], str(stored["values"]["cluster"]).partition(";")[0])
         for case, stored in new.items()
