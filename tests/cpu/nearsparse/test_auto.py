@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from spectile.core.devices import TABLE
 from spectile.nearsparse import spamm
 from spectile.nearsparse.cuda.dense import Costs, decide
-from spectile.nearsparse.cuda.tuning import KEPT
-from spectile.nearsparse.types import PRECISIONS, Request
+from spectile.nearsparse.cuda.tuning import KEPT, READ_SECONDS
+from spectile.nearsparse.types import ALL, PRECISIONS, Request
 
 # One H200, microseconds a call, throughput: the dense product, and SpAMM by executed share.
 MEASURED = {
@@ -114,3 +116,35 @@ def test_an_unknown_method_is_refused() -> None:
     with pytest.raises(ValueError, match="choose 'spamm' or 'auto'"):
         spamm(one, one, tau=0.0, method="dense")  # type: ignore[arg-type]
     assert spamm(one, one, tau=0.0, method="auto", backend="cpu").method in ("spamm", "dense")
+
+
+def _taken(costs: Costs, verdict: str, share: float) -> float:
+    """Return what a product is predicted to take of which so much is valid; a count is shared by the runs it is for."""
+    skipping = costs.fixed + share * costs.whole
+    if verdict == "count":
+        found = costs.count if share <= costs.limit else costs.count + READ_SECONDS + costs.norms
+        return (skipping if share <= costs.limit else costs.dense) + found / KEPT
+    return skipping if verdict == "spamm" else costs.dense
+
+
+@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("precision", ALL)
+def test_no_size_or_tolerance_is_far_from_its_neighbours_or_from_the_dense_product(precision: str, name: str) -> None:
+    device, within = TABLE[name], Request(precision, rtol_factors=1e-3, method="auto")
+    sizes = [round(64 * 2 ** (i / 8)) // 8 * 8 for i in range(65)]  # 64 to 16,384
+    shapes = (1, 1, 1), (1, 4, 1), (4, 1, 1), (1, 1, 16)
+    for shape, share in itertools.product(shapes, (0.02, 0.1, 0.3, 0.7, 1.0)):
+        known, taken = Request(precision, valid_ratio=share, method="auto"), []
+        for size in sizes:
+            m, k, n = (size * factor for factor in shape)
+            costs = Costs.of((m, k, n), known, device)
+            seconds = _taken(costs, decide((m, k, n), known, device)[0], share)
+            # Of a known share it never costs more than the dense product; where nothing is known, a fourth at most.
+            assert seconds <= costs.dense
+            unknown = Costs.of((m, k, n), within, device)
+            assert _taken(unknown, unknown.verdict(None), share) <= 1.25 * unknown.dense
+            if size >= 1024 and k <= 32_768:
+                taken.append(seconds)
+        # Work grows by 1.3 from one size to the next; with more pieces of C multiprocessors may be used better.
+        steps = [after / before for before, after in itertools.pairwise(taken)]
+        assert min(steps) >= 0.85 and max(steps) <= 1.3 * 1.3, (shape, share)

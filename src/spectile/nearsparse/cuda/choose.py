@@ -165,25 +165,26 @@ def candidates(problem: Problem, device: Device) -> list[Candidate]:
     multiprocessors: of a piece of 256 x 256 of C, `PARTS` of them work on one part each.
     """
     hopper = device.compute_capability == (9, 0) and problem.precision in ("fp16", "fp16c16", "tf32x3")
-    fits = 0 < problem.k <= 32 * WGMMA["wgmma_small"].list_steps and min(problem.m, problem.n) > 0
     single = problem.strict and problem.block < 32
     refusal = (
         "not on this device in this precision" if not hopper
-        else "k is none of 1 to 32,768, or C is empty" if not fits
+        else "A or C is empty" if 0 in (problem.m, problem.k, problem.n)
         else "rows are not aligned to 16 bytes" if not problem.aligned
         else "pieces of 32 k are multiplied as a whole" if problem.strict or problem.block < 32
         else None
     )  # fmt: skip
-    tf32 = problem.precision == "tf32x3"
+    tf32, tall = problem.precision == "tf32x3", problem.m > 128
     why_not: dict[Kernel, str | None] = {
-        "wgmma_tf32": refusal or (None if tf32 else "for tf32x3"),
-        "wgmma_wide_pair": refusal
-        or ("for float16" if tf32 else "for more than 128 rows" if problem.m <= 128 else None),
-        "wgmma_wide": refusal or ("for float16" if tf32 else "for up to 128 rows" if problem.m > 128 else None),
-        "wgmma_small": refusal or ("for float16" if tf32 else None),
-        "portable": "tiles of C below 32 are made one by one" if single else None,
-        "blocks": None if single else "for strict products of tiles below 32",
+        "wgmma_tf32": None if tf32 else "for tf32x3",
+        "wgmma_wide_pair": "for float16" if tf32 else None if tall else "for more than 128 rows",
+        "wgmma_wide": "for float16" if tf32 else "for up to 128 rows" if tall else None,
+        "wgmma_small": "for float16" if tf32 else None,
     }
+    for name, why in why_not.items():
+        longest = 32 * WGMMA[name].list_steps
+        why_not[name] = refusal or why or (f"k is above {longest:,}" if problem.k > longest else None)
+    why_not["portable"] = "tiles of C below 32 are made one by one" if single else None
+    why_not["blocks"] = None if single else "for strict products of tiles below 32"
     pieces = max(1, ceil_div(problem.m, 256) * ceil_div(problem.n, 256) * problem.batches)
     work = 2.0 * problem.m * problem.k * problem.n * problem.batches / rates(device).executed[problem.precision]
 
