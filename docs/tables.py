@@ -282,10 +282,11 @@ def _of_report(paper: str, name: str, machine: str) -> tuple[Table, pandas.DataF
 
 
 def as_drawn(paper: str, name: str, machine: str) -> str:
-    """Return a table of the report."""
+    """Return a table of the report, and what of it is of a single sample or of an earlier record."""
     table, used = _of_report(paper, name, machine)
     head, *lines = table.words()
-    return _markdown(head, lines, used, machine) if lines else "Not recorded yet."
+    said = " ".join(each for each in table.said() if each not in table.notes)
+    return f"{_markdown(head, lines, used, machine)} {said}".strip() if lines else "Not recorded yet."
 
 
 def capabilities(machine: str) -> str:

@@ -1,10 +1,11 @@
 """Cells of the tables, computed again from the raw samples of the recorded frames."""
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas
 import pytest
 
-from spectile_study.bench import stats
+from spectile_study.bench import provenance, stats
 from spectile_study.figures import overview
 from spectile_study.figures.elements import elements
 from spectile_study.figures.tables import Cell, Table
@@ -147,3 +148,32 @@ def test_a_page_has_the_cells_of_the_report_without_its_markup():
         "t", pandas.DataFrame({"n": [1024], "s < 1": [Cell(0.5, "{:.2f}", {"x": 3}, "of {x}")], "paper": [None]})
     )
     assert table.words() == [["n", "s < 1", "paper"], ["1,024", "0.50 of 3", "not printed"]]
+
+
+@pytest.mark.parametrize("paper", provenance.PAPERS)
+def test_every_table_tells_what_it_shows_of_a_single_sample(paper, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    whole = frame(paper).set_index(["record", "case", "method"])["samples_s"].map(np.size)
+    for element in elements(paper):
+        if not isinstance(shown := element.draw(frame(paper)), Table):
+            plt.close(shown.figure)
+            continue
+        timed = [each for each in shown.sources if each["y_column"] == "time_s"]
+        once = any(whole[each["record"], each["case"], each["method"]] == 1 for each in timed)
+        told = [each for each in shown.said() if each.startswith("A single sample")]
+        assert bool(told) >= once, f"{paper} {element.name}"
+
+
+def test_a_table_names_the_few_cases_of_a_single_sample():
+    rows = pandas.DataFrame({"method": "cusolver_mg", "case": list("abcde"), "record": "r", "paper": "evd"})
+    rows = rows.assign(time_s=1.0, time_s_lo=1.0, time_s_hi=[1.0, 1.0, 1.0, 1.0, 2.0])
+    assert Table("T").cite(rows[3:], "time_s").said() == ["A single sample: cuSOLVERMg (d)."]
+    assert Table("T").cite(rows, "time_s").said() == ["A single sample: cuSOLVERMg (4 cases)."]
+    assert Table("T").cite(rows[4:], "time_s").said() == []
+
+
+def test_reasons_of_a_table_name_whose_they_are(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    notes = drawing(of("evd")["devices"]).notes
+    assert notes and all(note.startswith(("cuSOLVERMg: ", "GPUs: 1: ")) for note in notes)
+    assert not any(note.startswith("nan") for note in drawing(of("tsparse")["matrices"]).notes)

@@ -115,6 +115,7 @@ def words_of_problem(row: pandas.Series) -> str:
 
 
 def lacking(rows: pandas.DataFrame, lines: Sequence[object], what: str) -> list[str]:
-    """Return why methods of these rows have no result, and, where a table has no line, that there is no record."""
-    reasons = sorted(set(at(rows, status=["failed", "skipped"])["reason"].dropna()))
-    return [*reasons, *([] if lines else [f"This run holds no record of {what}."])]
+    """Return why methods of these rows have no result, by name; where a table has no line, that it has no record."""
+    reasons = at(rows, status=["failed", "skipped"]).dropna(subset="reason").groupby("reason")["method"]
+    named = [f"{', '.join(sorted(set(map(name, methods))))}: {reason}" for reason, methods in reasons]
+    return [*named, *([] if lines else [f"This run holds no record of {what}."])]

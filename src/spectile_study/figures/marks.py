@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas
 
 from spectile.core.atomic_file import atomic_write
@@ -25,6 +26,13 @@ def write_marks(path: Path, notes: Sequence[Mapping[str, Any]], columns: Sequenc
     """Write the notes of the drawing `path` beside it."""
     table = pandas.DataFrame(notes, columns=list(columns))
     write_text(path.with_suffix(".marks.tsv"), table.to_csv(sep="\t", index=False))
+
+
+def single(rows: pandas.DataFrame, column: str) -> np.ndarray:
+    """Return which of the frame rows have a `column` of a single sample: its interval is a point."""
+    if f"{column}_lo" not in rows:
+        return np.zeros(len(rows), dtype=bool)
+    return (rows[f"{column}_lo"] == rows[f"{column}_hi"]).to_numpy(dtype=bool)
 
 
 def earlier(methods: Mapping[str, Iterable[str]]) -> list[str]:

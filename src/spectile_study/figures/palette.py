@@ -30,6 +30,8 @@ LOOKS = {
     "cusparse": Look(VERMILION, "s", "cuSPARSE"),
     "cupyx": Look(VERMILION, "s", "CuPy"),
     "cusolver": Look(VERMILION, "s", "cuSOLVER"),
+    "cusolver_mg": Look(VERMILION, "s", "cuSOLVERMg"),
+    "devices": Look(BLUE, "o", "GPUs:"),
     "lapack": Look(VERMILION, "s", "LAPACK"),
     "scipy": Look(VERMILION, "s", "SciPy"),
     # EVD.

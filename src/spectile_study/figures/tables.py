@@ -15,10 +15,15 @@ import pandas
 from pandas.io.formats.style import Styler
 
 from spectile_study.bench.record import dates
-from spectile_study.figures.marks import earlier, write_marks, write_text
+from spectile_study.figures.marks import earlier, single, write_marks, write_text
+from spectile_study.figures.palette import name as words_of
 
 #: Words of a cell without a number, shown pale.
 _NOTHING = ("not measured", "not printed", "fails")
+#: So many cases of a single sample are named; more are counted.
+_NAMED = 3
+#: What of a method has a single sample, by column, where it is not its own time.
+_OF = {"speedup": ", speed-up"}
 
 
 @dataclass(frozen=True)
@@ -97,12 +102,15 @@ class Table:
         self.formats = formats or {}
         self.sources: list[dict[str, Any]] = []
         self._earlier: dict[str, set[str]] = {}
+        self._single: dict[str, set[str]] = {}
         self.rest: tuple[str, pandas.DataFrame] | None = None
 
     def cite(self, rows: pandas.DataFrame, column: str) -> Table:
         """Note that cells come from `column` of the frame rows `rows`; return the table."""
         for date in dates(rows):
             self._earlier.setdefault(date, set()).update(rows["method"])
+        for method, cases in rows[single(rows, column)].groupby("method")["case"]:
+            self._single.setdefault(f"{words_of(str(method))}{_OF.get(column, '')}", set()).update(cases)
         keys = ("record", "paper", "case", "method")
         for *key, value in zip(*(rows[name] for name in (*keys, column)), strict=True):
             self.sources.append(
@@ -115,6 +123,15 @@ class Table:
         """Write a sentence below the table."""
         if text not in self.notes:
             self.notes.append(text)
+
+    def said(self) -> list[str]:
+        """Return all that stands below the table: its notes, what has one sample, and what is of earlier records."""
+        few = [
+            f"{what} ({', '.join(sorted(cases)) if len(cases) <= _NAMED else f'{len(cases)} cases'})"
+            for what, cases in sorted(self._single.items())
+        ]
+        once = [f"A single sample: {'; '.join(few)}."] if few else []
+        return [*self.notes, *once, *earlier(self._earlier)]
 
     def values(self) -> pandas.DataFrame:
         """Return the cells for a machine: the values alone, and those of second lines in columns of their own.
@@ -139,8 +156,7 @@ class Table:
         if self.rest:
             head, data = self.rest
             body += f"<h2>{html.escape(head)}</h2>{_html_table(data, self.formats, 'rest')}"
-        said = [*self.notes, *earlier(self._earlier)]
-        notes = "".join(f"<li>{html.escape(note)}</li>" for note in said)
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.said())
         return _PAGE.format(title=html.escape(self.title), body=body, notes=f"<ul>{notes}</ul>" if notes else "")
 
     def save(self, path: str | Path) -> None:

@@ -39,7 +39,7 @@ def table(frame: pandas.DataFrame) -> Table:
     result.formats = {head: "{:.2f}" for head in result.data if head.startswith("speed-up")} | {
         "entries a tile": "{:.1f}"
     }
-    reasons = frame.loc[frame["status"] == "failed", ["p_matrix", "method", "reason"]]
+    reasons = frame.loc[frame["status"] == "failed", ["p_matrix", "method", "reason"]].dropna(subset="p_matrix")
     failed = [f"{short(r.p_matrix)}, {r.method}: {r.reason}" for r in reasons.itertuples() if "fail" in str(r.reason)]
     columns = (
         "All threads of the machine where not said; speed-ups are over SciPy's product and its sort."
