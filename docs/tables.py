@@ -17,20 +17,17 @@ import pandas
 from spectile_study.bench import claims, record
 from spectile_study.bench.stats import geometric_mean, paired_ratio, speedups
 from spectile_study.cases.kpm.matrices import WIDTHS
-from spectile_study.cases.spamm.thresholds import RTOLS
 from spectile_study.cases.tsparse.installed import NAMES as RIVALS
 from spectile_study.everyday import drawing
 from spectile_study.everyday import frame as frames
 from spectile_study.figures import judged
 from spectile_study.figures.elements import SCRIPTS, elements
 from spectile_study.figures.evd import PROBLEMS, ordered_problems, timed, words_of_problem
+from spectile_study.figures.headlines import CUSOLVER, headlines, squares
 from spectile_study.figures.tables import Table
 from spectile_study.papers import PAPERS
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Molecules of the water cluster whose matrices SpAMM's first numbers are of.
-WATERS = 569
-PLURALS = {"matrix": "matrices", "order": "orders", "Hamiltonian": "Hamiltonians"}
 KPM_METHODS = {
     "aug_spmmv_sell": "stored matrix, SELL",
     "aug_spmmv": "stored matrix, CSR",
@@ -38,8 +35,6 @@ KPM_METHODS = {
     "blocked": "matrix-free, two steps in one sweep",
 }
 KPM_CALLS = {"as_called_stored": "stored matrix", "as_called_free": "matrix-free"}
-#: cuSOLVER's solvers; the second, which came with CUDA 13.4, is measured where it is at hand.
-CUSOLVER = {"cusolver_one_stage": "cuSOLVER, one stage", "cusolver_two_stage": "cuSOLVER of CUDA 13.4, two stages"}
 STEPS = 4  # of one recorded call
 
 
@@ -94,11 +89,6 @@ def spamm_within(machine: str) -> str:
     return _markdown(head, rows, pandas.concat(used), machine)
 
 
-def _squares(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """Return tSparse's rows without the second set's."""
-    return frame[frame["p_product"].isna()] if "p_product" in frame else frame
-
-
 def tsparse_second(machine: str) -> str:
     """Return speed-ups as called over the second set: of the product, and of its values where the pattern is known."""
     frame, rows, used = _frame(machine, "tsparse"), [], []
@@ -124,7 +114,7 @@ def tsparse_second(machine: str) -> str:
 
 def tsparse_product(machine: str, baseline: str) -> str:
     """Return how much faster products are than the baseline's, over all matrices of the record."""
-    frame, rows, used = _squares(_frame(machine, "tsparse")), [], []
+    frame, rows, used = squares(_frame(machine, "tsparse")), [], []
     for dtype in ("float64", "float32"):
         ours = speedups(frame, f"spectile_{dtype}", f"{baseline}_{dtype}")
         used.append(ours)
@@ -140,7 +130,7 @@ def tsparse_product(machine: str, baseline: str) -> str:
 
 def tsparse_rivals(machine: str) -> str:
     """Return the time of each rival's product over ours in its precision, and on how many matrices it is right."""
-    frame, rows, used = _squares(_frame(machine, "tsparse")), [], []
+    frame, rows, used = squares(_frame(machine, "tsparse")), [], []
     for rival, name in RIVALS.items():
         tried = frame[(frame["method"] == rival) & (frame["status"] != "skipped")]
         if tried.empty:
@@ -356,59 +346,19 @@ def kpm_matrices(machine: str) -> str:
     return _markdown(["matrix", "entries a row", "type", *heads], rows, frame, machine)
 
 
-def _compared(machine: str) -> list[tuple[str, str, str, pandas.DataFrame, pandas.DataFrame | None]]:
-    """Return what, over whom, of what, calls and the device alone: speed-ups over the vendor in the same run."""
-    spamm, tsparse, evd, kpm = (_frame(machine, paper) for paper in ("spamm", "tsparse", "evd", "kpm"))
-    lines = []
-    for rtol in sorted(set().union(*RTOLS.values())):
-        precision = "fp64" if rtol < 1e-3 else "fp32"
-        within = spamm[(spamm["p_molecules"] == WATERS) & spamm["p_precision"].eq(precision)]
-        calls = speedups(within, f"called_rtol_{rtol:.0e}", "called_dense")
-        what = f"SpAMM, {precision.replace('fp', 'float')}, within {rtol:.0e} of ‖A‖², matrices of {WATERS} waters"
-        lines.append((what, "cuBLAS, dense", "matrix", calls, None))
-    tsparse = _squares(tsparse)
-    for dtype in ("float64", "float32"):
-        calls = speedups(tsparse, f"spectile_{dtype}", f"cusparse_{dtype}")
-        device = speedups(tsparse, f"rows_{dtype}", f"cusparse_{dtype}")
-        lines.append((f"tSparse, {dtype}", "cuSPARSE", "matrix", calls, device))
-    evd = evd[evd["case"].str.match(r"evd_\d+_(values|vectors)(_gpu)?$")]
-    for task, name in (("values", "eigenvalues"), ("vectors", "eigenvalues and eigenvectors")):
-        rows = evd[evd["case"].str.contains(task)]
-        for vendor, over in CUSOLVER.items():
-            calls, device = (speedups(rows, ours, vendor) for ours in ("spectile", "spectile_device"))
-            lines.append((f"EVD, {name}, float64", over, "order", calls, device))
-    lattice = kpm[kpm["case"] == "step_200x100x40_r32"]
-    for name, ours, device, vendor, over in (
-        ("a stored matrix", "as_called_stored", "aug_spmmv", "spmm", "cuSPARSE's SpMM and one fused update"),
-        (
-            "the lattice without a matrix",
-            "as_called_free",
-            "blocked",
-            "naive",
-            "the chain of cuSPARSE and cuBLAS calls",
-        ),
-    ):
-        step, calls = speedups(lattice, device, vendor), speedups(lattice, ours, vendor)
-        if len(calls):  # a call has more steps than a sample of the chain, whose work is the same in each
-            flops = lattice.set_index("method")["flops"].astype(float)
-            calls["speedup"] *= flops[ours] / flops[vendor]
-        lines.append((f"KPM, a step of 32 vectors, {name}", over, "Hamiltonian", calls, step))
-    return lines
-
-
 def summary(*machines: str) -> str:
     """Return speed-ups of each system, each on the first of the machines that has recorded it."""
     rows, lacking = [], []
-    for each in zip(*map(_compared, machines), strict=True):
-        for machine, (what, vendor, of, calls, device) in zip(machines, each, strict=True):
-            most = max(len(calls), 0 if device is None else len(device))
-            if most:
-                told, alone = (_errors(calls), "") if device is None else ("", _extent(device, most, of))
-                count = f"{most} {of if most == 1 else PLURALS[of]}"
-                rows.append([what + told, vendor, count, machine.upper(), _extent(calls, most, of), alone])
+    found = ([each for paper in PAPERS for each in headlines(paper, _frame(machine, paper))] for machine in machines)
+    for each in zip(*found, strict=True):
+        for machine, line in zip(machines, each, strict=True):
+            if line.most:
+                told = line.what + (_errors(line.calls) if line.device is None else "")
+                extents = line.extent(line.calls), line.extent(line.device)
+                rows.append([told, line.over, line.count(line.most), machine.upper(), *extents])
                 break
         else:
-            lacking.append(each[0][0])
+            lacking.append(each[0].what)
     table = _table(["what", "over", "of", "on one", "a call", "the device alone"], rows)
     return table + (f"\n\nNot recorded yet: {'; '.join(lacking)}." if lacking else "")
 
@@ -464,16 +414,6 @@ def _errors(found: pandas.DataFrame) -> str:
     """Return in words which errors of the product came out."""
     errors = found["error_fro_rel"].astype(float)
     return f": error {errors.min():.0e} to {errors.max():.0e} of ‖AA‖" if len(errors) else ""
-
-
-def _extent(found: pandas.DataFrame, most: int, of: str) -> str:
-    if found.empty:
-        return "not recorded"
-    ratios = found["speedup"].astype(float)
-    if most == 1:
-        return f"{ratios.iloc[0]:.2f}"
-    fewer = f" ({len(found)} {of if len(found) == 1 else PLURALS[of]})" if len(found) < most else ""
-    return f"{ratios.min():.2f} to {ratios.max():.2f}, mean {geometric_mean(ratios):.2f}{fewer}"
 
 
 def verdicts(machine: str) -> str:

@@ -21,11 +21,12 @@ def history():
 
 def test_the_last_line_of_a_headline_is_of_todays_frame(history):
     page = history.PAGE.read_text()
-    for headline in history.HEADLINES:
-        words = history.told(headline, frame(headline.paper))
-        name = f"{history.PAPERS[headline.paper].name} on h200: {headline.what}"
-        (part,) = re.findall(rf"## {re.escape(name)}\n\n(.*?)(?=\n## |\Z)", page, flags=re.DOTALL)
-        assert part.strip().splitlines()[-1].endswith(f"| {words} |"), "python docs/history.py writes it anew"
+    for paper in history.PAPERS:
+        for line in history.headlines(paper, frame(paper)):
+            name = f"On h200: {line.what}, over {line.over}"
+            (part,) = re.findall(rf"## {re.escape(name)}\n\n(.*?)(?=\n## |\Z)", page, flags=re.DOTALL)
+            last = part.strip().splitlines()[-1]
+            assert last.endswith(f"| {history.told(line)} |"), "python docs/history.py writes it anew"
 
 
 def test_a_line_is_of_a_recording_that_moved_the_number(history, tmp_path):
@@ -45,5 +46,7 @@ def test_a_line_is_of_a_recording_that_moved_the_number(history, tmp_path):
         record.write_frame(table, path)
         git("add", "-A")
         git("commit", "-qm", str(number))
-    found = re.findall(r"^\| \d{4}-\d\d-\d\d \| [0-9a-f]{7} \| ([\d.]+) ", history.page(tmp_path), flags=re.MULTILINE)
+    found = re.findall(
+        r"^\| \d{4}-\d\d-\d\d \| [0-9a-f]{7} \| [^|]* \| ([\d.]+) \| 1 Ham", history.page(tmp_path), flags=re.MULTILINE
+    )
     assert len(found) == 2 and float(found[1]) == pytest.approx(2 * float(found[0]), rel=2e-3)
