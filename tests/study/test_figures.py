@@ -180,6 +180,8 @@ def test_two_series_of_the_papers_in_a_panel_can_be_told_apart(monkeypatch):
     for n in (1024, 2048):
         drawing.paper_marks(drawing.ax, [1], [f"spamm_t1_{n}_30"], f"paper, N = {n}")
     assert len({(line.get_marker(), line.get_linestyle()) for line in drawing.ax.lines}) == 2
+    drawing.paper_marks(drawing.ax, [1], ["spamm_t1_1024_30"], joined=False)
+    assert drawing.ax.lines[-1].get_linestyle() == "None" and drawing.ax.lines[-1].get_marker() != "None"
 
 
 def test_one_number_of_gpus_is_no_scaling(tmp_path):

@@ -62,7 +62,9 @@ def figure(frame: pandas.DataFrame, system: str) -> Drawing:
     drawing.marks(left, rows, "ratio", "share", label="draws", marker="")
     for value, at in zip(quantiles(rows), QUANTILES, strict=True):
         left.axhline(at, color=GREY, linewidth=0.6)
-        left.annotate(f"{at:.0%}: {value:.2f}", (value, at), textcoords="offset points", xytext=(4, 3), fontsize=8)
+        # Below and to the right of its point: the curve rises.
+        words = f"{at:.0%}: {value:.2f}"
+        left.annotate(words, (value, at), textcoords="offset points", xytext=(4, -3), fontsize=8, va="top")
     _, name, kind = SIZES[system]
     for color, (label, group) in zip(HUES, rows.groupby(kind), strict=False):
         drawing.marks(right, group, "size", "ratio", kind="scatter", color=color, label=str(label), markersize=3)

@@ -263,10 +263,8 @@ class Drawing:
         """
         known = sum(line.get_color() == PAPER for line in ax.lines)
         marker, line = (("x", "--"), ("+", ":"))[known % 2]
-        line = line if joined else ""
-        ax.plot(
-            list(x), [printed(name) for name in names], line, marker=marker, color=PAPER, linewidth=0.8, label=label
-        )
+        look: dict[str, Any] = {"marker": marker, "linestyle": line if joined else "none"}
+        ax.plot(list(x), [printed(name) for name in names], color=PAPER, linewidth=0.8, label=label, **look)
 
     def model_line(self, ax: Axes, x: Sequence[float], y: Sequence[float], label: str) -> None:
         """Draw a bound or a model (a roofline, 1/valid ratio): computed, not measured, and labelled as such.
