@@ -43,6 +43,7 @@ templates_path = ["_templates"]
 html_theme = "pydata_sphinx_theme"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_baseurl = os.environ.get("READTHEDOCS_CANONICAL_URL", PROJECT["urls"].get("Documentation", ""))
 html_copy_source = False
 html_theme_options = {
     "show_toc_level": 2,
@@ -52,6 +53,10 @@ html_theme_options = {
     "footer_end": [],
     "secondary_sidebar_items": ["page-toc"],
 }
+if "Repository" in PROJECT["urls"]:
+    html_theme_options["icon_links"] = [
+        {"name": "Repository", "url": PROJECT["urls"]["Repository"], "icon": "fa-solid fa-code-branch"}
+    ]
 html_sidebars = {"index": []}
 
 myst_heading_anchors = 3

@@ -97,6 +97,46 @@ def test_version_is_the_same_everywhere():
     assert shown.stdout == f"spectile {spectile.__version__}\n"
 
 
+def test_one_command_writes_the_address_wherever_metadata_have_a_place_for_it(tmp_path):
+    root = Path(__file__).parents[3]
+    projects = ["pyproject.toml", "src/spectile_study/pyproject.toml", "src/spectile_cubins/pyproject.toml"]
+    names = ["docs/address.py", "README.md", *projects, "CITATION.cff", "codemeta.json", "envs/conda/recipe.yaml"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text((root / name).read_text())
+    for code, site in (("https://one.example/g/spectile", "https://one.example/s"), ("https://two.example/x", None)):
+        written = subprocess.run(
+            [sys.executable, "docs/address.py", code, *filter(None, [site])], cwd=tmp_path, check=True, text=True,
+            capture_output=True,
+        ).stdout.split()  # fmt: skip
+    assert sorted(written) == sorted(names[2:])
+    texts = {name: (tmp_path / name).read_text() for name in written}
+    assert not any("one.example" in text for text in texts.values())
+    for name, text in texts.items():
+        old = set((root / name).read_text().splitlines())
+        assert all("two.example" in line for line in text.splitlines() if line not in old), name
+    urls = {"Repository", "Issues", "Changelog", "Documentation"}
+    library, *others = (tomllib.loads(texts[name]) for name in projects)
+    assert all(urls <= project["project"]["urls"].keys() for project in (library, *others))
+    citation = yaml.safe_load(texts["CITATION.cff"])
+    assert citation["repository-code"] == json.loads(texts["codemeta.json"])["codeRepository"] == code
+    assert yaml.safe_load(texts["envs/conda/recipe.yaml"])["about"]["repository"] == code
+    # What an index shows: every link and picture is found without a checkout.
+    shown = library["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    (page,) = shown["fragments"]
+    text = (tmp_path / page["path"]).read_text().partition(page["end-before"])[0]
+    assert "](docs/" in text
+    for change in shown["substitutions"]:
+        assert re.search(change["pattern"], text)
+        text = re.sub(change["pattern"], change["replacement"], text)
+    links = re.findall(r"\]\(([^)]*)\)", text)
+    assert len(links) > 5 and all(link.startswith("https://") for link in links)
+    for link in links:
+        if code in link:
+            assert (root / re.sub(r".*/(blob|raw)/main/", "", link)).exists()
+    assert "pip install spectile " in text
+
+
 def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         spectile.nothing  # noqa: B018
