@@ -112,6 +112,8 @@ def relinked(text: str, folder: Path) -> str:
         if "://" in target or not path.exists() or not path.is_relative_to(ROOT):
             return found[0]
         page = PAGES.get(path.relative_to(ROOT).as_posix())
+        if path.parent == DOCS / "gallery":
+            page = f"/examples/{path.stem}.rst"
         if page is None and path.is_dir():
             return label
         return f"[{label}]({page or '/' + os.path.relpath(path, DOCS)}{anchor})"

@@ -141,7 +141,7 @@ def _asked(
     electrons = None if electrons is None else number("electrons", electrons)
     mu, beta = (None if x is None else number(name, x) for name, x in (("mu", mu), ("beta", beta)))
     if (electrons is None) == (mu is None):
-        raise ValueError("pass the number of electrons of one spin, or a chemical potential mu, and not both")
+        raise ValueError("give electrons=, those of one spin, or mu=, a chemical potential, and not both")
     if start is not None and not isinstance(start, DensityMatrix):
         raise TypeError(f"start is a {type(start).__name__}: pass what density_matrix returned")
     h = within_range("f", hermitian_operand("f", f, block, permutation))

@@ -88,9 +88,11 @@ class TileMatrix:
     __slots__ = ("_known", "_spectral", "data", "error", "layout", "norms", "permutation", "products")
 
     def __init__(
-        self, layout: Layout, data: Any, *, error: Error = EXACT, permutation: Any = None, norms: Any = None
+        self, layout: Layout, data: Any = None, *, error: Error = EXACT, permutation: Any = None, norms: Any = None
     ) -> None:
         """Take tiles as they are: see `from_dense` and the others."""
+        if data is None:
+            raise TypeError("make a TileMatrix by from_dense, from_sparse, from_tiles or identity")
         self.layout, self.data, self.error, self.permutation = layout, data, error, permutation
         self.norms = norms_.tile_norms(self._xp, data, layout) if norms is None else norms
         self._spectral: np.ndarray | None = None

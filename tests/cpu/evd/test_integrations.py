@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import spectile
+
 PAGE = (Path(__file__).parents[3] / "docs/integrations.md").read_text(encoding="utf-8")
 
 
@@ -21,6 +23,18 @@ def test_scikit_learn_finds_what_it_finds_itself(capsys):
             np.testing.assert_allclose(names["model"].eigenvectors_, itself.eigenvectors_, atol=1e-8)
     assert capsys.readouterr().out == "(4,)\n[1, 1, 1]\n"
     assert len(set(names["labels"])) == 3
+
+
+def test_products_of_a_graph_are_what_networkx_finds(capsys):
+    networkx = pytest.importorskip("networkx")
+    names = {"spectile": spectile}
+    (block,) = re.findall(r"```python requires=networkx\n(.*?)```", PAGE, flags=re.DOTALL)
+    exec(block, names)
+    graph = names["graph"]
+    assert names["triangles"] == sum(networkx.triangles(graph).values()) // 3
+    walks = networkx.to_numpy_array(graph, dtype=int) @ networkx.to_numpy_array(graph, dtype=int)
+    np.testing.assert_array_equal(names["two"].toarray(), 2.0 * (walks > 0))
+    assert capsys.readouterr().out == f"2.0 {names['triangles']}\n"
 
 
 def test_pytorch_has_no_generalized_problem_no_part_and_nan_where_values_coincide():

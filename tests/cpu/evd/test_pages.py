@@ -18,6 +18,7 @@ ELSEWHERE = {
     ("docs/autodiff.md", "python"): "tests/cpu/autodiff/test_page.py",
     ("docs/density-matrices.md", "python requires=pyscf"): "tests/cpu/density/test_pyscf.py",
     ("docs/integrations.md", "python requires=sklearn"): "tests/cpu/evd/test_integrations.py",
+    ("docs/integrations.md", "python requires=networkx"): "tests/cpu/evd/test_integrations.py",
     ("docs/spectral.md", "py"): "tests/cpu/kpm/test_ranks.py",
 }
 TEXTS = {

@@ -324,6 +324,7 @@ def test_mistakes_are_told_in_one_sentence():
         (lambda: TileMatrix.from_dense(np.full((6, 6), np.nan), 2), ValueError, "tile .0, 0. holds NaN"),
         (lambda: TileMatrix.from_dense(a, 2, permutation=[0, 0, 1, 2, 3, 4]), ValueError, "no order of the 6 rows"),
         (lambda: TileMatrix.from_sparse(a), TypeError, "no sparse matrix"),
+        (lambda: TileMatrix(a), TypeError, "by from_dense"),
         (lambda: TileMatrix.from_dense(sp.csr_array(a)), TypeError, "sparse"),
         (lambda: x + TileMatrix.from_dense(a, 3), ValueError, "one partition"),
         (lambda: x @ TileMatrix.from_dense(a, 3), ValueError, "one partition"),
