@@ -301,7 +301,8 @@ class _Filter:
         ends = (np.array([self.low, self.high]) - b) * a
         # Of what the vectors hold beyond the reach, sqrt(N/R) times as much as of a state, two sweeps leave the limit.
         ratio = math.sqrt(10 * math.sqrt(engine.num_rows / self.states) / (limit * a))
-        weights = _resonance(ends, reach * a, ratio, self.given)[:, None]
+        weights, sweeps = _resonance(ends, reach * a, ratio, self.given)
+        weights = weights[:, None]
         source = random_source(engine, self.seed)
         held = self.call.length("block", 0)
         if held:
@@ -335,7 +336,10 @@ class _Filter:
                 block = xp.concatenate([block, source(made, made + more)], axis=1)
                 filtered = np.append(filtered, np.ones(more, bool))
                 counts[0] += more
-            elif found == resolved == counts[1] or (found and not (inside & ~good & (residuals < 4 * reach)).any()):
+            # Before vectors were filtered for it, what is missing need not show itself.
+            elif (counts[2] + 1 >= sweeps or found > self.estimate.value + 4 * self.estimate.error - 0.5) and (
+                found == resolved == counts[1] or (found and not (inside & ~good & (residuals < 4 * reach)).any())
+            ):
                 if abs(found - self.estimate.value) > 4 * self.estimate.error + 1:
                     break
                 chosen = np.flatnonzero(good)
@@ -423,11 +427,12 @@ def _window(ends: Array, count: int) -> Array:
     return np.concatenate([[(upper - lower) / np.pi], 2 * (np.sin(m * upper) - np.sin(m * lower)) / (np.pi * m)])
 
 
-def _resonance(ends: Array, reach: float, ratio: float, count: int | None) -> Array:
+def _resonance(ends: Array, reach: float, ratio: float, count: int | None) -> tuple[Array, float]:
     """Return coefficients of the polynomial that is largest between two scaled energies and small beyond their `reach`.
 
     Beyond half the width `reach` around their middle it is at most 1/`ratio` of its least value between them; `count`
-    fixes the number of coefficients instead.  T_k of the parabola that maps what lies beyond to [−1, 1].
+    fixes the number of coefficients instead.  T_k of the parabola that maps what lies beyond to [−1, 1].  The second
+    result is how often it has to be applied for that ratio.
     """
     from scipy.fft import dct
 
@@ -437,8 +442,9 @@ def _resonance(ends: Array, reach: float, ratio: float, count: int | None) -> Ar
     def growth(offset: Any) -> Any:
         return np.arccosh(np.maximum(1, (far**2 + reach**2 - 2 * offset**2) / (far**2 - reach**2)))
 
+    ratio, slope = max(2.0, ratio), float(growth(half))
     if count is None:
-        degree = max(1, math.ceil(math.acosh(max(2.0, ratio)) / float(growth(half))))
+        degree = max(1, math.ceil(math.acosh(ratio) / slope))
         require_host_free(128 * degree, "a polynomial of so high a degree")
     else:
         degree = max(1, (count - 1) // 2)
@@ -450,7 +456,8 @@ def _resonance(ends: Array, reach: float, ratio: float, count: int | None) -> Ar
     values = np.where(here > 0, inner, np.cos(degree * angle) / math.cosh(min(700.0, degree * most)))
     c = dct(values, type=2)[: 2 * degree + 1] / points
     c[0] /= 2
-    return np.asarray(c)
+    gained = degree * slope + math.log1p(math.exp(-2 * degree * slope)) - math.log(2)  # the logarithm of its cosh
+    return np.asarray(c), math.log(ratio) / gained
 
 
 def _ends(interval: tuple[float, float]) -> tuple[float, float]:

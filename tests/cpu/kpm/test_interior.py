@@ -64,6 +64,23 @@ def test_too_few_vectors_become_more_and_an_empty_interval_has_none():
     assert none.eigenvalues.shape == (0,) and none.eigenvectors.shape == (72, 0)
 
 
+@pytest.mark.parametrize("num_moments", [10, 60, 300])
+def test_fewer_moments_than_separate_states_lose_none(num_moments):
+    """They take more sweeps, or it is said that a state is missing."""
+    for seed in range(3):
+        a = np.random.default_rng(seed).standard_normal((60, 60))
+        energies = np.linalg.eigvalsh(a + a.T)
+        for first, states in ((30, 1), (20, 3), (29, 0)):
+            # From the gap below a state to the gap above the last one; of no state, the inside of a gap.
+            low, high = energies[first - 1 : first + 1] @ [0.6, 0.4], energies[first + states - 1 :][:2] @ [0.4, 0.6]
+            try:
+                found = filter_diagonalize(a + a.T, (low, high), num_moments=num_moments, rng=seed, backend="cpu")
+            except RuntimeError as error:
+                assert "are expected: give" in str(error) and num_moments < 300
+            else:
+                np.testing.assert_allclose(found.eigenvalues, energies[first : first + states], atol=1e-7)
+
+
 def test_levels_at_an_end_far_from_zero_in_single_precision_and_all_alike():
     # Half of the copies of a level at an end are computed below it.
     levels = sp.diags_array(np.repeat([0.0, 1.0], 50))
