@@ -38,7 +38,7 @@ class Tiled:
             unit = float(_norm(exact))
             off = np.linalg.norm(((dense - exact) / unit).astype(complex), 2) if exact.size else 0.0
             holds(
-                off <= made.error.spectral / unit * (1 + 1e-9) + 1e-16,
+                off <= made.error.spectral / unit * (1 + 1e-9) + 1e-16 + float(_slack(made, exact)) / unit,
                 f"{what}: spectral {off * unit:.4g}, bound {made.error.spectral:.4g}",
             )
             stored = float(np.linalg.norm((dense / unit).astype(complex), 2)) if exact.size else 0.0
@@ -101,7 +101,8 @@ def tiled(draw: Draw, name: str, place: Place, n: int, hermitian: bool, rows: An
     )
     options |= {"permutation": draw.rng(f"order of {name}").permutation(n)} if draw.rarely(f"permute {name}", 4) else {}
     if way == "tiles":
-        exact = a.astype(real).astype(exact.dtype)
+        with np.errstate(all="ignore"):
+            exact = a.astype(real).astype(exact.dtype)
         offsets = tiles.matrix.partitions((n, n), rows, None, False)[0]
         order = options.get("permutation", np.arange(n))
         stored, sizes = a[np.ix_(order, order)], np.diff(offsets)
@@ -196,7 +197,7 @@ def _operated(draw: Draw, place: Place, x: Tiled, other: Tiled, step: str) -> Ti
         if not isinstance(found, Refused):
             lost = found.error[norm == "spectral"] - made.error[norm == "spectral"]
             holds(
-                lost <= share * size * (1 + 1e-6) + 1e-12 * made.error.fro + 1e-300,
+                lost <= share * size * (1 + 1e-6) + 4e-12 * made.error.fro + 1e-300,
                 f"{lost:.3g} is cut, {share * size:.3g} allowed",
             )
     elif what in ("multiply", "square"):
@@ -445,7 +446,7 @@ def tile_functions(draw: Draw, place: Place) -> None:
     gap = float(np.abs(w).min()) / unit
     if isinstance(found, Refused):
         hard = (
-            (eps > 1e-10 and error < 1e-2)
+            (eps > 1e-10 and error <= 1e-2)
             or (what in ("sign", "polar") and gap < 1e-3)
             or (what == "polar" and error < 1e-4)
         )

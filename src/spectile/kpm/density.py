@@ -34,7 +34,7 @@ from spectile.kpm.checkpoint import (
     signals_deferred,
     write_arrays,
 )
-from spectile.kpm.curves import Drawn, SpectralCurves, damping, moments_for
+from spectile.kpm.curves import Drawn, SpectralCurves, damping, moments_for, standard_error
 from spectile.kpm.moments import (
     LOOK_STEPS,
     MAX_BLOCK,
@@ -323,13 +323,10 @@ class SpectralDensity(Drawn):
         value = value if value.ndim else value.item()
         if not flag("return_error", return_error):
             return value
-        count = self.moments_by_vector.shape[1]
-        if count == 1:
-            return value, np.full(np.shape(value), np.nan)[()]
         each = SpectralCurves(self.moments_by_vector, self.bounds, self.kernel, self._scaling).integrate(
             f, damped=damped
         )
-        return value, (each.std(axis=-1, ddof=1) / np.sqrt(count))[()]
+        return value, standard_error(each, -1)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to a file, so that :meth:`load` can add moments later, bitwise as if never stopped.
@@ -494,11 +491,8 @@ class SpectralDensity(Drawn):
     @functools.cached_property
     def errors(self) -> Array:
         """Standard error of `densities` over the vectors, shape (2 M,); NaN for R = 1, infinity beyond float64."""
-        count = self.moments_by_vector.shape[1]
-        if count == 1:
-            return np.full_like(self.densities, np.nan)
         # Of H̃, without the unit of energy: single curves may leave the range of numbers where their mean does not.
         curves = SpectralCurves(self.moments_by_vector, (-0.99, 0.99), self.kernel, (1.0, 0.0))
         with np.errstate(over="ignore"):
-            error: Array = curves.densities.std(axis=1, ddof=1) / np.sqrt(count) / self.scale
+            error: Array = standard_error(curves.densities, 1) / self.scale
         return error

@@ -15,7 +15,7 @@ from spectile.core.pictures import shown, shown_html
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
 from spectile.kpm.checkpoint import Run
-from spectile.kpm.curves import Drawn, SpectralCurves, damping
+from spectile.kpm.curves import Drawn, SpectralCurves, damping, standard_error
 from spectile.kpm.iterator import (
     OutsideBoundsError,
     Terms,
@@ -141,7 +141,7 @@ class SpectralExpectation(Drawn):
         value = values[..., 0][()]
         if not flag("return_error", return_error):
             return value
-        return value, self._error(self._each.integrate(f, damped=damped), -1)
+        return value, standard_error(self._each.integrate(f, damped=damped), -1)
 
     def _begin(self, bounds: tuple[float, float], run: Run) -> None:
         """Expand all vectors from the start, with these bounds."""
@@ -186,12 +186,7 @@ class SpectralExpectation(Drawn):
         self.scale, self.centre, self.energies = self._each.scale, self._each.centre, self._each.energies
         self.moments = mean if self._is_mean else each
         self.densities = self._curves.densities[:, 0] if self._is_mean else self._curves.densities
-        self.errors = self._error(self._each.densities, 1)
-
-    def _error(self, values: Array, axis: int) -> Any:
-        if values.shape[axis] == 1:
-            return np.full(values.shape[:-1], np.nan)[()]
-        return (values.std(axis=axis, ddof=1) / np.sqrt(values.shape[axis]))[()]
+        self.errors = standard_error(self._each.densities, 1)
 
 
 class _Block(ABC):

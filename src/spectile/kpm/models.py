@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spectile.core.options import generator, numbers, whole_number
+from spectile.kpm.curves import standard_error
 from spectile.kpm.types import Array
 
 
@@ -292,5 +293,4 @@ def average(
     count = whole_number(num_realizations, "num_realizations", 1)
     seed = int(generator("rng", rng).integers(2**62))
     values = np.array([observe(np.random.default_rng([seed, number])) for number in range(count)])
-    error = np.full(values.shape[1:], np.nan) if count == 1 else values.std(axis=0, ddof=1) / np.sqrt(count)
-    return values.mean(axis=0), error
+    return values.mean(axis=0), standard_error(values, 0)

@@ -19,7 +19,7 @@ from spectile.core.options import number, numbers, positive_number, whole_number
 from spectile.core.pictures import shown, shown_html
 from spectile.kpm import bounds as spectrum
 from spectile.kpm.checkpoint import Run
-from spectile.kpm.curves import damping, drawn
+from spectile.kpm.curves import damping, drawn, standard_error
 from spectile.kpm.iterator import (
     OutsideBoundsError,
     Terms,
@@ -456,11 +456,7 @@ class Conductivity:
 
     def error(self, mu: npt.ArrayLike = 0.0, temperature: float = 0.0) -> Any:
         """Return the standard error of a call's result over the vectors; NaN for one vector."""
-        count = self.correlator.num_vectors
-        if count == 1:
-            return np.full(np.shape(mu), np.nan)[()]
-        values = self._static(self._curves_by_vector, mu, temperature)
-        return (values.std(axis=0, ddof=1) / np.sqrt(count))[()]
+        return standard_error(self._static(self._curves_by_vector, mu, temperature), 0)
 
     def optical(
         self, omega: npt.ArrayLike, mu: float = 0.0, temperature: float = 0.0, *, points: int | None = None

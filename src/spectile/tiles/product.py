@@ -358,6 +358,7 @@ def _in_pieces(function: Any, work: np.ndarray) -> None:
 
 def product_norm_estimate(a: Factor, b: Factor) -> float:
     """Return about the Frobenius norm of A B, as if no two products of tiles had anything in common."""
-    columns = np.sqrt(np.bincount(a.layout.indices, a.norms**2, a.layout.grid[1]))
-    rows = np.sqrt(np.bincount(b.layout.tile_rows, b.norms**2, b.layout.grid[0]))
-    return root_of_squares(columns * rows)
+    largest = [float(factor.norms.max(initial=0.0)) or 1.0 for factor in (a, b)]
+    columns = np.bincount(a.layout.indices, (a.norms / largest[0]) ** 2, a.layout.grid[1])
+    rows = np.bincount(b.layout.tile_rows, (b.norms / largest[1]) ** 2, b.layout.grid[0])
+    return root_of_squares(np.sqrt(columns * rows)) * largest[0] * largest[1]

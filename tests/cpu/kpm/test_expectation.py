@@ -6,7 +6,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import aslinearoperator
 
 from spectile.kpm import LorentzKernel, kpm_dos, ldos, reference, spectral_function
-from spectile.kpm.operators.lattices import anderson
+from spectile.kpm.operators.lattices import anderson, chain
 from tests.hamiltonians import haldane
 
 REAL = anderson(5, disorder=2, rng=1)
@@ -192,3 +192,20 @@ def test_bad_input_is_one_sentence(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             kpm_dos(REAL, 8, 2, backend="cpu", **words)
+
+
+def test_errors_have_the_unit_of_what_they_are_errors_of():
+    """Where squares of densities leave the range of numbers, too; of one vector there is none."""
+    H, words = chain(16), {"num_moments": 8, "num_vectors": 3, "rng": 1, "backend": "cpu"}
+    known, counted = kpm_dos(H, operator=H, **words), kpm_dos(H, **words).integrate(return_error=True)[1]
+    for exponent in (-520, 520):
+        unit = 2.0**exponent
+        with np.errstate(all="raise", under="ignore"):
+            found = kpm_dos(H * unit, operator=H * unit, **words)
+            np.testing.assert_allclose(found.errors, known.errors, rtol=1e-9)
+            found = kpm_dos(H * unit, operator=H, **words)
+            np.testing.assert_allclose(found.errors * unit, known.errors, rtol=1e-9)
+            assert kpm_dos(H * unit, **words).integrate(return_error=True)[1] == pytest.approx(counted, abs=1e-12)
+    one = kpm_dos(H, operator=H, **words | {"num_vectors": 1})
+    assert np.isnan(one.errors).all() and one.errors.shape == one.densities.shape
+    assert np.isnan(kpm_dos(H, **words | {"num_vectors": 1}).integrate(return_error=True)[1])

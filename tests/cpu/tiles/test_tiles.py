@@ -284,6 +284,9 @@ def test_range_of_entries():
         assert x.norm("spectral") / size >= 0.999 * np.linalg.norm(a / size, 2)
         other = TileMatrix.from_dense(random_matrix(1, (20, 20), "float64") / size, 6)
         assert np.linalg.norm((x @ other).to_dense() - a @ other.to_dense()) <= (x @ other).error.fro
+        with np.errstate(all="raise", under="ignore"):
+            made = x.multiply(other, rtol=1e-3)
+        assert made.error.fro <= 1e-3 * made.norm()
     with pytest.raises(ValueError, match="overflows"):
         TileMatrix.from_dense(np.full((4, 4), 1e200), 2).square()
     x = TileMatrix.from_dense(np.full((4, 4), 1e-200), 2)
