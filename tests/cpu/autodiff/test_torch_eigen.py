@@ -84,6 +84,22 @@ def test_what_depends_on_the_basis_of_a_cluster_is_refused(spectrum, complex_val
         torch.autograd.grad(refused(*ours.eigh(a)), a)
 
 
+@pytest.mark.parametrize(("dtype", "resolution"), [(torch.float64, 2.0**-26), (torch.float32, 2.0**-15)])
+def test_neighbours_are_told_apart_by_a_share_of_the_largest_eigenvalue(dtype, resolution):
+    """Of either sign: a little above it a quotient by their gap is right to the half of the digits."""
+    q = torch.linalg.qr(torch.tensor(with_spectrum(SPECTRA["random"], False))).Q
+    for largest, sign in ((1.0, 1), (8.0, -1)):
+        for share in (0.75, 1.3):
+            w = largest * sign * torch.tensor([1.0, 1.0 - share * resolution, 0.5, 0.2, -0.3], dtype=torch.float64)
+            a = ((q * w) @ q.mT).to(dtype).requires_grad_()
+            value = (ours.eigh(a)[1][0] * torch.arange(5)).norm()  # which depends on single vectors
+            if share < 1:
+                with pytest.raises(ours.GaugeError, match="gap of"):
+                    torch.autograd.grad(value, a)
+            else:
+                assert torch.isfinite(torch.autograd.grad(value, a)[0]).all()
+
+
 def test_structure_of_the_matrix_hides_no_dependence():
     """LAPACK's eigenvectors of these are unit vectors, on which the costs seem not to depend."""
     for a in (torch.eye(3, dtype=torch.float64), torch.diag(torch.tensor([1.0, 1.0, 2.0], dtype=torch.float64))):

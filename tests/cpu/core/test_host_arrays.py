@@ -78,6 +78,23 @@ def test_products_of_dense_arrays_follow_the_rates(here, name):
         assert dense(4_096, "float64", valid_ratio=1e-4) == "cpu"
 
 
+def test_what_passes_the_link_is_counted_in_bytes():
+    for dtype, real in (
+        ("float16", "float32"),
+        ("float32", "float32"),
+        ("float64", "float64"),
+        ("complex128", "float64"),
+    ):
+        a, b = np.zeros((30, 20), dtype), np.zeros((20, 50), dtype)
+        for share, made in ((1.0, 1), (1e-3, 1), (0.0, 0)):  # with a share of 0 a threshold alone is searched
+            work = checks.operands(a, b, None, None).work(16, share)
+            assert (
+                work.moved == a.nbytes + b.nbytes + made * 30 * 50 * a.itemsize and work.streamed == a.nbytes + b.nbytes
+            )
+            assert work.real == real
+            assert work.flops == 2 * share * 30 * 20 * 50 * (4 if work.real != dtype and dtype[0] == "c" else 1)
+
+
 def test_what_a_host_lacks_is_the_devices(here):
     here("H200")
     assert dense(64, "float32", precision="tf32x3") == "cuda"

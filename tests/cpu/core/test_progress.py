@@ -66,12 +66,12 @@ def test_a_call_that_failed_hides_no_later_one(impatient):
 
 
 def test_a_bar_is_silenced_as_the_log_is(impatient, monkeypatch):
-    bars = []
-    bar = SimpleNamespace(update=lambda count: None, close=lambda: None, total=None)
+    bars, closed = [], []
+    bar = SimpleNamespace(update=lambda count: None, close=lambda: closed.append(bars[-1]), total=None)
     monkeypatch.setitem(sys.modules, "tqdm", SimpleNamespace(tqdm=lambda **given: bars.append(given["desc"]) or bar))
     monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: True, write=lambda text: None))
     CALLS["polar"]()
-    assert bars == ["polar"] and not impatient.records
+    assert bars == closed == ["polar"] and not impatient.records
     impatient.set_level(logging.WARNING, "spectile.progress")
     CALLS["polar"]()
     assert bars == ["polar"]

@@ -112,6 +112,15 @@ def test_a_limit_is_kept(shape, dtype, form, duplicates, precision):
         np.testing.assert_array_equal(getattr(C, name), getattr(whole, name))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "precision"), [("f8", "float32"), ("f4", "float64"), ("f8", "tf32"), ("f4", "float16")]
+)
+def test_a_limit_is_kept_beside_the_values_of_a_square(dtype, precision):
+    """Which are converted once, but where each side has a scale of its own."""
+    A = random(1500, 1500, 40, 1, dtype)
+    judge(lambda limit: spgemm(A, A, precision=precision, memory_limit=limit, backend="cpu"), 2**17)
+
+
 @pytest.mark.parametrize("dtype", ["f4", "c16"])
 @pytest.mark.parametrize("duplicates", [False, True])
 @pytest.mark.parametrize("form", ["csr", "coo"])
