@@ -286,7 +286,8 @@ class TileMatrix:
                 raise ValueError(f"tile ({i}, {j}) has shape {tile.shape}, and {wanted} is needed")
             if hermitian and i == j and not (tile == tile.conj().T).all():
                 raise ValueError(f"tile ({i}, {j}) is not Hermitian: correct it, or pass hermitian=False")
-            data[layout.starts[t] : layout.starts[t + 1]] = tile.astype(dtype, casting="same_kind").reshape(-1)
+            with np.errstate(over="ignore"):  # what is infinite then is named
+                data[layout.starts[t] : layout.starts[t + 1]] = tile.astype(dtype, casting="same_kind").reshape(-1)
         return cls(layout, data, permutation=order)
 
     @classmethod

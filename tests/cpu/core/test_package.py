@@ -19,6 +19,15 @@ def run(code):
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
 
 
+def test_nothing_is_kept_that_git_ignores():
+    """What tools write beside the sources, as coverage does, names machines and goes stale."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists():
+        pytest.skip("no repository")
+    listed = ["git", "ls-files", "--cached", "--ignored", "--exclude-standard"]
+    assert not subprocess.run(listed, cwd=root, check=True, capture_output=True, text=True).stdout
+
+
 def test_example_of_the_readme_prints_what_it_shows_and_keeps_its_promise():
     text = (Path(__file__).parents[3] / "README.md").read_text()
     lines = run(text.partition("```python\n")[2].partition("```")[0])

@@ -289,6 +289,8 @@ def test_range_of_entries():
         assert made.error.fro <= 1e-3 * made.norm()
     with pytest.raises(ValueError, match="overflows"):
         TileMatrix.from_dense(np.full((4, 4), 1e200), 2).square()
+    with np.errstate(all="raise"), pytest.raises(ValueError, match="overflows"):
+        TileMatrix.from_tiles(lambda i, j: np.full((2, 2), np.longdouble(2) ** 5000), [(0, 0)], [2])
     x = TileMatrix.from_dense(np.full((4, 4), 1e-200), 2)
     assert x.square().error.fro > 0 and x.square().norm() == 0
 
