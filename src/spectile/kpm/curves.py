@@ -195,16 +195,6 @@ class LorentzKernel:
         return reference.lorentz_kernel(num_moments, self.resolution)
 
 
-def standard_error(values: Array, axis: int) -> Any:
-    """Return the standard error of a mean over an axis, NaN of one value, whatever the size of the values."""
-    count = values.shape[axis]
-    if count == 1:
-        return np.full(np.delete(values.shape, axis), np.nan)[()]
-    largest = float(abs(values).max(initial=0.0))
-    unit = 2.0 ** (math.frexp(largest)[1] - 1) if 0 < largest < math.inf else 1.0
-    return ((values / unit).std(axis=axis, ddof=1) / math.sqrt(count) * unit)[()]
-
-
 def moments_for(energy_resolution: float, scale: float) -> int:
     """Return how many moments resolve an energy: π/M of the expansion's width, 2 `scale`."""
     return max(2, math.ceil(2 * np.pi * scale / energy_resolution))

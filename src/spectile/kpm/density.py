@@ -34,7 +34,7 @@ from spectile.kpm.checkpoint import (
     signals_deferred,
     write_arrays,
 )
-from spectile.kpm.curves import Drawn, SpectralCurves, damping, moments_for, standard_error
+from spectile.kpm.curves import Drawn, SpectralCurves, damping, moments_for
 from spectile.kpm.moments import (
     LOOK_STEPS,
     MAX_BLOCK,
@@ -44,7 +44,7 @@ from spectile.kpm.moments import (
     check_counts,
     make_engine,
 )
-from spectile.kpm.reference import seed_of
+from spectile.kpm.reference import seed_of, standard_error
 from spectile.kpm.types import Array, Engine, Kernel, Named
 
 #: What a file calls a kernel that is a function.

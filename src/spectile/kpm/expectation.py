@@ -15,7 +15,7 @@ from spectile.core.pictures import shown, shown_html
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
 from spectile.kpm.checkpoint import Run
-from spectile.kpm.curves import Drawn, SpectralCurves, damping, standard_error
+from spectile.kpm.curves import Drawn, SpectralCurves, damping
 from spectile.kpm.iterator import (
     OutsideBoundsError,
     Terms,
@@ -31,6 +31,7 @@ from spectile.kpm.iterator import (
 from spectile.kpm.moments import LOOK_STEPS, advance_watched
 from spectile.kpm.observables import Observable
 from spectile.kpm.operators.protocol import on_host
+from spectile.kpm.reference import standard_error
 from spectile.kpm.types import Array, Engine, Kernel
 
 #: Returns the number of moments for half the width of the expansion.

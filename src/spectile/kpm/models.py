@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spectile.core.options import generator, numbers, whole_number
-from spectile.kpm.curves import standard_error
+from spectile.kpm.reference import standard_error
 from spectile.kpm.types import Array
 
 

@@ -6,6 +6,7 @@ Rev. Mod. Phys. 78, 275 (2006), "RMP" below.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -139,3 +140,13 @@ def chebyshev_density_on_grid(damped_moments: Array, num_points: int) -> tuple[A
     padded[: len(damped_moments)] = damped_moments
     x = np.cos(np.pi * (np.arange(num_points) + 0.5) / num_points)
     return x, dct(padded, type=3, axis=0)
+
+
+def standard_error(values: Array, axis: int) -> Any:
+    """Return the standard error of a mean over an axis, NaN of one value, whatever the size of the values."""
+    count = values.shape[axis]
+    if count == 1:
+        return np.full(np.delete(values.shape, axis), np.nan)[()]
+    largest = float(abs(values).max(initial=0.0))
+    unit = 2.0 ** (math.frexp(largest)[1] - 1) if 0 < largest < math.inf else 1.0
+    return ((values / unit).std(axis=axis, ddof=1) / math.sqrt(count) * unit)[()]

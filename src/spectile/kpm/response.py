@@ -19,7 +19,7 @@ from spectile.core.options import number, numbers, positive_number, whole_number
 from spectile.core.pictures import shown, shown_html
 from spectile.kpm import bounds as spectrum
 from spectile.kpm.checkpoint import Run
-from spectile.kpm.curves import damping, drawn, standard_error
+from spectile.kpm.curves import damping, drawn
 from spectile.kpm.iterator import (
     OutsideBoundsError,
     Terms,
@@ -35,6 +35,7 @@ from spectile.kpm.iterator import (
 from spectile.kpm.moments import check_counts, make_engine, where_it_works
 from spectile.kpm.observables import Observable, velocity
 from spectile.kpm.operators.protocol import on_host
+from spectile.kpm.reference import standard_error
 from spectile.kpm.types import Array, Engine, Kernel
 
 Formula = Literal["bastin", "greenwood"]
