@@ -127,13 +127,13 @@ def _taken(costs: Costs, verdict: str, share: float) -> float:
     return skipping if verdict == "spamm" else costs.dense
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", ["A100", "H100", "B200", "RTX 4090", "DGX Spark"])
 @pytest.mark.parametrize("precision", ALL)
 def test_no_size_or_tolerance_is_far_from_its_neighbours_or_from_the_dense_product(precision: str, name: str) -> None:
     device, within = TABLE[name], Request(precision, rtol_factors=1e-3, method="auto")
     sizes = [round(64 * 2 ** (i / 8)) // 8 * 8 for i in range(65)]  # 64 to 16,384
     shapes = (1, 1, 1), (1, 4, 1), (4, 1, 1), (1, 1, 16)
-    for shape, share in itertools.product(shapes, (0.02, 0.1, 0.3, 0.7, 1.0)):
+    for shape, share in itertools.product(shapes, (0.02, 0.3, 1.0)):
         known, taken = Request(precision, valid_ratio=share, method="auto"), []
         for size in sizes:
             m, k, n = (size * factor for factor in shape)
