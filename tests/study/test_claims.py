@@ -130,6 +130,13 @@ def test_what_decides_a_conclusion_and_which_algorithm_was_beaten_are_told():
     ours = rows(v_algorithm=[None, "alg3"]).speedup("fast", "slow").only().at_least(1.99)
     found = judge(ours, kind="conclusion", tolerance="", printed=math.nan)
     assert found["basis"] == "c; slow by its alg3; holds from 1.99 on; ours is level with that"
+    least = rows().speedup("fast", "slow").min().at_least(1)
+    told = judge(least, kind="conclusion", tolerance="", printed=math.nan)["basis"]
+    assert told == "c; ours is the smallest speedup; holds from 1 on"
+    cells = {"v_tau": [1.0, 2.0], "time_s": [4.0, 1.0], "method": "fast", "v_norm_c": 1.0}
+    falls = rows(**cells).column("time_s").fall("v_tau").at_least(1)
+    told = judge(falls, kind="conclusion", tolerance="", printed=math.nan)["basis"]
+    assert told == "c; ours is the smallest value over the one after it by tau of the time; holds from 1 on"
 
 
 def test_the_other_time_is_told_with_its_own_verdict():

@@ -181,7 +181,8 @@ def judge(claim: Mapping[str, Any], ours: Ours | None) -> tuple[object, ...]:
     ``not judged`` where fewer cases were measured than a verdict takes, or molecules stand in several places;
     ``not measured``, with the reason as ``missing``, where no record holds the number; ``the paper's alone`` where
     nothing computes it (its note says why).  ``turns`` says in words that one wins where the other loses.  ``basis``
-    names the cases that our number is made of, and the methods of which there is a single sample.  ``cause`` is the
+    names the cases that our number is made of, the methods of which there is a single sample, and what a conclusion's
+    number is.  ``cause`` is the
     one of :data:`CAUSES` for which a claim that should have a verdict has none.  ``time`` says whether times are those
     of calls or of the device.
     """
@@ -204,7 +205,8 @@ def judge(claim: Mapping[str, Any], ours: Ours | None) -> tuple[object, ...]:
     basis = _basis(rows) + (f"; a single sample of {ours.single}" if ours.single else "")
     if ours.other is not None:
         basis += f"; {ours.other.time} {ours.other.number:,.4g}, {verdict(claim, ours.other)}"
-    basis += "".join(f"; {each}" for each in (_algorithms(ours), ours.criterion) if each)
+    what = f"ours is the {ours.what}" if ours.what and claim["kind"] == "conclusion" else ""
+    basis += "".join(f"; {each}" for each in (_algorithms(ours), what, ours.criterion) if each)
     earlier = record.dates(rows)
     basis += f"; recorded on {', '.join(earlier)}" if earlier else ""
     ratio = ours.number / printed if printed else None

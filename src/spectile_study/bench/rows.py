@@ -8,6 +8,7 @@ that what is said of it (cases, records, which time, why there is none) comes fr
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -293,8 +294,11 @@ class Values:
         """Return a function of the quantity, as of another unit."""
         return replace(self, numbers=function(self.numbers), name="")
 
-    def _made(self, number: float, why: str = "") -> Ours:
-        return Ours(float(number) if len(self.numbers) else float("nan"), (self,), why)
+    def _made(self, number: float, why: str = "", what: str = "") -> Ours:
+        return Ours(float(number) if len(self.numbers) else float("nan"), (self,), why, what)
+
+    def _called(self, what: str) -> str:
+        return f"{what} {_plain(self.name)}".strip()
 
     def only(self) -> Ours:
         """Return the one number that there is.
@@ -310,23 +314,23 @@ class Values:
 
     def median(self) -> Ours:
         """Return the median."""
-        return self._made(_of(np.median, self.numbers))
+        return self._made(_of(np.median, self.numbers), what=self._called("median"))
 
     def mean(self) -> Ours:
         """Return the mean."""
-        return self._made(_of(np.mean, self.numbers))
+        return self._made(_of(np.mean, self.numbers), what=self._called("mean"))
 
     def min(self) -> Ours:
         """Return the smallest."""
-        return self._made(_of(np.min, self.numbers))
+        return self._made(_of(np.min, self.numbers), what=self._called("smallest"))
 
     def max(self) -> Ours:
         """Return the largest."""
-        return self._made(_of(np.max, self.numbers))
+        return self._made(_of(np.max, self.numbers), what=self._called("largest"))
 
     def geomean(self) -> Ours:
         """Return the geometric mean."""
-        return self._made(_of(geometric_mean, self.numbers))
+        return self._made(_of(geometric_mean, self.numbers), what=self._called("geometric mean"))
 
     def wins(self, of: int) -> Ours:
         """Return how many of so many are above 1."""
@@ -359,37 +363,47 @@ class Values:
             if len(points) > 1:
                 yield points, np.array([self.numbers[ours & (across == point)].mean() for point in points])
 
-    def _shape(self, along: str, by: str | None, shape: Callable[..., float], worst: Callable[..., float]) -> Ours:
+    def _shape(
+        self, what: str, along: str, by: str | None, shape: Callable[..., float], worst: Callable[..., float]
+    ) -> Ours:
         found = [shape(*curve) for curve in self.curves(along, by)]
         if not found:  # as where a run has one size, or one GPU, of several
             return self._made(np.nan, "this run lacks rows on one side of it" if len(self.numbers) > 1 else "")
-        return self._made(worst(found))
+        return self._made(worst(found), what=f"{what} by {_plain(along)} of the {_plain(self.name) or 'quantity'}")
 
     def growth(self, along: str, by: str | None = None) -> Ours:
         """Return the least quotient of a value and the one before it, of the worst curve."""
-        return self._shape(along, by, lambda _, y: np.min(y[1:] / y[:-1]), min)
+        return self._shape("smallest value over the one before it", along, by, lambda _, y: np.min(y[1:] / y[:-1]), min)
 
     def fall(self, along: str, by: str | None = None) -> Ours:
         """Return the least quotient of a value and the one after it, of the worst curve."""
-        return self._shape(along, by, lambda _, y: np.min(y[:-1] / y[1:]), min)
+        return self._shape("smallest value over the one after it", along, by, lambda _, y: np.min(y[:-1] / y[1:]), min)
 
     def last_step(self, along: str, by: str | None = None) -> Ours:
         """Return the last value over the one before it, of the curve where it is largest."""
-        return self._shape(along, by, lambda _, y: y[-1] / y[-2], max)
+        return self._shape("last value over the one before it", along, by, lambda _, y: y[-1] / y[-2], max)
 
     def spread(self, along: str, by: str | None = None) -> Ours:
         """Return the largest value over the smallest, of the curve where it is largest."""
-        return self._shape(along, by, lambda _, y: np.max(y) / np.min(y), max)
+        return self._shape("largest value over the smallest", along, by, lambda _, y: np.max(y) / np.min(y), max)
 
     def lowest(self, along: str, by: str | None = None) -> Ours:
         """Return where the smallest value lies, of the curve where it is farthest."""
-        return self._shape(along, by, lambda x, y: x[np.argmin(y)], max)
+        return self._shape("place of the smallest value", along, by, lambda x, y: x[np.argmin(y)], max)
 
     def rank(self, along: str) -> Ours:
         """Return Spearman's rank correlation with a column."""
         import pandas
 
-        return self._shape(along, None, lambda x, y: pandas.Series(x).rank().corr(pandas.Series(y).rank()), min)
+        def of_ranks(x: np.ndarray, y: np.ndarray) -> float:
+            return pandas.Series(x).rank().corr(pandas.Series(y).rank())
+
+        return self._shape("rank correlation", along, None, of_ranks, min)
+
+
+def _plain(column: str) -> str:
+    """Return the name of a column in words."""
+    return re.sub("^[pv]_|_s$", "", column).replace("_", " ")
 
 
 def _of(reduce: Callable[..., Any], numbers: np.ndarray) -> float:
@@ -407,6 +421,8 @@ class Ours:
     parts : tuple of Values
     why : str
         Why there is none although there are rows.
+    what : str
+        What the number is, in words, where it is not one of the rows' own.
     holds : bool, optional
         Whether a conclusion holds: set by :meth:`at_least`, :meth:`at_most` and :meth:`near`.
     criterion : str
@@ -418,6 +434,7 @@ class Ours:
     number: float
     parts: tuple[Values, ...]
     why: str = ""
+    what: str = ""
     holds: bool | None = None
     criterion: str = ""
     other: Ours | None = None
