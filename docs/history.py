@@ -40,7 +40,7 @@ def told(line: Headline) -> str:
     if not line.most:
         return ""
     alone = "" if line.device is None else line.extent(line.device)
-    return f"{line.extent(line.calls)} | {alone} | {line.count(line.most)}"
+    return f"{line.extent(line.calls)} | {alone} | {line.cases(line.most)}"
 
 
 def versions(root: Path, path: str) -> Iterator[tuple[str, str, pandas.DataFrame]]:

@@ -355,7 +355,7 @@ def summary(*machines: str) -> str:
             if line.most:
                 told = line.what + (_errors(line.calls) if line.device is None else "")
                 extents = line.extent(line.calls), line.extent(line.device)
-                rows.append([told, line.over, line.count(line.most), machine.upper(), *extents])
+                rows.append([told, line.over, line.cases(line.most), machine.upper(), *extents])
                 break
         else:
             lacking.append(each[0].what)

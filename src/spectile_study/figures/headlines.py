@@ -42,9 +42,9 @@ class Headline(NamedTuple):
         """Cases of calls or of the device, whichever are more."""
         return max(len(self.calls), 0 if self.device is None else len(self.device))
 
-    def count(self, cases: int) -> str:
+    def cases(self, number: int) -> str:
         """Return a number of cases in words."""
-        return f"{cases} {self.of if cases == 1 else _PLURALS[self.of]}"
+        return f"{number} {self.of if number == 1 else _PLURALS[self.of]}"
 
     def extent(self, found: pandas.DataFrame | None) -> str:
         """Return the range and the mean of speed-ups in words, and of how few cases they are; nothing for None."""
@@ -55,8 +55,8 @@ class Headline(NamedTuple):
         ratios = found["speedup"].astype(float)
         if self.most == 1:
             return f"{ratios.iloc[0]:.2f}"
-        fewer = f" ({self.count(len(found))})" if len(found) < self.most else ""
-        return f"{ratios.min():.2f} to {ratios.max():.2f}, mean {geometric_mean(ratios):.2f}{fewer}"
+        fewer = f" ({self.cases(len(found))})" if len(found) < self.most else ""
+        return f"{ratios.min():.2f} to {ratios.max():.2f}, mean {geometric_mean(list(ratios)):.2f}{fewer}"
 
 
 def squares(frame: pandas.DataFrame) -> pandas.DataFrame:
