@@ -52,7 +52,7 @@ def told(params: Params) -> str:
     """Return the draw in words."""
     where = f"{params['dimensions']}-D" if "dimensions" in params else f"of {params['block']}"
     sizes = " x ".join(str(params[name]) for name in "mkn")
-    return f"{sizes} {params['dtype']}, {params['kind']} {where}, rtol {params['rtol']:.1g}"
+    return f"{sizes} {params['dtype']}, {params['kind']} {where}, rtol_factors {params['rtol']:.1g}"
 
 
 def cost(params: Params) -> Cost:
