@@ -198,7 +198,8 @@ def purify(
             done.ended = apart.fro <= ends_at or (before < 0.05 and apart.fro > before / 4)
         if planned and polynomial.products == 1 and apart.fro <= _SHARP < min(done.idempotencies[:-1], default=1.0):
             done.most[-1] = min(done.most[-1], _spectral(_from_square(polynomial, x, made)))
-        if done.ended or number == most - 1:  # it was looked at, and makes no step
+        # It was looked at, and makes no step; what may be far outside no step brings back.
+        if done.ended or number == most - 1 or outside > 0.5:
             break
         if made is x:
             made = (x + done.idempotent if polynomial is DOWN else x - done.idempotent).truncate(fine)
