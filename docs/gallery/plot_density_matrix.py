@@ -16,7 +16,7 @@ apart = np.abs(np.arange(n)[:, None] - np.arange(n))
 f = np.where(apart > 0, -0.25 * np.exp(1.0 - apart), 0.0)
 f += np.diag(np.where(np.arange(n) % 2, 0.8, -0.8) + 0.1 * rng.normal(size=n))
 
-p = spectile.density_matrix(f, electrons=n // 2, error=1e-6)
+p = spectile.density_matrix(f, electrons=n // 2, error=1e-6, method="sp2_accelerated")
 values, vectors = np.linalg.eigh(f)
 exact = vectors[:, : n // 2] @ vectors[:, : n // 2].T
 true = np.linalg.norm(p.matrix.to_dense() - exact)

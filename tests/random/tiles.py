@@ -339,7 +339,9 @@ def density_matrix(draw: Draw, place: Place) -> None:
     a, w, v = _spectrum(draw, "f", n, dtype, -2.0 * unit, 2.0 * unit)
     options: dict[str, Any] = {"error": draw("error", (1e-4, 1e-6, 1e-2)), "block": rows}
     options |= (
-        {"method": draw("method", ("sp2_accelerated", "sp2", "trs4", "mcweeny"))} if draw("name it", [0, 1]) else {}
+        {"method": draw("method", ("sp2_accelerated", "sp2", "trs4", "mcweeny", "eigh"))}
+        if draw("name it", [0, 1])
+        else {}
     )
     options |= {"permutation": draw.rng("order").permutation(n)} if draw.rarely("permute") else {}
     s, overlap = np.eye(n), None

@@ -90,23 +90,31 @@ def candidates(work: Work, device: Device, cores: int) -> list[Candidate]:
     >>> cuda.seconds < cpu.seconds
     True
     """
-    on_host = (
+    cpu = Candidate("cpu", on_host(work, cores), f"{cores} cores, {work.real}")
+    if not _takes(work.real, device) and (work.flops or work.scalar):
+        return [cpu, Candidate("cuda", None, f"{device.name} has float64 at 1/{device.fp64_divisor} of float32's rate")]
+    return [cpu, Candidate("cuda", on_gpu(work, device), f"{device.name}, with {work.moved:.3g} bytes there and back")]
+
+
+def on_host(work: Work, cores: int) -> float:
+    """Return the seconds that so many cores of a host are predicted to take."""
+    return (
         work.flops / (cores * CORE_RATES[work.real])
         + work.streamed / (min(cores, MOST_CORES) * CORE_BYTES)
         + work.scalar / SCALAR_RATE
         + work.split / (min(cores, MOST_CORES) * SCALAR_RATE)
     )
-    cpu = Candidate("cpu", on_host, f"{cores} cores, {work.real}")
-    if not _takes(work.real, device) and (work.flops or work.scalar):
-        return [cpu, Candidate("cuda", None, f"{device.name} has float64 at 1/{device.fp64_divisor} of float32's rate")]
-    on_gpu = (
+
+
+def on_gpu(work: Work, device: Device) -> float:
+    """Return the seconds that a GPU is predicted to take."""
+    return (
         CALL_SECONDS
         + work.steps * STEP_SECONDS
         + work.flops / device.product_rate(work.real)
         + (work.streamed + work.gathered / GATHERED_SHARE) / device.bytes_per_second
         + work.moved / LINK_BYTES
     )
-    return [cpu, Candidate("cuda", on_gpu, f"{device.name}, with {work.moved:.3g} bytes there and back")]
 
 
 def rates(device: Device | None, cores: int) -> dict[str, Any]:

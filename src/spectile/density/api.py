@@ -10,9 +10,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from spectile.core.choice import Candidate
+from spectile.core.choice import Candidate, cheapest
 from spectile.core.options import number, word
 from spectile.core.progress import MATRICES, Progress
+from spectile.density.dense import candidates, inverse_root
 from spectile.density.factor import refined
 from spectile.density.functions import fermi
 from spectile.density.maps import METHODS
@@ -30,14 +31,14 @@ _LOGGER = logging.getLogger("spectile.density")
 @Progress("density_matrix", unit=MATRICES)
 def density_matrix(
     f: Any, s: Any = None, *, electrons: float | None = None, mu: float | None = None, error: float = 1e-6,
-    beta: float | None = None, method: Literal["sp2_accelerated", "sp2", "trs4", "mcweeny"] = "sp2_accelerated",
+    beta: float | None = None, method: Literal["eigh", "sp2_accelerated", "sp2", "trs4", "mcweeny"] | None = None,
     block: Any = 32, permutation: Any = None, start: DensityMatrix | None = None,
 ) -> DensityMatrix:  # fmt: skip
     """Return the density matrix of a Fock or Kohn-Sham matrix with an error that is guaranteed.
 
     P projects on the states below the gap.  It is found by a purification, polynomials that take the eigenvalues to 0
-    and 1, with tiles left out within budgets that follow the gap, and judged at the end by ``F P - P F`` and
-    ``P^2 - P``, which are zero for the exact one.
+    and 1, with tiles left out within budgets that follow the gap, or by all eigenvectors where that is faster, and is
+    judged at the end by ``F P - P F`` and ``P^2 - P``, which are zero for the exact one.
 
     Parameters
     ----------
@@ -54,9 +55,9 @@ def density_matrix(
         Largest allowed error of P in the Frobenius norm.
     beta : float, optional
         Inverse temperature, in the inverse unit of `f`: P is the Fermi function of F, which needs no gap.
-    method : {"sp2_accelerated", "sp2", "trs4", "mcweeny"}
-        The polynomials of the purification; each guarantees the error.  The first usually takes the fewest products of
-        tiles.
+    method : {"eigh", "sp2_accelerated", "sp2", "trs4", "mcweeny"}, optional
+        All eigenvectors, or the polynomials of the purification; each guarantees the error.  By default the one of the
+        first two that is predicted to be faster: eigenvectors of small matrices, and of those without small tiles.
     block : int or sequence of int, default 32
         Rows of a tile, or of each.
     permutation : sequence of int, optional
@@ -134,9 +135,10 @@ class _Asked(NamedTuple):
 
 
 def _asked(
-    f: Any, electrons: Any, mu: Any, error: Any, beta: Any, method: str, block: Any, permutation: Any, start: Any
+    f: Any, electrons: Any, mu: Any, error: Any, beta: Any, method: Any, block: Any, permutation: Any, start: Any
 ) -> _Asked:  # fmt: skip
-    word("method", method, *METHODS)
+    if method is not None:
+        word("method", method, "eigh", *METHODS)
     error = positive("error", error)
     electrons = None if electrons is None else number("electrons", electrons)
     mu, beta = (None if x is None else number(name, x) for name, x in (("mu", mu), ("beta", beta)))
@@ -154,6 +156,8 @@ def _asked(
         raise ValueError(f"mu is {mu}: pass a finite number")
     if start is not None and not _alike(start.matrix, h):
         raise ValueError("start has other tiles or another order of rows than f: give both the same, or no start")
+    if beta is None:
+        method = method or cheapest("density", candidates(h, error)).kernel
     return _Asked(h, electrons, mu, error, beta, method if beta is None else "fermi", start)
 
 
@@ -170,8 +174,9 @@ def _found(asked: _Asked, s: Any) -> DensityMatrix:
     guess: Any = None if start is None else start.factor
     guess = GridMatrix.of_tiles(guess) if guess is not None and isinstance(overlap, GridMatrix) else guess
     # A factor of another type would make P of that type.
-    alike = guess is not None and guess.dtype == overlap.dtype
-    near = refined(overlap, 1e-2, start=guess if alike else None)
+    if guess is None or guess.dtype != overlap.dtype:
+        guess = inverse_root(overlap) if method == "eigh" else None
+    near = refined(overlap, 1e-2, start=guess)
     rough = near.norm**2
     size = max(1.0, rough) * max(1.0, h.norm("spectral"))
     unit = min(1.0, h.norm("spectral")) or 1.0  # gaps are as small as F
@@ -204,7 +209,7 @@ def _found(asked: _Asked, s: Any) -> DensityMatrix:
 
 def explain(
     f: Any, s: Any = None, *, electrons: float | None = None, mu: float | None = None, error: float = 1e-6,
-    beta: float | None = None, method: str = "sp2_accelerated", block: Any = 32, permutation: Any = None,
+    beta: float | None = None, method: str | None = None, block: Any = 32, permutation: Any = None,
     start: DensityMatrix | None = None,
 ) -> list[Candidate]:  # fmt: skip
     """Return the methods of :func:`density_matrix`, and of the one that a call takes what is known before it.
@@ -234,16 +239,19 @@ def explain(
     asked = _asked(f, electrons, mu, error, beta, method, block, permutation, start)
     if beta is not None:
         return [Candidate("fermi", math.nan, f"a series of the Fermi function, {asked.told()}")]
+    if method is None:
+        listed = candidates(asked.h, asked.error)
+        return [*listed, *(Candidate(one, None, "not asked for") for one in METHODS if one != listed[1].kernel)]
     steps = "the steps are unknown before the gap is"
-    if start is not None and start.edges is not None:
+    if start is not None and start.edges is not None and method in METHODS:
         low, high = asked.h.eigenvalue_bounds()
         homo, lumo = ((high - edge) / (high - low) for edge in start.edges)
-        count = len(planned_to(asked.method, homo, lumo, ends_at(asked.error))[0])
+        count = len(planned_to(method, homo, lumo, ends_at(asked.error))[0])
         steps = f"about {count} steps by the gap of start"
     return [
         Candidate(one, math.nan, f"{asked.told()}; {steps}") if one == method
         else Candidate(one, None, f"not asked for: method={method!r}")
-        for one in METHODS
+        for one in ("eigh", *METHODS)
     ]  # fmt: skip
 
 

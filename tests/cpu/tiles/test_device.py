@@ -243,11 +243,14 @@ def test_functions_run_where_the_matrix_is(cupy: Any) -> None:
     host = TileMatrix.from_dense(h, 6, hermitian=True)
     there = host.to_device()
     for words in ({"electrons": 15}, {"mu": 0.0}, {"electrons": 15, "beta": 2.0}, {"electrons": 30}):
-        x, y = (spectile.density_matrix(one, error=1e-4, **words) for one in (there, host))
+        x, y = (spectile.density_matrix(one, error=1e-4, method="sp2", **words) for one in (there, host))
         assert isinstance(x.matrix.data, DeviceArray)
         assert np.linalg.norm(x.matrix.to_host().to_dense() - y.matrix.to_dense()) <= x.error + y.error
         assert abs(x.energy - y.energy) <= x.energy_error + y.energy_error
     s = TileMatrix.from_dense(np.eye(30) + 0.1 * (np.eye(30, k=1) + np.eye(30, k=-1)), 6, hermitian=True)
-    x, y = (spectile.density_matrix(*pair, electrons=15, error=1e-4) for pair in ((there, s.to_device()), (host, s)))
+    x, y = (
+        spectile.density_matrix(*pair, electrons=15, error=1e-4, method="sp2")
+        for pair in ((there, s.to_device()), (host, s))
+    )
     assert np.linalg.norm(x.matrix.to_host().to_dense() - y.matrix.to_dense()) <= x.error + y.error
     assert isinstance(exp(there).data, DeviceArray)

@@ -10,6 +10,8 @@ import pytest
 import scipy.linalg
 
 import spectile
+from spectile.core.devices import TABLE
+from spectile.density import dense
 from spectile.tiles import TileMatrix
 from spectile.tiles.grid import GridMatrix, on_grid
 from tests.cpu.tiles.test_device import cupy  # noqa: F401
@@ -136,7 +138,7 @@ def test_an_overlap_goes_the_same_way(cupy: Any, rows: Any, monkeypatch: pytest.
     monkeypatch.setattr(TileMatrix, "_times", None)
     start = None
     for error in (1e-3, 1e-6):
-        found = spectile.density_matrix(f, overlap, electrons=20, error=error, start=start)
+        found = spectile.density_matrix(f, overlap, electrons=20, error=error, start=start, method="sp2_accelerated")
         assert np.linalg.norm(found.matrix.to_host().to_dense() - exact) <= found.error <= error
         assert abs(found.energy - values[:20].sum()) <= found.energy_error
         assert found.homo[0] <= values[19] <= found.homo[1] and found.lumo[0] <= values[20] <= found.lumo[1]
@@ -144,7 +146,7 @@ def test_an_overlap_goes_the_same_way(cupy: Any, rows: Any, monkeypatch: pytest.
         assert np.linalg.norm(z.T @ s @ z - np.eye(40)) < 1e-4
         start = found
     for electrons in (0, 40):
-        found = spectile.density_matrix(f, overlap, electrons=electrons, error=1e-4, start=start)
+        found = spectile.density_matrix(f, overlap, electrons=electrons, error=1e-4, start=start, method="sp2")
         whole = electrons / 40 * np.linalg.inv(s)
         assert np.linalg.norm(found.matrix.to_host().to_dense() - whole) <= found.error
 
@@ -174,3 +176,22 @@ def test_density_matrices_keep_their_error(cupy: Any, method: Any) -> None:  # n
         assert np.linalg.norm(found.matrix.to_host().to_dense() - exact) <= found.error <= error
         assert abs(found.energy - values[:20].sum()) <= found.energy_error
         assert found.homo[0] <= values[19] <= found.homo[1] and found.lumo[0] <= values[20] <= found.lumo[1]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_small_matrices_are_diagonalized(cupy: Any, overlap: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    i = np.arange(40)
+    h = np.diag(np.where(i % 2, 1.0, -1.0)) + 0.2 * _hermitian(7)
+    s = np.eye(40) + 0.1 * np.exp(-np.abs(i[:, None] - i)) if overlap else None
+    values, vectors = scipy.linalg.eigh(h, s)
+    exact = vectors[:, :20] @ vectors[:, :20].T
+    monkeypatch.setattr(dense.device, "describe", lambda: TABLE["H200"])
+    monkeypatch.setattr(dense, "eigh", lambda a: [cupy.asarray(x) for x in np.linalg.eigh(a.view(np.ndarray))])
+    f, given = (None if x is None else TileMatrix.from_dense(x, ROWS, hermitian=True).to_device() for x in (h, s))
+    for error in (1e-3, 1e-7):
+        found = spectile.density_matrix(f, given, electrons=20, error=error)
+        assert found.history == [] and type(found.matrix.data) is not np.ndarray
+        assert np.linalg.norm(found.matrix.to_host().to_dense() - exact) <= found.error <= error
+        assert found.homo[0] <= values[19] <= found.homo[1] and found.lumo[0] <= values[20] <= found.lumo[1]
+    in_lists, on_the_grid = (dense.candidates(x, 1e-6) for x in (f, on_grid(f)))
+    assert in_lists == on_the_grid and in_lists[0].seconds < in_lists[1].seconds < 1

@@ -26,7 +26,8 @@ def _insulator(n: int, seed: int) -> Any:
 
 @pytest.mark.parametrize("error", [1e-3, 1e-6, 1e-8])
 @pytest.mark.parametrize("overlap", [False, True])
-def test_error_asked_is_error_kept(error: float, overlap: bool) -> None:
+@pytest.mark.parametrize("method", ["eigh", "sp2_accelerated"])
+def test_error_asked_is_error_kept(error: float, overlap: bool, method: Any) -> None:
     h = _insulator(400, 1)
     i = np.arange(400)
     s = np.eye(400) + 0.1 * np.exp(-np.abs(i[:, None] - i)) if overlap else None
@@ -34,7 +35,8 @@ def test_error_asked_is_error_kept(error: float, overlap: bool) -> None:
     exact = vectors[:, :200] @ vectors[:, :200].T
     f = TileMatrix.from_dense(h, 25, hermitian=True).to_device()
     given = None if s is None else TileMatrix.from_dense(s, 25, hermitian=True).to_device()
-    found = spectile.density_matrix(f, given, electrons=200, error=error)
+    found = spectile.density_matrix(f, given, electrons=200, error=error, method=method)
+    assert (found.history == []) == (method == "eigh")
     assert found.error <= error
     assert np.linalg.norm(found.matrix.to_host().to_dense() - exact) <= found.error + 1e-12
     assert abs(found.energy - values[:200].sum()) <= found.energy_error + 1e-9
@@ -58,7 +60,8 @@ def test_intervals_hold_for_few_states_on_one_side(seed: int, block: int) -> Non
     values, vectors = np.linalg.eigh(h)
     exact = vectors[:, :occupied] @ vectors[:, :occupied].T
     for error in (1e-2, 1e-4, 1e-7):
-        found = spectile.density_matrix(cupy.asarray(h), electrons=occupied, error=error, block=block)
+        method: Any = "eigh" if seed % 4 == 3 else "sp2_accelerated"
+        found = spectile.density_matrix(cupy.asarray(h), electrons=occupied, error=error, block=block, method=method)
         assert np.linalg.norm(found.matrix.to_host().to_dense() - exact) <= found.error + 1e-10
         for ends, value in zip((found.homo, found.lumo), values[occupied - 1 :][:2], strict=True):
             assert ends[0] - 1e-14 * n * unit <= value <= ends[1] + 1e-14 * n * unit
@@ -102,8 +105,8 @@ def test_a_start_of_the_last_cycle() -> None:
     values, vectors = scipy.linalg.eigh(h, s)
     exact = vectors[:, :100] @ vectors[:, :100].T
     f, overlap = (TileMatrix.from_dense(x, 25, hermitian=True).to_device() for x in (h, s))
-    first = spectile.density_matrix(f, overlap, electrons=100, error=1e-3)
-    found = spectile.density_matrix(f, overlap, electrons=100, error=1e-6, start=first)
+    first = spectile.density_matrix(f, overlap, electrons=100, error=1e-3, method="sp2")
+    found = spectile.density_matrix(f, overlap, electrons=100, error=1e-6, start=first, method="sp2")
     assert np.linalg.norm(found.matrix.to_host().to_dense() - exact) <= found.error <= 1e-6
     assert found.homo[1] >= values[99] - 1e-9 and found.lumo[0] <= values[100] + 1e-9
     with pytest.raises(ValueError, match="start has other tiles"):
