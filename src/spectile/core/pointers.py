@@ -86,8 +86,9 @@ def operand(
     _check_shape(name, array, shape)
     if not isinstance(array, np.ndarray):
         require_here(name, array)
-    wanted = np.dtype(array.dtype if dtype is None else dtype).newbyteorder("=")
-    good = array.dtype == wanted and array.dtype.isnative and array.flags.c_contiguous and _aligned(array)
+    wanted = array.dtype if dtype is None else np.dtype(dtype)
+    wanted = wanted if wanted.isnative else wanted.newbyteorder("=")
+    good = array.dtype == wanted and array.flags.c_contiguous and _aligned(array)
     if good and not copy:
         return array
     if isinstance(array, np.ndarray):

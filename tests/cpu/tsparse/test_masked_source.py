@@ -1,5 +1,6 @@
 """The kernels of masked products, compiled for the host."""
 
+import dataclasses
 import sys
 from types import SimpleNamespace
 
@@ -9,6 +10,8 @@ import scipy.sparse as sp
 
 from spectile.tsparse import spgemm
 from spectile.tsparse.cuda import masked, units
+from spectile.tsparse.cuda.counters import Head, Invalid
+from spectile.tsparse.cuda.shared import FLAGS, HEAD, HEAD_WORDS
 from spectile.tsparse.semirings import SEMIRINGS
 from spectile.tsparse.types import Factor, lookup
 from tests.cuda_on_host import compiled, launch
@@ -17,6 +20,10 @@ from tests.cuda_on_host import compiled, launch
 @pytest.fixture(scope="module", params=["plus_times", "min_plus", "max_plus", "max_min"])
 def library(request, tmp_path_factory):
     unit = units.MASKED["float64", SEMIRINGS[request.param].code]
+    header = unit.preamble.replace("MASK_BLOCK = 1024", "MASK_BLOCK = 128")
+    header = header.replace("MASK_BLOCK_PRODUCTS = 262144", "MASK_BLOCK_PRODUCTS = 300")
+    assert len(header) == len(unit.preamble) - 1 - 3
+    unit = dataclasses.replace(unit, preamble=header)
     return request.param, compiled(tmp_path_factory.mktemp(request.param), unit)
 
 
@@ -26,25 +33,33 @@ def product(library, monkeypatch):
     name, functions = library
     launched = []
 
-    def kernel(_, kernel):
+    def launched_here(_, kernel, shape, sizes, *arrays):
         launched.append(kernel)
-        return lambda shape, *arguments: launch(functions, kernel, shape, *arguments)
-
-    def turned(indptr, indices, columns):
-        T = sp.csr_array((np.arange(len(indices)), indices, indptr), shape=(len(indptr) - 1, columns)).tocsc()
-        return T.indptr, T.indices, T.data
+        arrays = (np.uint64(0) if one is None else one for one in arrays)
+        launch(functions, kernel, shape, *map(np.int32, sizes), *arrays)
 
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(**vars(np), asnumpy=np.asarray))
-    monkeypatch.setattr(masked, "kernel", kernel)
-    monkeypatch.setattr(masked, "turned", turned)
+    monkeypatch.setattr(masked, "launch", launched_here)
+    monkeypatch.setattr(masked, "Counters", Cleared)
 
-    def made(A, B, mask, held=None, first=0, ones=False):
+    def made(A, B, mask, held=None, first=0, ones=False, counters=None):
         del launched[:]
         left, right = (Factor(one.shape, one.indptr, one.indices, one.data) for one in (A, B))
         of = masked.MaskedProduct(left, right, lookup("float64"), SEMIRINGS[name].code, ones)
-        return sp.csr_array(of.rows((mask.indptr, mask.indices, held), first)[::-1], shape=mask.shape), launched
+        C = of.rows((mask.indptr, mask.indices, held), first, counters)
+        return sp.csr_array(C[::-1], shape=mask.shape), launched
 
     return name, made
+
+
+class Cleared:
+    """Counters in the host's memory."""
+
+    def __init__(self, rows):
+        self.head = np.zeros(HEAD_WORDS, np.int32)
+
+    def read(self):
+        return Head(self.head.tobytes())
 
 
 def matrix(m, n, density, seed):
@@ -73,22 +88,23 @@ FACTORS = {
     "long rows": lambda: (matrix(6, 20, 0.3, 4), matrix(20, 300, 0.4, 5), matrix(6, 300, 0.2, 6)),
     "mask in pieces": lambda: (matrix(3, 40, 0.5, 7), matrix(40, 700, 0.05, 8), matrix(3, 700, 0.9, 9)),
     "hubs": lambda: (hub(6, 300, 2, 10), matrix(300, 40, 0.1, 11), matrix(6, 40, 0.2, 12)),
+    "more entries than a block counts": lambda: (
+        matrix(50, 60, 0.1, 15),
+        matrix(60, 120, 0.1, 16),
+        matrix(50, 120, 0.9, 17),
+    ),
     "nothing": lambda: (matrix(4, 5, 0.5, 13), sp.csr_array((5, 6)), matrix(4, 6, 0.5, 14)),
 }
 
 
-@pytest.mark.parametrize("by_columns", [False, True])
 @pytest.mark.parametrize("kind", FACTORS)
-def test_entries_are_those_of_the_cpu(product, kind, by_columns, monkeypatch):
+def test_entries_are_those_of_the_cpu(product, kind):
     name, made = product
     A, B, mask = FACTORS[kind]()
     held = np.arange(mask.nnz) % 5 > 0
     mask.data = held.astype(float)
-    if by_columns:
-        monkeypatch.setattr(masked, "_SLOW", -1)
-    found, launched = made(A, B, mask, held)
+    found, _ = made(A, B, mask, held)
     assert_same(found, spgemm(A, B, semiring=name, mask=mask, backend="cpu"))
-    assert ("by_columns" in launched) == (by_columns and B.nnz > 0)
 
 
 def test_some_rows_and_all_of_a_mask(product):
@@ -99,21 +115,50 @@ def test_some_rows_and_all_of_a_mask(product):
     assert_same(found, spgemm(A, B, semiring=name, mask=mask, backend="cpu")[7:])
 
 
-@pytest.mark.parametrize("by_columns", [False, True])
-def test_values_that_are_all_one_are_not_read(product, by_columns, monkeypatch):
+@pytest.mark.parametrize("held", [False, True])
+def test_blocks_count_larger_pieces(product, held):
+    """Rows of more entries than a warp takes, in pieces of columns and of A's entries, where all values are 1."""
+    name, made = product
+    rng = np.random.default_rng(20)
+    A, B, mask = (
+        sp.lil_array(matrix(*size, 0.05, 21 + n)) for n, size in enumerate(((40, 90), (90, 2500), (40, 2500)))
+    )
+    A[3], A[4, :70], mask[3], mask[4, :65], mask[5, 0], A[5] = 1, 1, 1, 1, 1, 1
+    A, B, mask = (sp.csr_array(one) for one in (A, B, mask))
+    which = rng.random(mask.nnz) < 0.7 if held else None
+    for one in (A, B, mask):
+        one.data[:] = 1
+    mask.data[:] = 1 if which is None else which
+    found, launched = made(A, B, mask, which, ones=True)
+    assert_same(found, spgemm(A, B, semiring=name, mask=mask, backend="cpu"))
+    assert ("by_blocks" in launched) == (name == "plus_times")
+
+
+def test_values_that_are_all_one_are_not_read(product):
     name, made = product
     A, B, mask = FACTORS["short rows"]()
-    if by_columns:
-        monkeypatch.setattr(masked, "_SLOW", -1)
     ones = [sp.csr_array((np.ones(one.nnz), one.indices, one.indptr), shape=one.shape) for one in (A, B, mask)]
     assert_same(made(A, B, mask, ones=True)[0], spgemm(*ones[:2], semiring=name, mask=ones[2], backend="cpu"))
 
 
-def test_a_hub_row_with_few_entries_in_the_mask_goes_by_columns(product, monkeypatch):
+def test_few_entries_of_many_products_are_searched_for(product):
+    """Rows of B of 90 entries, of which the mask has one or two of each row."""
     name, made = product
-    monkeypatch.setattr(masked, "_TURN_COST", 0)
-    A, B = np.ones((1, 400)), np.zeros((400, 90))
-    B[:, 1:31] = B[:5, 0] = 1
-    found, launched = made(sp.csr_array(A), sp.csr_array(B), sp.csr_array(np.eye(1, 90)))
-    assert "by_columns" in launched
-    assert found.data == {"plus_times": 5, "min_plus": 2, "max_plus": 2, "max_min": 1}[name]
+    A, B = np.ones((3, 40)), np.ones((40, 90))
+    B[:, 1:31] = 2
+    B[5:, 0] = 0
+    mask = np.zeros((3, 90))
+    mask[0, 0] = mask[1, 89] = mask[2, 4] = mask[2, 60] = 1
+    A, B, mask = (sp.csr_array(one) for one in (A, B, mask))
+    assert_same(made(A, B, mask)[0], spgemm(A, B, semiring=name, mask=mask, backend="cpu"))
+
+
+def test_what_the_check_refused_is_not_followed(product):
+    """Flags of the factors are read with what is counted: columns beyond B's rows lead nowhere until then."""
+    _, made = product
+    A, B, mask = FACTORS["short rows"]()
+    A.indices[:] = 2**30
+    counters = Cleared(mask.nnz)
+    counters.head[HEAD["FLAGS"]] = FLAGS["BAD_INDEX"]
+    with pytest.raises(Invalid):
+        made(A, B, mask, counters=counters)

@@ -8,7 +8,7 @@ from spectile.tsparse import spgemm
 from spectile.tsparse.cuda import wanted as gpu_wanted
 from spectile.tsparse.semirings import SEMIRINGS
 
-from .test_spgemm import random
+from .test_spgemm import peak_bytes, random
 
 pytestmark = pytest.mark.gpu
 
@@ -113,13 +113,8 @@ def test_what_is_no_number_stays_whatever_comes_after(semiring, masked):
     np.testing.assert_allclose(spgemm(A, B, backend="cuda", **options).toarray(), wanted, rtol=1e-14)
 
 
-@pytest.mark.parametrize("by_columns", [False, True])
 @pytest.mark.parametrize("dtype", ["f4", "f8", "F", "D"])
-def test_masks_with_hubs_and_long_rows(dtype, by_columns, monkeypatch):
-    from spectile.tsparse.cuda import masked
-
-    if by_columns:
-        monkeypatch.setattr(masked, "_SLOW", -1)
+def test_masks_with_hubs_and_long_rows(dtype):
     rng = np.random.default_rng(5)
     A, B = (sp.lil_array(random(700, 700, 0.02, rng)) for _ in range(2))
     A[3], B[11], B[:, 5] = 1.0, 2.0, -1.0
@@ -133,6 +128,51 @@ def test_masks_with_hubs_and_long_rows(dtype, by_columns, monkeypatch):
     whole = spgemm(on_gpu(A), on_gpu(B)).get()
     part = found.get().tocoo()
     np.testing.assert_array_equal(part.data, np.asarray(whole[part.row, part.col]).ravel())
+
+
+@pytest.mark.parametrize("complement", [False, True])
+@pytest.mark.parametrize("semiring", ["plus_pair", "any_pair", "or_and", "plus_times", "min_plus"])
+def test_a_mask_that_is_a_factor(semiring, complement):
+    """Unsorted, with duplicates and zeros, of which a sum may be one: looked at once, as A, B or both."""
+    A = random(200, 200, 0.05, np.random.default_rng(7)).tocoo()
+    again = np.arange(0, A.nnz, 3)
+    data = np.concatenate([np.where(np.arange(A.nnz) % 7 == 0, 0, A.data), -A.data[again]])
+    row, column = (np.concatenate([x, x[again]]) for x in A.coords)
+    order = np.lexsort((np.random.default_rng(8).random(len(row)), row))
+    indptr = np.searchsorted(row[order], np.arange(201)).astype(np.int32)
+    A = sp.csr_array((data[order], column[order].astype(np.int32), indptr), shape=A.shape)
+    B = random(200, 200, 0.05, np.random.default_rng(9))
+    for left, right, mask in ((A, A, A), (A, B, A), (B, A, A)):
+        C = spgemm(left, right, semiring=semiring, mask=mask, complement=complement, backend="cpu")
+        there = {id(one): on_gpu(one) for one in (A, B)}
+        for given in (lambda one: one, lambda one, there=there: there[id(one)]):
+            options = {"semiring": semiring, "mask": given(mask), "complement": complement, "backend": "cuda"}
+            assert_same(spgemm(given(left), given(right), **options), C)
+    broken = on_gpu(B)
+    broken.indices[50] = 10**6
+    with pytest.raises(ValueError, match="column"):
+        spgemm(broken, broken, semiring=semiring, mask=broken, complement=complement)
+
+
+def test_a_mask_keeps_a_limit_and_takes_what_it_counts():
+    from spectile.tsparse.cuda import masked
+
+    A = random(5000, 5000, 0.004, np.random.default_rng(10))
+    G = on_gpu(A)
+    whole = spgemm(G, G, mask=G)
+    size, copies = sum(one.nbytes for one in (whole.indptr, whole.indices, whole.data)), 3 * 4096
+    counted = A.nnz * 26 + 8 * 5000
+    enough = counted + masked._PIECES + copies
+    for limit in (counted * 7 // 10 + copies, enough, 10 * enough):
+        peak = peak_bytes(lambda limit=limit: spgemm(G, G, mask=G, memory_limit=limit))
+        assert peak <= size + limit + 16 * 512
+        if limit >= enough:
+            assert 0.9 * counted <= peak
+        found = spgemm(G, G, mask=G, memory_limit=limit)
+        assert (found.indptr == whole.indptr).all() and (found.indices == whole.indices).all()
+        assert found.data.tobytes() == whole.data.tobytes()
+    with pytest.raises(MemoryError, match="raise it by at least"):
+        spgemm(G, G, mask=G, memory_limit=copies + 12 * A.nnz)
 
 
 @pytest.mark.parametrize("where", ["host", "device"])

@@ -18,7 +18,7 @@ from spectile.core.pointers import address
 from spectile.tsparse import errors
 from spectile.tsparse.cuda import choose, units
 from spectile.tsparse.cuda.counters import Counters, Invalid
-from spectile.tsparse.cuda.given import Given, arranged, given
+from spectile.tsparse.cuda.given import Given, arranged
 from spectile.tsparse.cuda.plans import Repeated, plan
 from spectile.tsparse.cuda.shared import CONSTANTS, FLAGS, HEAD, ROUNDING, UNSORTED
 from spectile.tsparse.rounding import half_exponents
@@ -31,21 +31,19 @@ _TYPES = {"f": "float", "d": "double"}
 
 
 def with_checked_factors(
-    A: Any,
-    B: Any,
+    A: Given,
+    B: Given,
     precision: Precision | None,
     use: Callable[[Factor, Factor, Any], Any],
     *,
     check_finite: bool = True,
 ) -> Any:
-    """Return ``use(A, B, counters)`` of both factors on the device, their values rounded.
+    """Return ``use(A, B, counters)`` of both factors, as `given` returns them, their values rounded.
 
     Without a precision the patterns alone are checked, and the factors have no values, whatever theirs are.
     Where the check finds something, `Invalid` is raised by `use`, which is called again with canonical factors.
     """
-    counters = Counters(A.shape[0])
-    raw = given(A, B, check_finite=check_finite)
-    same = raw[0] is raw[1]
+    raw, same, counters = (A, B), A is B, Counters(A.shape[0])
     left = _check(raw[0], precision, counters, 0, raw, check_finite)
     right = left if same else _check(raw[1], precision, counters, 1, raw, check_finite)
     try:

@@ -1,12 +1,15 @@
 // Entries of C that a mask names, over a semiring (KIND, its code: 0 plus_times, 1 min_plus, 2 max_plus, 3 max_min).
 //
-//   list_pieces  cuts the rows of the mask into pieces of MASK_PIECE entries at most, of MASK_PRODUCTS products about; tells
-//                the rows whose entries are better searched for
+//   count_met    products of each row
+//   list_pieces  cuts the rows of the mask into pieces of MASK_PIECE entries at most, of MASK_PRODUCTS products about; of a row
+//                whose products are far more than its entries each is a piece, and searched for in B's rows
 //   by_rows      a warp a piece:  a table of its columns;  for k in A's row, in order; for each entry (j, b) of B's row k:
 //                where the table holds j:  c_j += a b
-//   by_columns   a warp an entry (i, j):  the entries of the shorter of A's row i and B's column j, searched in the longer
+//   by_blocks    where values are all 1, a block a larger piece: the same, its sums in whatever order; a hub row's entries of A
+//                are shared by several
 //   compact      the entries that some product fell on
 //
+// Where the check of the factors found something, those before by_rows leave all as it is.
 // Invariant: products are added in the order of k, with the bits that the kernels of the rows method give.
 
 #include "search.cuh"
@@ -27,27 +30,37 @@ __device__ __forceinline__ VALUE join(VALUE a, VALUE b, VALUE old, bool) { retur
 
 __device__ __forceinline__ u32 slot_from(int column, int log) { return (u32(column) * 2654435769u) >> (32 - log); }
 
-// A piece of a row of the mask in shared memory: a table of its columns, an eighth full at most, each with its place.
-struct Piece {
+// A table of columns of a row of the mask in shared memory.
+struct Table {
     int* keys;
-    unsigned char *places, *met;
-    VALUE* sums;
     int log;
 
-    __device__ __forceinline__ void insert(int column, int place) {
+    __device__ __forceinline__ u32 insert(int column) {
         u32 slot = slot_from(column, log);
         while (atomicCAS(&keys[slot], -1, column) != -1) slot = (slot + 1) & ((1 << log) - 1);
-        places[slot] = (unsigned char)place;
+        return slot;
     }
 
-    __device__ __forceinline__ int find(int column) const {
+    __device__ __forceinline__ int slot_of(int column) const {
         u32 slot = slot_from(column, log);
         while (true) {
             const int key = keys[slot];
-            if (key == column) return places[slot];
+            if (key == column) return int(slot);
             if (key == -1) return -1;
             slot = (slot + 1) & ((1 << log) - 1);
         }
+    }
+};
+
+// Those of a warp, an eighth full at most, with the place of each and its sum, made in order.
+struct Piece : Table {
+    static constexpr bool ORDERED = true;
+    unsigned char *places, *met;
+    VALUE* sums;
+
+    __device__ __forceinline__ int find(int column) const {
+        const int slot = slot_of(column);
+        return slot < 0 ? -1 : places[slot];
     }
 
     __device__ __forceinline__ void add(int place, VALUE a, VALUE b) {
@@ -56,57 +69,80 @@ struct Piece {
     }
 };
 
-constexpr int TABLE = 8 * MASK_PIECE, WARPS = 4, AHEAD = 4;
+// Those of a block, a quarter full at most, with a count in each slot.
+struct Counts : Table {
+    static constexpr bool ORDERED = false;
+    int* counts;
+
+    __device__ __forceinline__ int find(int column) const { return slot_of(column); }
+    __device__ __forceinline__ void add(int slot, VALUE, VALUE) { atomicAdd(&counts[slot], 1); }
+};
+
+__device__ __forceinline__ void add_count(float* sum, int count) { atomicAdd(sum, float(count)); }
+__device__ __forceinline__ void add_count(double* sum, int count) { atomicAdd(sum, double(count)); }
+template <class REAL>
+__device__ __forceinline__ void add_count(Complex<REAL>* sum, int count) {
+    add_count(&sum->x, count);
+}
+
+constexpr int TABLE = 8 * MASK_PIECE, WARPS = 4, WARPS_OF_BLOCK = 8, AHEAD = 4;
 
 // Values that are all 1 are not there.
 __device__ __forceinline__ VALUE value_at(const VALUE* values, int at) { return values == nullptr ? VALUE(1) : values[at]; }
 
+// Of AHEAD entries of B, those at `from` that are not negative, the places in a piece, or -1, and the values.
+struct Met {
+    int places[AHEAD];
+    VALUE values[AHEAD];
+
+    template <class PIECE>
+    __device__ __forceinline__ Met(const PIECE& piece, const int (&from)[AHEAD], const int* idx_b, const VALUE* val_b) {
+#pragma unroll
+        for (int c = 0; c < AHEAD; ++c) places[c] = from[c] < 0 ? -1 : idx_b[from[c]];
+#pragma unroll
+        for (int c = 0; c < AHEAD; ++c) places[c] = places[c] < 0 ? -1 : piece.find(places[c]);
+#pragma unroll
+        for (int c = 0; c < AHEAD; ++c) values[c] = places[c] < 0 ? VALUE(0) : value_at(val_b, from[c]);
+    }
+};
+
 // Sums of the products with some rows of B, a lane's from `first` to `last`, each after the other by all lanes.
-__device__ __forceinline__ void add_long(Piece& piece, int rows, int first, int last, VALUE factor, const int* idx_b, const VALUE* val_b,
+template <class PIECE>
+__device__ __forceinline__ void add_long(PIECE& piece, int rows, int first, int last, VALUE factor, const int* idx_b, const VALUE* val_b,
                                          int lane) {
     for (int s = 0; s < rows; s += AHEAD) {
-        int from[AHEAD], stop[AHEAD], places[AHEAD];
-        VALUE values[AHEAD];
+        int from[AHEAD];
 #pragma unroll
         for (int d = 0; d < AHEAD; ++d) {
-            from[d] = __shfl_sync(ALL, first, (s + d) & 31) + lane;
-            stop[d] = __shfl_sync(ALL, last, (s + d) & 31);
-            if (s + d >= rows) stop[d] = 0;
-            places[d] = from[d] < stop[d] ? idx_b[from[d]] : -1;
+            const int at = __shfl_sync(ALL, first, (s + d) & 31) + lane, stop = __shfl_sync(ALL, last, (s + d) & 31);
+            from[d] = s + d < rows && at < stop ? at : -1;
         }
-#pragma unroll
-        for (int d = 0; d < AHEAD; ++d) places[d] = places[d] < 0 ? -1 : piece.find(places[d]);
-#pragma unroll
-        for (int d = 0; d < AHEAD; ++d) values[d] = places[d] < 0 ? VALUE(0) : value_at(val_b, from[d]);
+        const Met met(piece, from, idx_b, val_b);
 #pragma unroll
         for (int d = 0; d < AHEAD; ++d) {
             if (s + d >= rows) break;
             const VALUE a = __shfl_sync(ALL, factor, s + d);
-            if (places[d] >= 0) piece.add(places[d], a, values[d]);
-            for (int q = from[d] + 32; q - lane < stop[d]; q += 32 * AHEAD) {
-                int more[AHEAD];
-                VALUE met[AHEAD];
+            const int begin = __shfl_sync(ALL, first, s + d), stop = __shfl_sync(ALL, last, s + d);
+            if (met.places[d] >= 0) piece.add(met.places[d], a, met.values[d]);
+            for (int q = begin + 32; q < stop; q += 32 * AHEAD) {
 #pragma unroll
-                for (int c = 0; c < AHEAD; ++c) more[c] = q + 32 * c < stop[d] ? idx_b[q + 32 * c] : -1;
-#pragma unroll
-                for (int c = 0; c < AHEAD; ++c) more[c] = more[c] < 0 ? -1 : piece.find(more[c]);
-#pragma unroll
-                for (int c = 0; c < AHEAD; ++c) met[c] = more[c] < 0 ? VALUE(0) : value_at(val_b, q + 32 * c);
+                for (int c = 0; c < AHEAD; ++c) from[c] = q + 32 * c + lane < stop ? q + 32 * c + lane : -1;
+                const Met more(piece, from, idx_b, val_b);
 #pragma unroll
                 for (int c = 0; c < AHEAD; ++c)
-                    if (more[c] >= 0) piece.add(more[c], a, met[c]);
+                    if (more.places[c] >= 0) piece.add(more.places[c], a, more.values[c]);
             }
-            __syncwarp();
+            if (PIECE::ORDERED) __syncwarp();
         }
     }
 }
 
 // The same where these rows are short: all their products side by side, and those that the mask holds row after row.
-__device__ __forceinline__ void add_short(Piece& piece, int first, int last, VALUE factor, const int* idx_b, const VALUE* val_b, int lane) {
+template <class PIECE>
+__device__ __forceinline__ void add_short(PIECE& piece, int first, int last, VALUE factor, const int* idx_b, const VALUE* val_b, int lane) {
     const int upto = prefix_scan<32>(last - first, lane, ALL), before = upto - (last - first), total = __shfl_sync(ALL, upto, 31);
     for (int base = 0; base < total; base += 32 * AHEAD) {
-        int owners[AHEAD], from[AHEAD], places[AHEAD];
-        VALUE values[AHEAD];
+        int owners[AHEAD], from[AHEAD];
 #pragma unroll
         for (int c = 0; c < AHEAD; ++c) {
             const int t = base + 32 * c + lane;
@@ -115,20 +151,21 @@ __device__ __forceinline__ void add_short(Piece& piece, int first, int last, VAL
             for (int d = 16; d; d >>= 1)
                 if (__shfl_sync(ALL, before, owner + d) <= t) owner += d;
             owners[c] = owner;
-            from[c] = __shfl_sync(ALL, first, owner) + t - __shfl_sync(ALL, before, owner);
-            places[c] = t < total ? idx_b[from[c]] : -1;
+            const int at = __shfl_sync(ALL, first, owner) + t - __shfl_sync(ALL, before, owner);
+            from[c] = t < total ? at : -1;
         }
-#pragma unroll
-        for (int c = 0; c < AHEAD; ++c) places[c] = places[c] < 0 ? -1 : piece.find(places[c]);
-#pragma unroll
-        for (int c = 0; c < AHEAD; ++c) values[c] = places[c] < 0 ? VALUE(0) : value_at(val_b, from[c]);
+        const Met met(piece, from, idx_b, val_b);
 #pragma unroll
         for (int c = 0; c < AHEAD; ++c) {
             const VALUE a = __shfl_sync(ALL, factor, owners[c]);
-            for (u32 hits = __ballot_sync(ALL, places[c] >= 0); hits;) {
+            if (!PIECE::ORDERED) {
+                if (met.places[c] >= 0) piece.add(met.places[c], a, met.values[c]);
+                continue;
+            }
+            for (u32 hits = __ballot_sync(ALL, met.places[c] >= 0); hits;) {
                 const int next = __shfl_sync(ALL, owners[c], __ffs(hits) - 1);
-                const bool mine = places[c] >= 0 && owners[c] == next;
-                if (mine) piece.add(places[c], a, values[c]);
+                const bool mine = met.places[c] >= 0 && owners[c] == next;
+                if (mine) piece.add(met.places[c], a, met.values[c]);
                 hits &= ~__ballot_sync(ALL, mine);
                 __syncwarp();
             }
@@ -136,81 +173,17 @@ __device__ __forceinline__ void add_short(Piece& piece, int first, int last, VAL
     }
 }
 
-}  // namespace
-
-extern "C" __global__ void __launch_bounds__(256) list_pieces(int rows, const long long* products, const long long* steps, const int* ptr_a,
-                                                              const int* ptr_m, int mean_column, int4* pieces, unsigned char* columns,
-                                                              u64* counts) {
-    const int row = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x & 31;
-    int count = 0, begin = 0, entries = 0;
-    u64 spared = 0, slowest = 0, all = 0;
-    if (row < rows) {
-        const int first = ptr_a[row], length = ptr_a[row + 1] - first;
-        begin = ptr_m[row], entries = ptr_m[row + 1] - begin;
-        const long long met = products[first + length] - products[first];
-        if (entries && met) {
-            const long long least = (entries + MASK_PIECE - 1) / MASK_PIECE, wanted = (met + MASK_PRODUCTS - 1) / MASK_PRODUCTS;
-            const long long searched =
-                MASK_SEARCH * (steps != nullptr ? steps[begin + entries] - steps[begin] : (long long)entries * min(length, mean_column));
-            count = int(max(least, min(wanted, (long long)entries)));
-            all = met;
-            if (met > searched) {
-                spared = met - searched;
-                slowest = met / count + MASK_STEP * (long long)length;
-            }
-            if (steps != nullptr && spared) {
-                columns[row] = 1;
-                count = 0;
-            }
-        }
-    }
-    const int upto = prefix_scan<32>(count, lane, ALL);
-    u64 before = 0;
-    if (lane == 31 && upto) before = atomicAdd(&counts[0], u64(upto));
-    before = __shfl_sync(ALL, before, 31) + upto - count;
-    for (int n = 0; n < count; ++n)
-        pieces[before + n] =
-            make_int4(row, begin + int((long long)entries * n / count), begin + int((long long)entries * (n + 1) / count), 0);
-    for (int d = 16; d; d >>= 1) {
-        all += __shfl_xor_sync(ALL, all, d);
-        spared += __shfl_xor_sync(ALL, spared, d);
-        slowest = max(slowest, __shfl_xor_sync(ALL, slowest, d));
-    }
-    if (lane == 0 && all) {
-        atomicAdd(&counts[1], all);
-        if (spared) atomicAdd(&counts[2], spared);
-        if (spared) atomicMax(&counts[3], slowest);
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(32 * WARPS) by_rows(const u64* counts, const int4* pieces, const int* ptr_m, const int* idx_m,
-                                                                 const unsigned char* held, const int* ptr_a, const int* idx_a,
-                                                                 const VALUE* val_a, const int* ptr_b, const int* idx_b, const VALUE* val_b,
-                                                                 VALUE* val_c, unsigned char* found) {
-    __shared__ int s_keys[WARPS][TABLE];
-    __shared__ unsigned char s_places[WARPS][TABLE], s_met[WARPS][MASK_PIECE];
-    __shared__ VALUE s_sums[WARPS][MASK_PIECE];
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, item = blockIdx.x * WARPS + warp;
-    if (item >= counts[0]) return;
-    const int4 which = pieces[item];
-    const int row = which.x, begin = which.y, n = which.z - begin;
-    Piece piece = {s_keys[warp], s_places[warp], s_met[warp], s_sums[warp], 5};
-    while ((1 << piece.log) < 8 * n) ++piece.log;
-    for (int t = lane; t < 1 << piece.log; t += 32) piece.keys[t] = -1;
-    for (int e = lane; e < n; e += 32) {
-        piece.sums[e] = 0;
-        piece.met[e] = 0;
-    }
-    __syncwarp();
-    for (int e = lane; e < n; e += 32)
-        if (held == nullptr || held[begin + e]) piece.insert(idx_m[begin + e], e);
-    __syncwarp();
-    const bool whole = n == ptr_m[row + 1] - ptr_m[row];
-    const int least = idx_m[begin], most = idx_m[begin + n - 1], end = ptr_a[row + 1];
-    for (int base = ptr_a[row]; base < end; base += 32) {
+// Sums of the products of entries of A from `begin` to `end`, so many `at_once` of each `stride`, with B's columns from `least` to
+// `most`.
+template <class PIECE>
+__device__ __forceinline__ void add_rows(PIECE& piece, int begin, int end, int at_once, int stride, bool whole, int least, int most,
+                                         const int* idx_a, const VALUE* val_a, const int* ptr_b, const int* idx_b, const VALUE* val_b,
+                                         int lane) {
+    for (int base = begin; base < end; base += stride) {
+        const int steps = min(at_once, end - base), longest = 1 << 20;  // sums of lengths have 32 bits
         int first = 0, last = 0;
         VALUE factor = 0;
-        if (base + lane < end) {
+        if (lane < steps) {
             const int k = idx_a[base + lane];
             first = ptr_b[k];
             last = ptr_b[k + 1];
@@ -220,11 +193,82 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) by_rows(const u64* coun
                 last = place_from(idx_b, first, last, most + 1);
             }
         }
-        const int steps = min(32, end - base), longest = 1 << 20;  // sums of lengths have 32 bits
         if (int(__reduce_add_sync(ALL, min(last - first, longest))) >= MASK_LONG * steps)
             add_long(piece, steps, first, last, factor, idx_b, val_b, lane);
         else add_short(piece, first, last, factor, idx_b, val_b, lane);
     }
+}
+
+}  // namespace
+
+// Of each row of A the products with B.
+extern "C" __global__ void __launch_bounds__(256) count_met(int rows, const int* ptr_a, const int* idx_a, const int* ptr_b, u64* met,
+                                                            const int* head) {
+    if (invalid(head)) return;
+    const int stride = gridDim.x * blockDim.x, end = ptr_a[rows];
+    for (long long p = ptr_a[0] + blockIdx.x * blockDim.x + threadIdx.x; p < end; p += stride)
+        atomicAdd(&met[last_at(ptr_a, 0, rows - 1, u32(p))], u64(ptr_b[idx_a[p] + 1] - ptr_b[idx_a[p]]));
+}
+
+// `met` are the products of each row; `counted` tells whether blocks take larger pieces.
+extern "C" __global__ void __launch_bounds__(256) list_pieces(int rows, int counted, const u64* met, const int* ptr_a, const int* ptr_m,
+                                                              int4* pieces, int* head) {
+    if (invalid(head)) return;
+    const int row = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x & 31;
+    int count = 0, parts = 1, begin = 0, entries = 0;
+    bool large = false, searched = false;
+    if (row < rows) {
+        begin = ptr_m[row], entries = ptr_m[row + 1] - begin;
+        if (const u64 all = entries ? met[row] : 0) {
+            const u64 each = MASK_SEARCH * u64(ptr_a[row + 1] - ptr_a[row]);
+            large = counted && (entries > MASK_PIECE || all > MASK_PRODUCTS);
+            searched = !large && entries * each < all;
+            const u64 most = large ? MASK_BLOCK : MASK_PIECE, products = large ? MASK_BLOCK_PRODUCTS : MASK_PRODUCTS;
+            const u64 least = (entries + most - 1) / most, wanted = min((all + products - 1) / products, u64(entries));
+            // A block's pieces share columns or A's entries: of the latter each has an equal part of its columns.
+            if (large) parts = int(max(u64(1), wanted / least));
+            count = searched ? entries : large ? int(least) * parts : int(max(least, wanted));
+        }
+    }
+    const int small = large ? 0 : count, upto = prefix_scan<32>(count, lane, ALL), upto_small = prefix_scan<32>(small, lane, ALL);
+    u64 before = 0, before_small = 0;
+    if (lane == 31 && upto_small) before_small = atomicAdd((u64*)&head[MASK_PIECES], u64(upto_small));
+    if (lane == 31 && upto > upto_small) before = atomicAdd((u64*)&head[MASK_BLOCKS], u64(upto - upto_small));
+    before_small = __shfl_sync(ALL, before_small, 31) + upto_small - small;
+    before = __shfl_sync(ALL, before, 31) + upto - upto_small - (count - small);
+    for (int n = 0; n < count; ++n) {
+        const int of = n / parts, all_of = count / parts;
+        const long long place = large ? ptr_m[rows] - 1 - (long long)(before + n) : (long long)(before_small + n);
+        pieces[place] = make_int4(row, begin + int((long long)entries * of / all_of), begin + int((long long)entries * (of + 1) / all_of),
+                                  large ? n % parts << 16 | parts : searched);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS) by_rows(int count, const int4* pieces, const int* ptr_m, const int* idx_m,
+                                                                 const unsigned char* held, const int* ptr_a, const int* idx_a,
+                                                                 const VALUE* val_a, const int* ptr_b, const int* idx_b, const VALUE* val_b,
+                                                                 VALUE* val_c, unsigned char* found) {
+    __shared__ int s_keys[WARPS][TABLE];
+    __shared__ unsigned char s_places[WARPS][TABLE], s_met[WARPS][MASK_PIECE];
+    __shared__ VALUE s_sums[WARPS][MASK_PIECE];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, item = blockIdx.x * WARPS + warp;
+    if (item >= count) return;
+    const int4 which = pieces[item];
+    const int row = which.x, begin = which.y, n = which.z - begin;
+    Piece piece = {{s_keys[warp], 5}, s_places[warp], s_met[warp], s_sums[warp]};
+    while ((1 << piece.log) < 8 * n) ++piece.log;
+    for (int t = lane; t < 1 << piece.log; t += 32) piece.keys[t] = -1;
+    for (int e = lane; e < n; e += 32) {
+        piece.sums[e] = 0;
+        piece.met[e] = 0;
+    }
+    __syncwarp();
+    for (int e = lane; e < n; e += 32)
+        if (held == nullptr || held[begin + e]) piece.places[piece.insert(idx_m[begin + e])] = (unsigned char)e;
+    __syncwarp();
+    const bool whole = !which.w && n == ptr_m[row + 1] - ptr_m[row];
+    const int least = idx_m[begin], most = idx_m[begin + n - 1], end = ptr_a[row + 1];
+    add_rows(piece, ptr_a[row], end, 32, 32, whole, least, most, idx_a, val_a, ptr_b, idx_b, val_b, lane);
     for (int e = lane; e < n; e += 32)
         if (piece.met[e]) {
             val_c[begin + e] = piece.sums[e];
@@ -232,45 +276,37 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) by_rows(const u64* coun
         }
 }
 
-extern "C" __global__ void __launch_bounds__(256) by_columns(int entries, int rows, const unsigned char* columns, const int* ptr_m,
-                                                             const int* idx_m, const unsigned char* held, const int* ptr_a,
-                                                             const int* idx_a, const VALUE* val_a, const int* ptr_t, const int* idx_t,
-                                                             const VALUE* val_t, VALUE* val_c, unsigned char* found) {
-    const int lane = threadIdx.x & 31, e = blockIdx.x * blockDim.x + threadIdx.x;
-    int row = -1;
-    if (e < entries && (held == nullptr || held[e])) row = last_at(ptr_m, 0, rows - 1, e);
-    for (u32 todo = __ballot_sync(ALL, row >= 0 && columns[max(row, 0)]); todo; todo &= todo - 1) {
-        const int at = __ffs(todo) - 1, i = __shfl_sync(ALL, row, at), entry = e - lane + at, j = idx_m[entry];
-        const int p_end = ptr_a[i + 1], q_end = ptr_t[j + 1];
-        int p = ptr_a[i], q = ptr_t[j];
-        const bool by_row = p_end - p <= q_end - q;  // the entries of A's row are searched
-        bool any = false;
-        VALUE sum = 0;
-        while (p < p_end && q < q_end) {
-            const int mine = (by_row ? p : q) + lane, mine_end = by_row ? p_end : q_end, other_end = by_row ? q_end : p_end;
-            const int* theirs = by_row ? idx_t : idx_a;
-            int place = other_end;
-            bool met = false;
-            if (mine < mine_end) {
-                const int k = by_row ? idx_a[mine] : idx_t[mine];
-                place = place_from(theirs, by_row ? q : p, other_end, k);
-                met = place < other_end && theirs[place] == k;
-            }
-            const VALUE a = met ? value_at(val_a, by_row ? mine : place) : VALUE(0);
-            const VALUE b = met ? value_at(val_t, by_row ? place : mine) : VALUE(0);
-            for (u32 hits = __ballot_sync(ALL, met); hits; hits &= hits - 1) {
-                const int from = __ffs(hits) - 1;
-                sum = join(__shfl_sync(ALL, a, from), __shfl_sync(ALL, b, from), sum, !any);
-                any = true;
-            }
-            const int next = __shfl_sync(ALL, place, min(31, mine_end - (mine - lane) - 1));
-            p = by_row ? p + 32 : next;
-            q = by_row ? next : q + 32;
-        }
-        if (lane == 0 && any) {
-            val_c[entry] = sum;
-            found[entry] = 1;
-        }
+// Pieces stand at the end of the list.  `val_c` is 0 before.
+extern "C" __global__ void __launch_bounds__(32 * WARPS_OF_BLOCK) by_blocks(int entries, const int4* pieces, const int* ptr_m,
+                                                                            const int* idx_m, const unsigned char* held, const int* ptr_a,
+                                                                            const int* idx_a, const int* ptr_b, const int* idx_b,
+                                                                            VALUE* val_c, unsigned char* found) {
+    __shared__ int s_keys[4 * MASK_BLOCK], s_counts[4 * MASK_BLOCK];
+    const int4 which = pieces[entries - 1 - int(blockIdx.x)];
+    const int t = threadIdx.x, row = which.x, begin = which.y, n = which.z - begin, part = which.w >> 16, parts = which.w & 0xffff;
+    Counts piece = {{s_keys, 5}, s_counts};
+    while ((1 << piece.log) < 4 * n) ++piece.log;
+    for (int slot = t; slot < 1 << piece.log; slot += blockDim.x) {
+        s_keys[slot] = -1;
+        s_counts[slot] = 0;
+    }
+    __syncthreads();
+    for (int e = begin + t; e < begin + n; e += blockDim.x)
+        if (held == nullptr || held[e]) piece.insert(idx_m[e]);
+    __syncthreads();
+    const bool whole = n == ptr_m[row + 1] - ptr_m[row];
+    const long long length = ptr_a[row + 1] - ptr_a[row];
+    const int from = ptr_a[row] + int(length * part / parts), to = ptr_a[row] + int(length * (part + 1) / parts);
+    const int at_once = min(max((to - from + WARPS_OF_BLOCK - 1) / WARPS_OF_BLOCK, 4), 32);  // so that all warps have some
+    add_rows(piece, from + (t >> 5) * at_once, to, at_once, WARPS_OF_BLOCK * at_once, whole, idx_m[begin], idx_m[begin + n - 1], idx_a,
+             (const VALUE*)nullptr, ptr_b, idx_b, (const VALUE*)nullptr, t & 31);
+    __syncthreads();
+    for (int e = begin + t; e < begin + n; e += blockDim.x) {
+        const int slot = held == nullptr || held[e] ? piece.slot_of(idx_m[e]) : -1, count = slot < 0 ? 0 : s_counts[slot];
+        if (count == 0) continue;
+        if (parts == 1) val_c[e] = VALUE(count);
+        else add_count(&val_c[e], count);
+        found[e] = 1;
     }
 }
 

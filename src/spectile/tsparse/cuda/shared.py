@@ -27,9 +27,10 @@ CONSTANTS = {
     "GROUP_THREADS": bins.GROUP_THREADS,
     "MASK_PIECE": 64,  # entries of a row of a mask that a warp takes, at most
     "MASK_PRODUCTS": 16384,  # products that it meets, about
+    "MASK_BLOCK": 1024,  # the same of a block that counts
+    "MASK_BLOCK_PRODUCTS": 2**18,
     "MASK_LONG": 24,  # mean entries of rows of B from which all lanes of a warp take one after the other
-    "MASK_STEP": 40,  # products that an entry of A costs a warp
-    "MASK_SEARCH": 16,  # products that the search for an entry in a row of A or a column of B costs
+    "MASK_SEARCH": 16,  # products that the search for an entry in a row of B costs
     "FEW_MOST": bins.FEW.holds["products"],
     "PITCH": bins.PITCH,
     "THREAD_LENGTH": 128,  # entries of A that a thread walks for a row
@@ -58,15 +59,16 @@ _WORDS = {
     "MOST_STEPS": 1,  # of a hub row
     "LONG_PIECES": 1,  # of long rows that meet a dense matrix
     "LONG_SUMS": 1,  # of these pieces that are parts of a sum
+    "MASK_PIECES": _WIDE,  # of the rows of a mask, for warps and for blocks
+    "MASK_BLOCKS": _WIDE,
 }
-_ALIGNED = ("FLAGS", "PRODUCTS", "ENTRIES", "DESCENTS", "KEPT", "HUB_PRODUCTS")  # that are read as words of 64 bits
 
 
 def _places() -> tuple[dict[str, int], int]:
     """Return the first word of each counter, and the words of the head, which the states of the scan follow."""
     places, at = {}, 0
     for name, words in _WORDS.items():
-        places[name] = at = at + (at % 2 if name in _ALIGNED else 0)
+        places[name] = at = at + (at % 2 if words == _WIDE else 0)  # two are read as a word of 64 bits
         at += words
     return places, at + at % 2
 

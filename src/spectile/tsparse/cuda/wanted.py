@@ -49,8 +49,12 @@ def spgemm(
     others = [one for one in (wanted.mask, wanted.C) if one is not None]
     if memory_limit is not None:
         memory_limit -= sum(copied_bytes(one, precision, kind is not None) for one in (A, B, *others))
-    if wanted.semiring.multiply in ("and", "pair"):
-        same = B is A
+    same, masked = B is A, wanted.mask is not None and not wanted.complement
+    patterns = masked and not wanted.semiring.reads_values
+    #: The factor that the mask is, which need not be looked at once more.
+    which = 0 if wanted.mask is A else 1 if wanted.mask is B else -1
+    if wanted.semiring.multiply in ("and", "pair") and not patterns:
+        which = -1
         A = _of_ones(A, "A", wanted, precision, host, check_finite)
         B = A if same else _of_ones(B, "B", wanted, precision, host, check_finite)
     factors = given(A, B, check_finite=check_finite)
@@ -60,22 +64,24 @@ def spgemm(
         )
     if kind is not None and wanted.semiring.reads_values:
         _require_held(factors, wanted, kind, memory_limit)
-    mask = None
-    if wanted.mask is not None:
-        mask = _mask_of(_canonical(wanted.mask, "mask", host), wanted)
+    named = None if wanted.mask is None or which >= 0 else _canonical(wanted.mask, "mask", host)
     added = None if wanted.C is None else _rows_of(_canonical(wanted.C, "C", host), precision)
 
     def product(left: Factor, right: Factor, counters: Counters | None) -> Rows:
         import cupy
 
-        checked(left, right, counters)
-        made = []
-        for first, stop, block in _blocks(left, right, mask, wanted, precision, memory_limit):
+        made, mask = [], None
+        if added is not None or not masked:
+            checked(left, right, counters)
+        if wanted.mask is not None:
+            mask = _mask_of((left, right)[which].given if named is None else named, wanted)
+        for first, stop, block in _blocks(left, right, mask, wanted, precision, memory_limit, counters):
             beside = [None if one is None else part(one, first, stop) for one in (added, mask)]
             made.append(wanted.of(block, beside[0], beside[1], columns, cupy))
         return made[0] if len(made) == 1 else joined(made, cupy)
 
-    indptr, indices, data = with_checked_factors(*factors, precision, product, check_finite=check_finite)
+    taken = None if patterns else precision
+    indptr, indices, data = with_checked_factors(*factors, taken, product, check_finite=check_finite)
     data = data != 0 if wanted.semiring.value == "bool" else data
     index = index_type(len(indices))
     C = device_csr((rows, columns), indptr.astype(index, copy=False), indices.astype(index, copy=False), data, array)
@@ -140,13 +146,23 @@ def _mask_of(one: Given, wanted: Wanted) -> Rows:
 
 
 def _blocks(
-    A: Factor, B: Factor, mask: Rows | None, wanted: Wanted, precision: Precision, memory_limit: int | None
+    A: Factor,
+    B: Factor,
+    mask: Rows | None,
+    wanted: Wanted,
+    precision: Precision,
+    memory_limit: int | None,
+    counters: Counters | None,
 ) -> Iterator[tuple[int, int, Rows]]:
     """Yield first row, end, and the entries of blocks of rows of A B; with a mask, those that it has."""
     rows, code = A.shape[0], wanted.semiring.code
     masked = MaskedProduct(A, B, precision, code, not wanted.semiring.reads_values)
     if mask is not None and not wanted.complement:
-        yield 0, rows, masked.rows(mask)
+        if memory_limit is None:
+            yield 0, rows, masked.rows(mask, counters=counters)
+        else:
+            checked(A, B, counters)
+            yield from _masked_blocks(masked, mask, memory_limit)
         return
     chunk, scratch = chunk_of(memory_limit, rows, B.shape[1])
     ranges = [(a, min(a + chunk, rows)) for a in range(0, rows, chunk)] or [(0, 0)]
@@ -159,3 +175,23 @@ def _blocks(
     for a, b, _ in parts.parts(parts.row_pointer(counts), chunk, most, empty=True):
         made = finish(A, B, count_rows(A, B, a, b, precision.value, None, scratch), precision)
         yield a, b, masked.rows((*made[:2], None), a) if code else made
+
+
+def _masked_blocks(masked: MaskedProduct, mask: Rows, memory_limit: int) -> Iterator[tuple[int, int, Rows]]:
+    """Yield what `_blocks` does of a mask, as many rows at a time as their work space allows."""
+    starts = mask[0].get().astype(np.int64)
+    rows, entries, longest = len(starts) - 1, len(mask[1]), int(np.diff(starts).max(initial=0))
+    most, held = entries, len(mask[2])  # which entries count
+    if masked.work_bytes(entries, rows) + held > memory_limit:
+        held += masked.entry_bytes * entries  # rows of C are joined in the end
+        most = masked.entries_within(memory_limit - held, rows)
+    if most < longest:
+        need = masked.work_bytes(longest, rows) + held
+        raise MemoryError(
+            f"memory_limit is {memory_limit} bytes beside copies, and a row of {longest} entries of the mask takes "
+            f"{need}; raise it by at least {need - memory_limit}"
+        )
+    for a, b, _ in parts.parts(starts, max(rows, 1), max(most, 1), empty=True):
+        yield a, b, masked.rows(part(mask, a, b), a)
+    if not rows:
+        yield 0, 0, masked.rows(mask)
