@@ -29,27 +29,34 @@ __device__ int symbolic_bin(u64 products, int span, int length) {
     return bin == NO_BIN ? long_bin : bin;
 }
 
-// Columns that differ among the products of a row, `most` at most in the warp.
-__device__ __forceinline__ int count_few(int most, int at, int end, const int* idx_a, const int* ptr_b, const int* idx_b) {
+// The first products of a row, its entries of A from `at`.
+struct Few {
+    int at, end, q = 0, last = 0;
+    u64 begun = 0;  // products of the entries of A that were met
     u32 words[FEW_MOST];
-    int q = 0, last = 0;
+
+    __device__ __forceinline__ Few(int from, int to, const int* idx_a, const int* ptr_b, const int* idx_b) : at(from), end(to) {
 #pragma unroll
-    for (int t = 0; t < FEW_MOST; ++t) {
-        words[t] = ALL;
-        if (t >= most) continue;
-        while (q == last && at < end) {
-            const int k = idx_a[at++];
-            q = ptr_b[k];
-            last = ptr_b[k + 1];
+        for (int t = 0; t < FEW_MOST; ++t) {
+            while (q == last && at < end) {
+                const int k = idx_a[at++];
+                q = ptr_b[k];
+                last = ptr_b[k + 1];
+                begun += last - q;
+            }
+            words[t] = q < last ? u32(idx_b[q++]) : ALL;
         }
-        if (q < last) words[t] = u32(idx_b[q++]);
     }
-    sort_few(words, most);
-    int n = 0;
+
+    // How many columns differ, of `most` products at most in the warp.
+    __device__ __forceinline__ int columns(int most) {
+        sort_few(words, most);
+        int n = 0;
 #pragma unroll
-    for (int t = 0; t < FEW_MOST; ++t) n += words[t] != ALL && (t == 0 || words[t] != words[max(t - 1, 0)]);
-    return n;
-}
+        for (int t = 0; t < FEW_MOST; ++t) n += words[t] != ALL && (t == 0 || words[t] != words[max(t - 1, 0)]);
+        return n;
+    }
+};
 
 }  // namespace
 
@@ -75,8 +82,24 @@ extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows,
         hi = max(hi, idx_b[last - 1]);
     };
     u64 products = 0;
-    int lo = 0x7fffffff, hi = -1;
-    if (row < rows) {
+    int lo = 0x7fffffff, hi = -1, n = 0;
+    bool counted = false;  // if the products are few
+    if (group_log == 0) {
+        // A thread that meets a row counts what few products it has at once.
+        counted = row < rows && ptr_a[row + 1] - ptr_a[row] <= 32;
+        Few few(counted ? ptr_a[row] : 0, counted ? ptr_a[row + 1] : 0, idx_a, ptr_b, idx_b);
+        products = few.begun;
+#pragma unroll
+        for (int t = 0; t < FEW_MOST; ++t)
+            if (few.words[t] != ALL) {
+                lo = min(lo, int(few.words[t]));
+                hi = max(hi, int(few.words[t]));
+            }
+        if (few.q < few.last) hi = max(hi, idx_b[few.last - 1]);
+        for (int p = few.at; p < few.end; ++p) gather(p, products, lo, hi);
+        n = few.columns(__reduce_max_sync(ALL, products <= FEW_MOST ? int(products) : 0));
+    }
+    if (row < rows && !counted) {
         const int begin = ptr_a[row], end = ptr_a[row + 1];
         if (end - begin > 32 * group) {
             if (lane == 0) s_long[atomicAdd(&longs, 1)] = local;
@@ -117,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows,
         piece += ANALYSIS_THREADS / 32;
     }
     __syncthreads();
-    int bin = NO_BIN, width = 0, n = 0;
+    int bin = NO_BIN, width = 0;
     const int mine = blockIdx.x * per_block + threadIdx.x;
     u64 sum = 0;
     if (threadIdx.x < per_block && mine < rows) {
@@ -131,11 +154,12 @@ extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows,
             atomicMax(&head[MOST_STEPS], int(min(length + sum / STEP_PRODUCTS, u64(0x7fffffff))));
         }
     }
-    const int most = __reduce_max_sync(ALL, bin == SYMBOLIC_FEW ? int(sum) : 0);
-    if (bin == SYMBOLIC_FEW) {
-        const int at = ptr_a[mine], end = ptr_a[mine + 1];
-        n = count_few(most, at, end, idx_a, ptr_b, idx_b);
+    const bool left = bin == SYMBOLIC_FEW && !counted;
+    if (const int most = __reduce_max_sync(ALL, left ? int(sum) : 0)) {
+        const int columns = Few(left ? ptr_a[mine] : 0, left ? ptr_a[mine + 1] : 0, idx_a, ptr_b, idx_b).columns(most);
+        if (left) n = columns;
     }
+    if (bin != SYMBOLIC_FEW) n = 0;
     if (threadIdx.x < per_block && mine < rows) {
         entries[mine] = bin == SYMBOLIC_BLOCK_TABLE ? int(sum) : n;
         if (sum) {
