@@ -80,7 +80,7 @@ def spgemm(
         how often, int64 (of CuPy, which has no sparse integers, float64); both read no values.
     mask : sparse matrix or array, shape (m, n), optional
         Only those entries of C are made where the mask has an entry that is not 0; they cost what their products cost,
-        by rows or by columns of B, whichever is less.
+        by rows of B or, whichever is less, by its columns (CPU) or a search in its rows (GPU).
     complement : bool, default False
         Whether those entries are dropped instead, and all others made.
     alpha, beta : number, default 1 and 0
@@ -187,7 +187,8 @@ def spgemm(
     elif cuda and wanted.all_of_it:
         from spectile.tsparse.cuda import run as gpu
 
-        made = gpu.spgemm(A, B, chosen, memory_limit, not on_gpu, form=form, check_finite=check_finite)
+        options: dict[str, Any] = {"form": form, "check_finite": check_finite, "booleans": asked.booleans}
+        made = gpu.spgemm(A, B, chosen, memory_limit, not on_gpu, **options)
     elif cuda:
         from spectile.tsparse.cuda import wanted as gpu_wanted
 
@@ -199,7 +200,7 @@ def spgemm(
     else:
         from spectile.tsparse.cpu import wanted as cpu_wanted
 
-        options = {"booleans": asked.booleans, "check_finite": check_finite}
+        options = {"check_finite": check_finite, "booleans": asked.booleans}
         made = cpu_wanted.spgemm(A, B, chosen, memory_limit, wanted, **options)
     made = as_boolean(made) if asked.booleans else made
     return _in_format(made, form, wanted.semiring.identity(made.dtype))

@@ -147,6 +147,8 @@ def holds(precision: Precision) -> tuple[int, str]:
 
 def as_boolean(C: Any) -> Any:
     """Return C, which is nobody else's, with True for what is not 0."""
+    if C.dtype == np.bool_:
+        return C
     if not hasattr(C, "format"):
         return C != 0
     C.data = C.data != 0

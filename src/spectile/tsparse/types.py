@@ -48,7 +48,7 @@ class Precision:
     Attributes
     ----------
     name : str
-    value : {"float32", "float64", "complex64", "complex128", "int32", "int64"}
+    value : {"float32", "float64", "complex64", "complex128", "int32", "int64", "bool"}
         Name of the type of C and of the sums.
     unit : float
         Unit roundoff of one operation of the sum.  Tensor cores may truncate, which doubles float32's; integers that
@@ -82,6 +82,8 @@ COMPLEX = {
 }
 #: Of integer factors that no precision is named for.
 INTEGER = {name: Precision(name, name, 0.0) for name in ("int32", "int64")}
+#: Of sums that count as True or False, which are made in float32.
+BOOLEAN = Precision("bool", "bool", 0.0)
 
 
 def of_values(dtype: np.dtype) -> Precision:

@@ -14,7 +14,7 @@ from ...cuda_on_host import compiled, launch
 PARTS = next(one for one in bins.BLOCKS if not one.whole).kernels[0].name
 UNITS = {
     "analyse": units.ANALYSIS,
-    "few": units.NUMERIC["few"]["float64"][bins.FEW.kernels[0].name],
+    **{value: units.NUMERIC["few"][value][bins.FEW.kernels[0].name] for value in ("float64", "bool")},
     "known": units.REUSE["block"]["float64"][PARTS],
     "counted": units.SYMBOLIC_BLOCK,
 }
@@ -63,13 +63,14 @@ def expected(A):
     return rows, products
 
 
+@pytest.mark.parametrize("value", ["float64", "bool"])
 @pytest.mark.parametrize("case", CASES)
-def test_rows_are_counted_and_filled(libraries, case):
+def test_rows_are_counted_and_filled(libraries, case, value):
     rng = np.random.default_rng(3)
     A = CASES[case](rng)
     A.sum_duplicates()
     A.sort_indices()
-    A.data = rng.standard_normal(A.nnz)
+    A.data = rng.standard_normal(A.nnz) if value == "float64" else rng.random(A.nnz) < 0.4
     rows = A.shape[0]
     pattern = [np.ascontiguousarray(x, np.int32) for x in (A.indptr, A.indices)]
     low, span, entries = (np.full(rows, 7, np.int32) for _ in range(3))
@@ -89,16 +90,16 @@ def test_rows_are_counted_and_filled(libraries, case):
     assert symbolic[bins.SYMBOLIC_PLACES["FEW"]] == few.sum() and symbolic.sum() == (products > 0).sum()
 
     ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    indices, data = np.full(ptr[-1], -1, np.int32), np.full(ptr[-1], np.nan)
-    for one in choose.numeric(head, rows, rows, 3.0, 8):
+    indices, data = np.full(ptr[-1], -1, np.int32), np.full(ptr[-1], np.nan).astype(value)
+    for one in choose.numeric(head, rows, rows, 3.0, max(data.itemsize, 4)):
         factors = *pattern, A.data, *pattern, A.data
-        launch(libraries["few"], one.name, one.shape, sizes[0], *factors, low, span, slot, ptr, indices, data)
+        launch(libraries[value], one.name, one.shape, sizes[0], *factors, low, span, slot, ptr, indices, data)
     for i in range(rows):
         found = slice(ptr[i], ptr[i + 1])
         if counted[i]:
             assert indices[found].tolist() == [j for j, _ in wanted[i]]
             sums = np.array([x for _, x in wanted[i]], float)
-            assert np.allclose(data[found], sums, rtol=0, atol=1e-13)
+            assert np.allclose(data[found], sums.astype(value), rtol=0, atol=1e-13)
         else:
             assert (indices[found] == -1).all(), "left to another kernel"
 

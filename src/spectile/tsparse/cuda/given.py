@@ -262,7 +262,7 @@ def _in_order(name: str, data: Any, places: Places) -> tuple[Any, int | None]:
     import cupy
 
     if data.dtype.kind == "b":
-        return (summed(data.astype(np.int64), places) > 0).astype(np.float32), None
+        return summed(data.astype(np.int64), places) > 0, None
     if data.dtype.kind in "fc":
         return summed(data.astype(np.float32) if data.dtype == np.float16 else data, places), None
     largest, most = largest_integer(data), 1

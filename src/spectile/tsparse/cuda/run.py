@@ -21,7 +21,7 @@ from spectile.tsparse.cuda.rows.count import Phase, count_rows
 from spectile.tsparse.cuda.rows.fill import fill_rows
 from spectile.tsparse.cuda.shared import HEAD_WORDS
 from spectile.tsparse.matrices import LARGEST_INTEGER, device_csr, host_csr, index_type, is_array, require_exact
-from spectile.tsparse.types import Factor, Precision, lookup
+from spectile.tsparse.types import BOOLEAN, Factor, Precision, lookup
 
 
 def spgemm(
@@ -33,11 +33,13 @@ def spgemm(
     *,
     check_finite: bool = True,
     form: str = "csr",
+    booleans: bool = False,
     fetch: Callable[[Any], np.ndarray] | None = None,
 ) -> Any:
     """Multiply on the device, in CSR or where `form` is dense into an array; see `spectile.tsparse.spgemm`.
 
-    `host` tells that A and B are scipy matrices; then `fetch` may tell how columns and values come there.
+    `host` tells that A and B are scipy matrices; then `fetch` may tell how columns and values come there.  Where sums
+    become Boolean (`booleans`), those of matrices whose values are so on the device are written as such.
     """
     precision, kind = of_device(precision)
     exact = kind is not None
@@ -62,6 +64,8 @@ def spgemm(
         factors = given(base, base, check_finite=check_finite)
     else:
         factors = given(A, B, check_finite=check_finite)
+    if booleans and form != "dense" and all(one.data.dtype == np.bool_ for one in factors):
+        precision = BOOLEAN
     dense_too = form == "dense" and not (exact or scaled) and factors[1].held is None
     if exact:
         require_exact(*sizes(*factors), lambda: largest_sum(*factors, memory_limit), LARGEST_INTEGER, "float64")

@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(256) order_columns(int columns, const int* sta
 }
 
 // A warp a row: `ptr` and what follows of the entries from the diagonal on, `starts` and what follows of those before.
-__global__ void __launch_bounds__(256) mirror(int rows, int adjoint, const int* ptr, const int* idx, const VALUE* val, const int* starts,
-                                              const int* row_of, const int* place_of, int* idx_c, VALUE* val_c) {
+__global__ void __launch_bounds__(256) mirror(int rows, int adjoint, const int* ptr, const int* idx, const STORED* val, const int* starts,
+                                              const int* row_of, const int* place_of, int* idx_c, STORED* val_c) {
     const long long row = ((long long)blockIdx.x * blockDim.x + threadIdx.x) >> 5;
     if (row >= rows) return;
     const int lane = threadIdx.x & 31, shift = ptr[row], skip = starts[row + 1];

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from spectile.core.compile import PORTABLE, Unit, prepare
 from spectile.core.device import describe
@@ -23,15 +23,21 @@ def _unit(source: str, defines: dict[str, str] | None = None) -> Unit:
     return Unit(__package__, (source,), PORTABLE, defines or {}, preamble=shared.HEADER)
 
 
-def _by_value(source: str, **more: str) -> dict[str, Unit]:
-    return {name: _unit(source, {**defines, **more}) for name, defines in _VALUES.items()}
+#: Boolean ones too, which are summed in float32.
+_STORED = {**_VALUES, "bool": {"VALUE": "float", "STORED": "bool"}}
 
 
-def _by_kernel(source: str, listed: Iterable[bins.Bin], **more: str) -> dict[str, dict[str, Unit]]:
+def _by_value(source: str, values: Mapping[str, dict[str, str]] = _VALUES, **more: str) -> dict[str, Unit]:
+    return {name: _unit(source, {**defines, **more}) for name, defines in values.items()}
+
+
+def _by_kernel(
+    source: str, listed: Iterable[bins.Bin], values: Mapping[str, dict[str, str]] = _STORED, **more: str
+) -> dict[str, dict[str, Unit]]:
     """Return the units of a family by the name of the type of C and that of the kernel, the only one of its unit."""
-    units: dict[str, dict[str, Unit]] = {value: {} for value in _VALUES}
+    units: dict[str, dict[str, Unit]] = {value: {} for value in values}
     for kernel in (kernel for one in listed for kernel in one.kernels):
-        for value, unit in _by_value(source, NAME=kernel.name, **kernel.defines, **more).items():
+        for value, unit in _by_value(source, values, NAME=kernel.name, **kernel.defines, **more).items():
             units[value][kernel.name] = unit
     return units
 
@@ -45,6 +51,7 @@ CHECK = {
     for char, kind in _GIVEN.items()
     if value.startswith("complex") or char in "?fd"
 }
+CHECK["bool", "?"] = CHECK["float32", "?"]  # which copies no values then
 #: The same without values, whatever a factor's are.
 CHECK_PATTERN = CHECK["float32", "f"]
 PATTERN = _unit("pattern.cu")
@@ -60,14 +67,15 @@ SCALING = _by_value("scaling.cu")["float32"]
 #: Reads no values.
 ANALYSIS = _unit("rows/analysis.cu", _VALUES["float32"])
 #: By the name of the type of C.
-TURN = _by_value("turn.cu")
+TURN = _by_value("turn.cu", _STORED)
 DENSE = _by_value(
     "dense.cu", LONG_ROW=str(choose.LONG_ROW), LONG_THREADS=str(choose.LONG_THREADS), PIECE=str(choose.PIECE)
 )
 PLACE = _by_value("rows/place.cu")
+PLACE["bool"] = PLACE["float32"]
 LIST = _by_value("rows/list.cu")
 #: Of these and of those that read no values, the units of float32.
-HUB = _by_value("rows/hub.cu", HUB_RUN=str(choose.HUB_RUN), HUB_THREADS=str(choose.HUB_THREADS))
+HUB = _by_value("rows/hub.cu", _STORED, HUB_RUN=str(choose.HUB_RUN), HUB_THREADS=str(choose.HUB_THREADS))
 
 
 def _symbolic(family: str, **more: str) -> Unit:
@@ -83,21 +91,14 @@ SYMBOLIC_BLOCK = _unit("rows/symbolic_block.cu", _VALUES["float32"])
 NUMERIC = {
     "sort": _by_kernel("rows/sort.cu", bins.SORTS),
     "few": _by_kernel("rows/few.cu", (bins.FEW,)),
-    "window": _by_kernel("rows/window.cu", bins.WINDOWS, REUSE="0"),
+    "window": _by_kernel("rows/window.cu", bins.WINDOWS),
     "hash": _by_kernel("rows/hash.cu", bins.TABLES, WIDE="0"),
     # Of products with more columns than a word sorts with their slots.
     "wide_hash": _by_kernel("rows/hash.cu", bins.TABLES, WIDE="1"),
     "block": _by_kernel("rows/block.cu", bins.BLOCKS, REUSE="0"),
 }
-_REUSED_TABLES = _by_kernel("rows/reuse.cu", bins.TABLES)
-#: The same where the columns of C are known.
-REUSE = {
-    **NUMERIC,
-    "window": _by_kernel("rows/window.cu", bins.WINDOWS, REUSE="1"),
-    "hash": _REUSED_TABLES,
-    "wide_hash": _REUSED_TABLES,
-    "block": _by_kernel("rows/block.cu", bins.BLOCKS, REUSE="1"),
-}
+#: The same where the columns of C are known; short rows write them once more.
+REUSE = {**NUMERIC, "block": _by_kernel("rows/block.cu", bins.BLOCKS, _VALUES, REUSE="1")}
 UNITS = (
     SYMBOLIC_BLOCK,
     SCALING,
@@ -106,7 +107,7 @@ UNITS = (
     *SYMBOLIC_WINDOWS.values(),
     SYMBOLIC_TABLES,
     SYMBOLIC_SORTS,
-    *(unit for family in (CHECK, MASKED, TURN, DENSE, PLACE, LIST, HUB) for unit in family.values()),
+    *dict.fromkeys(unit for family in (CHECK, MASKED, TURN, DENSE, PLACE, LIST, HUB) for unit in family.values()),
     *dict.fromkeys(
         unit
         for families in (NUMERIC, REUSE)

@@ -41,3 +41,8 @@ template <class REAL>
 __device__ __forceinline__ Complex<REAL> add_product(const Complex<REAL>& a, const Complex<REAL>& b, const Complex<REAL>& sum) {
     return sum + Complex<REAL>(add_product(-a.y, b.y, times(a.x, b.x)), times(a.x, b.y) + times(a.y, b.x));
 }
+
+// What matrices hold, where it is another type.
+#ifndef STORED
+#define STORED VALUE
+#endif

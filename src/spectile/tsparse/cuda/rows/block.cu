@@ -16,9 +16,9 @@
 #include "search.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int log, int by_warps, int capacity, const int* list,
-                                                                 const int* ptr_a, const int* idx_a, const VALUE* val_a, const int* ptr_b,
-                                                                 const int* idx_b, const VALUE* val_b, const int* low, const int* span,
-                                                                 const int* ptr_c, int* idx_c, VALUE* val_c) {
+                                                                 const int* ptr_a, const int* idx_a, const STORED* val_a, const int* ptr_b,
+                                                                 const int* idx_b, const STORED* val_b, const int* low, const int* span,
+                                                                 const int* ptr_c, int* idx_c, STORED* val_c) {
     constexpr int THREADS = BLOCK_THREADS, WARPS = THREADS / 32;
     extern __shared__ u64 shared[];
     __shared__ int warp_sums[WARPS], s_first[THREADS], s_last[THREADS];
@@ -28,7 +28,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int 
     for (int item = blockIdx.x; item < count; item += gridDim.x) {
         const int row = list[item], all = words_of(span[row]), out = ptr_c[row];
         const int n = ptr_c[row + 1] - out, begin = ptr_a[row], end = ptr_a[row + 1];
-        VALUE* sums = WHOLE ? (VALUE*)(words + all) : val_c + out;
+#if WHOLE
+        VALUE* sums = (VALUE*)(words + all);
+#else
+        STORED* sums = val_c + out;
+#endif
         for (int e = t; e < n; e += THREADS) sums[e] = 0;
         for (int part = 0, done = 0; part < all; part += capacity) {
             const int used = min(all - part, capacity), start = low[row] + 32 * part;
@@ -76,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int 
                         const int place = column >= 0 && within(column) ? place_of(words, column - start) : -1;
                         return place >= first && place < last ? place : -1;
                     },
-                    [&](int place, VALUE a, VALUE b) { sums[place] = add_product(a, b, sums[place]); });
+                    [&](int place, VALUE a, VALUE b) { sums[place] = add_product(a, b, VALUE(sums[place])); });
                 __syncthreads();
             } else
                 for (int base = begin; base < end; base += THREADS) {
@@ -100,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int 
                                 const int q = s + d < steps ? s_first[s + d] + c * THREADS + t : 0;
                                 const bool present = s + d < steps && q < s_last[s + d];
                                 columns[d][c] = present ? idx_b[q] : -1;
-                                values[d][c] = present ? val_b[q] : VALUE(0);
+                                values[d][c] = present ? VALUE(val_b[q]) : VALUE(0);
                             }
                     };
                     fetch(0);
@@ -121,11 +125,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int 
                             const VALUE a = s_factor[s + d];
 #pragma unroll
                             for (int c = 0; c < 2; ++c)
-                                if (places[d][c] >= 0) sums[places[d][c]] = add_product(a, met[d][c], sums[places[d][c]]);
+                                if (places[d][c] >= 0) sums[places[d][c]] = add_product(a, met[d][c], VALUE(sums[places[d][c]]));
 #pragma unroll 4
                             for (int q = s_first[s + d] + 2 * THREADS + t; q < s_last[s + d]; q += THREADS) {
-                                VALUE* sum = &sums[place_of(words, idx_b[q] - start)];
-                                *sum = add_product(a, val_b[q], *sum);
+                                auto* sum = &sums[place_of(words, idx_b[q] - start)];
+                                *sum = add_product(a, VALUE(val_b[q]), VALUE(*sum));
                             }
                             __syncthreads();
                         }

@@ -15,7 +15,7 @@ constexpr int N = FEW_MOST, LOG = 4;
 static_assert(1 << LOG == N, "the number of a product beside its column");
 
 // Write n entries of each lane's row from `out` on.  Entry e of a lane is sums[PITCH e + lane], its column likewise.
-__device__ __forceinline__ void write_rows(int n, int out, const VALUE* sums, const int* columns, int* idx_c, VALUE* val_c) {
+__device__ __forceinline__ void write_rows(int n, int out, const VALUE* sums, const int* columns, int* idx_c, STORED* val_c) {
     const int lane = threadIdx.x & 31, before = prefix_scan<32>(n, lane, ALL) - n;
     const int total = __shfl_sync(ALL, before + n, 31);
     __syncwarp();
@@ -36,10 +36,10 @@ __device__ __forceinline__ void write_rows(int n, int out, const VALUE* sums, co
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(GROUP_THREADS) NAME(int rows, const int* ptr_a, const int* idx_a, const VALUE* val_a,
-                                                                 const int* ptr_b, const int* idx_b, const VALUE* val_b, const int* low,
+extern "C" __global__ void __launch_bounds__(GROUP_THREADS) NAME(int rows, const int* ptr_a, const int* idx_a, const STORED* val_a,
+                                                                 const int* ptr_b, const int* idx_b, const STORED* val_b, const int* low,
                                                                  const int* span, const int* slot, const int* ptr_c, int* idx_c,
-                                                                 VALUE* val_c) {
+                                                                 STORED* val_c) {
     extern __shared__ u64 shared[];
     const int lane = threadIdx.x & 31, row = blockIdx.x * blockDim.x + threadIdx.x;
     // What is multiplied; then sums and columns.

@@ -1,6 +1,6 @@
 """The numeric phase of the product by rows: columns and values of C, bin by bin, or the values alone.
 
-``sort.cu, window.cu, hash.cu, block.cu``; where the columns are known ``reuse.cu`` in place of ``hash.cu``.
+``few.cu, sort.cu, window.cu, hash.cu, block.cu``; where the columns are known, short rows write them once more.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Launches:
         self._lanes, self._by_warps = choose.row_lanes(mean_b), mean_b <= CONSTANTS["SHORT_B"]
         value = str(dtype)
         self._units = {name: unit[value] for name, unit in (units.REUSE if reuse else units.NUMERIC).items()}
-        chosen = list(choose.numeric(phase.head, phase.rows, B.shape[1], mean_b, dtype.itemsize))
+        summed = max(dtype.itemsize, 4)  # Booleans are summed in float32
+        chosen = list(choose.numeric(phase.head, phase.rows, B.shape[1], mean_b, summed))
         names = tuple((one.family, one.name) for one in chosen)
         units.prepare_numeric(value, names, reuse)
         _LOG.debug("rows are filled by %s", ", ".join(f"{one.name} ({one.rows} rows)" for one in chosen))

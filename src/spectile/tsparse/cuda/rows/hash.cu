@@ -12,8 +12,9 @@
 #include "rows/sort.cuh"
 
 extern "C" __global__ void __launch_bounds__(GROUP_THREADS) NAME(int count, int log, const int* list, const int* ptr_a, const int* idx_a,
-                                                                 const VALUE* val_a, const int* ptr_b, const int* idx_b, const VALUE* val_b,
-                                                                 const int* low, const int* ptr_c, int* idx_c, VALUE* val_c) {
+                                                                 const STORED* val_a, const int* ptr_b, const int* idx_b,
+                                                                 const STORED* val_b, const int* low, const int* ptr_c, int* idx_c,
+                                                                 STORED* val_c) {
     constexpr int G = LANES, LOG = TABLE_LOG;
     extern __shared__ u64 shared[];
     constexpr int TABLE = 1 << LOG, STRIDE = G < 32 ? TABLE + G : TABLE, K = TABLE / 2 / G;

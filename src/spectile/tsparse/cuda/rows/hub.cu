@@ -23,9 +23,9 @@ struct Hubs {
     int columns;
     const u64* words;
     const int *ranks, *rows, *starts, *before, *ptr_a, *idx_a;
-    const VALUE* val_a;
+    const STORED* val_a;
     const int *ptr_b, *idx_b;
-    const VALUE* val_b;
+    const STORED* val_b;
     const int* ptr_c;
 
     __device__ __forceinline__ int row_of(u32 key) const { return int(key / u32(columns)); }
@@ -95,8 +95,8 @@ __global__ void __launch_bounds__(256) hub_entries(int hubs, const int* rows, co
 // `longs` takes the number of long runs, which is 0 before, and the words that they begin at.
 __global__ void __launch_bounds__(256) hub_values(int products, int columns, const u64* words, const int* ranks, const int* rows,
                                                   const int* starts, const int* before, const int* ptr_a, const int* idx_a,
-                                                  const VALUE* val_a, const int* ptr_b, const int* idx_b, const VALUE* val_b,
-                                                  const int* ptr_c, int* idx_c, VALUE* val_c, int* longs) {
+                                                  const STORED* val_a, const int* ptr_b, const int* idx_b, const STORED* val_b,
+                                                  const int* ptr_c, int* idx_c, STORED* val_c, int* longs) {
     const u32 i = thread_number(), end = products;
     if (i >= end) return;
     const u32 key = u32(words[i] >> 32);
@@ -122,8 +122,8 @@ __global__ void __launch_bounds__(256) hub_values(int products, int columns, con
 // The first thread sums what the other warps have read before, while they read what follows.
 __global__ void __launch_bounds__(HUB_THREADS) hub_long(int products, int columns, const u64* words, const int* ranks, const int* rows,
                                                         const int* starts, const int* before, const int* ptr_a, const int* idx_a,
-                                                        const VALUE* val_a, const int* ptr_b, const int* idx_b, const VALUE* val_b,
-                                                        const int* ptr_c, VALUE* val_c, const int* longs) {
+                                                        const STORED* val_a, const int* ptr_b, const int* idx_b, const STORED* val_b,
+                                                        const int* ptr_c, STORED* val_c, const int* longs) {
     constexpr int READ = HUB_THREADS - 32;
     __shared__ VALUE s_a[2][READ], s_b[2][READ];
     const Hubs of = {columns, words, ranks, rows, starts, before, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, ptr_c};

@@ -1,4 +1,5 @@
-// Row-wise sparse product, CSR times CSR to CSR with sorted columns, for one type of value (VALUE = float, double, or Complex of these).
+// Row-wise sparse product, CSR times CSR to CSR with sorted columns, for one type of value (VALUE = float, double, or Complex
+// of these); those of matrices may be another (STORED = bool, whose sums count).
 //
 //   prepare   ../check.cu                    round the values, check indices and values             one thread per entry
 //   analyse   analysis.cu                    products, window of columns and bin of each row of C   lanes per row
@@ -6,7 +7,7 @@
 //   place     place.cu                       row pointer of C (prefix scan), bins of the numeric phase
 //   numeric   sort.cu, window.cu, hash.cu,   columns and values of C                                by bin
 //             block.cu
-//   reuse     the same, and reuse.cu         values of C alone, its columns known (REUSE = 1)       by bin
+//   reuse     the same                       values of C, its columns known (REUSE = 1 of blocks)   by bin
 //
 // This file is what they share.
 //
@@ -144,12 +145,12 @@ __device__ __forceinline__ void each_column(int begin, int end, const int* idx_a
 // some with column -1, for which it returns -1, as for what is not theirs, and nothing is added; rows of B that are read
 // side by side are located together and added one after the other.
 template <int G, int PIECES, int ROWS, class Locate, class Add>
-__device__ __forceinline__ void each_product(int begin, int end, const int* idx_a, const VALUE* val_a, const int* ptr_b, const int* idx_b,
-                                             const VALUE* val_b, int log, int lane, u32 mask, Locate locate, Add add) {
+__device__ __forceinline__ void each_product(int begin, int end, const int* idx_a, const STORED* val_a, const int* ptr_b, const int* idx_b,
+                                             const STORED* val_b, int log, int lane, u32 mask, Locate locate, Add add) {
     const Side<G> side(log, lane);
     for (int base = begin; base < end; base += G) {
         const Met met = row_met(base + lane, end, idx_a, ptr_b);
-        const VALUE factor = base + lane < end ? val_a[base + lane] : VALUE(0);
+        const VALUE factor = base + lane < end ? VALUE(val_a[base + lane]) : VALUE(0);
         const int steps = min(G, end - base);
         if (side.rows == 1) {
             for (int s = 0; s < steps; s += ROWS) {
@@ -163,7 +164,7 @@ __device__ __forceinline__ void each_product(int begin, int end, const int* idx_
                     for (int c = 0; c < PIECES; ++c) {
                         const int q = from[d] + c * G + lane;
                         columns[d][c] = q < stop[d] ? idx_b[q] : -1;
-                        values[d][c] = q < stop[d] ? val_b[q] : VALUE(0);
+                        values[d][c] = q < stop[d] ? VALUE(val_b[q]) : VALUE(0);
                     }
                 }
 #pragma unroll
@@ -200,7 +201,7 @@ __device__ __forceinline__ void each_product(int begin, int end, const int* idx_
                 for (int c = 0; c < PIECES; ++c) {
                     const int q = from + c * side.width;
                     columns[d][c] = q < stop ? idx_b[q] : -1;
-                    values[d][c] = q < stop ? val_b[q] : VALUE(0);
+                    values[d][c] = q < stop ? VALUE(val_b[q]) : VALUE(0);
                 }
             }
 #pragma unroll
@@ -261,15 +262,6 @@ __device__ __forceinline__ void mark_columns(int row, int start, int words, u32*
         set_bit(&bits[offset >> 5], offset);
     });
     __syncwarp(mask);
-}
-
-// The bits of the columns of a row of C, where they are known; `thread` of `threads`.
-__device__ __forceinline__ void mark_known(int begin, int end, const int* idx_c, int start, u32* bits, int stride, int thread,
-                                           int threads) {
-    for (int e = begin + thread; e < end; e += threads) {
-        const int offset = idx_c[e] - start;
-        set_bit(&bits[(offset >> 5) * stride], offset);
-    }
 }
 
 constexpr int LONG_B = 256;  // entries of a row of B from which the whole block reads it

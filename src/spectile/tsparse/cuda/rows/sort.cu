@@ -9,8 +9,9 @@
 #include "rows/sort.cuh"
 
 extern "C" __global__ void __launch_bounds__(GROUP_THREADS) NAME(int count, const int* list, const int* ptr_a, const int* idx_a,
-                                                                 const VALUE* val_a, const int* ptr_b, const int* idx_b, const VALUE* val_b,
-                                                                 const int* low, const int* ptr_c, int* idx_c, VALUE* val_c) {
+                                                                 const STORED* val_a, const int* ptr_b, const int* idx_b,
+                                                                 const STORED* val_b, const int* low, const int* ptr_c, int* idx_c,
+                                                                 STORED* val_c) {
     constexpr int G = LANES;
     extern __shared__ u64 shared[];
     constexpr int N = EACH * G, STRIDE = (2 * sizeof(VALUE) + 6) * N + 8;  // bytes

@@ -1,5 +1,4 @@
 // Columns and values of rows with a narrow window: bitmap of at most 32 WORDS columns, a group of LANES lanes per row.
-// With REUSE the columns are known, and the values alone are made.
 //
 //   bits = the bitmap that the symbolic phase kept, or made anew
 //   before[w] = bits set in the words before word w (prefix scan);  write the columns that the bits stand for
@@ -11,13 +10,13 @@
 #include "rows/rows.cuh"
 
 // So many blocks find their registers on a multiprocessor, and the compiler spills none.
-constexpr int RESIDENT = Parts<VALUE>::COMPLEX ? 4 : sizeof(VALUE) == 4 ? 9 : LANES == 32 ? 7 : REUSE ? 8 : 9;
+constexpr int RESIDENT = Parts<VALUE>::COMPLEX ? 4 : sizeof(VALUE) == 4 ? 9 : LANES == 32 ? 7 : 9;
 
 extern "C" __global__ void __launch_bounds__(GROUP_THREADS, RESIDENT) NAME(int count, int log, const int* list, const int* ptr_a,
-                                                                           const int* idx_a, const VALUE* val_a, const int* ptr_b,
-                                                                           const int* idx_b, const VALUE* val_b, const int* low,
+                                                                           const int* idx_a, const STORED* val_a, const int* ptr_b,
+                                                                           const int* idx_b, const STORED* val_b, const int* low,
                                                                            const int* span, const int* slot, const u32* kept, int capacity,
-                                                                           const int* ptr_c, int* idx_c, VALUE* val_c) {
+                                                                           const int* ptr_c, int* idx_c, STORED* val_c) {
     constexpr int G = LANES;
     extern __shared__ u64 shared[];
     const int lane = threadIdx.x & (G - 1), group = threadIdx.x / G, item = (blockIdx.x * blockDim.x + threadIdx.x) / G;
@@ -30,14 +29,7 @@ extern "C" __global__ void __launch_bounds__(GROUP_THREADS, RESIDENT) NAME(int c
     const u32* keep = kept + slot[row];
     if (slot[row] + used > capacity) {
         // Its bitmap did not fit and is gathered again, where the sums will be.
-#if REUSE
-        for (int w = lane; w < used; w += G) ((u32*)sums)[w] = 0;
-        __syncwarp(mask);
-        mark_known(out, ptr_c[row + 1], idx_c, start, (u32*)sums, 1, lane, G);
-        __syncwarp(mask);
-#else
         mark_columns<G>(row, start, used, (u32*)sums, ptr_a, idx_a, ptr_b, idx_b, log, lane, mask);
-#endif
         keep = (u32*)sums;
     }
     int before = 0;
@@ -48,9 +40,7 @@ extern "C" __global__ void __launch_bounds__(GROUP_THREADS, RESIDENT) NAME(int c
         const int place = before + sum - __popc(bits);
         before += __shfl_sync(mask, sum, G - 1, G);
         if (w < used) words[w] = {bits, u32(place)};
-#if !REUSE
         for (int at = out + place; bits; bits &= bits - 1) idx_c[at++] = start + 32 * w + __ffs(bits) - 1;
-#endif
     }
     __syncwarp(mask);
     for (int e = lane; e < before; e += G) sums[e] = 0;
