@@ -78,10 +78,11 @@ class Observable:
         if not xp.isfinite(matrix.data).all():
             raise ValueError(f"{self._name} holds NaN or infinity: every entry must be a finite number")
         if dtype.kind == "c" and self._engine.dtype.kind != "c":
-            if not matrix.data.real.any():
-                matrix, self.factor = _with_data(matrix, matrix.data.imag), 1j
-            elif not matrix.data.imag.any():
-                matrix = _with_data(matrix, matrix.data.real)
+            real, imaginary = (_with_data(matrix, part) for part in (matrix.data.real, matrix.data.imag))
+            if not _largest(real):
+                matrix, self.factor = imaginary, 1j
+            elif not _largest(imaginary):
+                matrix = real
         self._matrix = matrix
 
     @functools.cached_property

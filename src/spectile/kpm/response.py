@@ -39,8 +39,8 @@ from spectile.kpm.reference import standard_error
 from spectile.kpm.types import Array, Engine, Kernel
 
 Formula = Literal["bastin", "greenwood"]
-#: Share of the free memory that kept vectors may take.
-SHARE = 0.7
+#: Share of the free memory that kept vectors may take, the recurrences' own beside them.
+SHARE = 0.85
 #: Vectors of a block that are kept on the right: so many at least, so many where there is room, as larger products are
 #: nearer a GPU's peak; and those that exist beside all that are kept.
 RIGHT, MOST_RIGHT, BESIDE = 64, 256, 12
@@ -163,8 +163,8 @@ def correlator(
     bounds, backend
         As in :func:`kpm_dos`.
     memory_limit : int or None
-        Bytes for vectors that are kept, of each rank where there are several, which keeps its own rows; half of what is
-        free if None.  With less memory the recurrence is repeated.
+        Bytes for vectors that are kept, of each rank where there are several, which keeps its own rows; most of what
+        is free if None.  With less memory the recurrence is repeated.
     checkpoint, checkpoint_s, progress
         As in :func:`evolve`; a continued call repeats at most two recurrences.
 

@@ -17,7 +17,7 @@ from spectile.kpm.cuda.csr import when as csr
 from spectile.kpm.cuda.csr.launch import csr_unit
 from spectile.kpm.cuda.engine import fitting
 from spectile.kpm.cuda.lanczos import meets
-from spectile.kpm.cuda.problem import Problem, row_launch
+from spectile.kpm.cuda.problem import Problem, enqueued, row_launch
 from spectile.kpm.cuda.sliced import when as sliced
 from spectile.kpm.cuda.sliced.launch import sliced_unit
 from spectile.kpm.cuda.staged import when as staged
@@ -232,6 +232,21 @@ def test_units_say_what_they_are_written_for():
         sweep_unit("complex64", 7, stencil.SweepTile(2, 1, 1)),
     ):
         assert "sm_80" in portable.archs and "sm_120" in portable.archs
+
+
+def test_rows_are_cut_where_waiting_for_them_costs_more():
+    device = TABLE["H200"]
+    for entries, width, dtype in ((7, 8, "float64"), (20, 1, "complex64"), (5, 40, "complex128")):
+        for rows in (10**5, 10**6):
+            matrix = problem(entries, width, dtype, rows=rows)
+            longest = [2 * entries, *(entries * 2**n for n in range(2, 14))]
+            of_rows = [matrix._replace(longest=length) for length in longest]
+            taken = np.array([csr.cost(each, device) for each in of_rows])
+            assert (np.diff(taken) >= 0).all() and (taken <= 1.25 * taken[0] + 2 * enqueued(device)).all()
+            cut = [csr.cut_at(each, device) for each in of_rows]
+            assert cut[0] == 0 and 0 < cut[-1] < longest[-1]
+    # Half a thousand rows of three hundred entries take less than a step of a millisecond.
+    assert not csr.cut_at(problem(5, 34, "float64", rows=1_600_000)._replace(longest=300), device)
 
 
 def test_lanczos_steps_are_one_launch_where_launches_would_take_longer():

@@ -102,7 +102,7 @@ class CsrOperator(StoredOperator):
 
     def _cut_at(self, num_vectors: int) -> int:
         """Return from how many entries on rows are cut into pieces of as many; 0 where none is."""
-        return cut_at(self.problem(num_vectors)._replace(longest=self.longest))
+        return cut_at(self.problem(num_vectors)._replace(longest=self.longest), measured_device())
 
     def _step(
         self,

@@ -12,8 +12,9 @@ from spectile.kpm.cuda.problem import Lanes, Problem, enqueued, lanes_of, loads_
 _WIDE_ROW, _SHARED_ROW = 128, 64
 # Entries of a row on average up to which one thread takes them all, and entries of each of several.
 _ALONE, _SHARE = 16, 4
-# Turns of a thread's entries in a piece of a row that is cut, and in the longest row of a matrix of which none is.
-_PIECE, _WHOLE = 4, 16
+# Turns of a thread's entries in a piece of a row that is cut; seconds of a turn of the longest row, for which others
+# wait; how much longer a step takes whose rows are cut (20 matrices on an H200).
+_PIECE, _TURN, _CUT = 4, 0.7e-6, 1.25
 # Fit to random matrices on an H100 (docs/how/kpm.md): time as bytes of a copy, for each byte that must move, each load
 # of a thread from V, and each row.
 _STREAM, _LOAD, _ROW = 1.08, 3.5, 6.5
@@ -64,27 +65,43 @@ def shape(problem: Problem) -> CsrShape:
     return CsrShape(lanes, split, unroll, threads_of(registers, lanes.columns))
 
 
-def cut_at(problem: Problem) -> int:
-    """Return from how many entries on rows are cut into pieces of as many, so that no warp works much longer; 0: none.
+def cut_at(problem: Problem, device: Device) -> int:
+    """Return from how many entries on rows are cut into pieces of as many; 0: none, as waiting for them costs less.
 
     Their products are the step of an earlier launch.
     """
     one = shape(problem)
     turn = one.unroll * one.split
-    return _PIECE * turn if problem.longest > _WHOLE * turn else 0
+    even = _even_seconds(problem, device)
+    return _PIECE * turn if max(2 * enqueued(device), _CUT * even) < even + _waiting(problem) else 0
+
+
+def _waiting(problem: Problem) -> float:
+    """Return the seconds of the longest row's turns beyond those of a usual one, for which the others wait."""
+    one = shape(problem)
+    return _TURN * max(0, ceil_div(problem.longest, one.unroll * one.split) - 2 * _PIECE)
 
 
 def walks(problem: Problem, device: Device) -> bool:
     """Return whether many steps are one launch: where all its blocks run at once, and one takes the host longer."""
     chunks = ceil_div(problem.vectors, lanes_of(problem, paired=False).columns)
-    return chunks == 1 and not cut_at(problem) and cost(problem, device) <= enqueued(device)
+    return chunks == 1 and not cut_at(problem, device) and cost(problem, device) <= enqueued(device)
 
 
 def cost(problem: Problem, device: Device) -> float:
-    """Return the seconds that a step should take."""
+    """Return the seconds that a step should take, its longest row cut or waited for."""
+    even = _even_seconds(problem, device)
+    # Of many steps in one launch none waits for the host, and one of rows that are cut is two launches.
+    if cut_at(problem, device):
+        return max(2 * enqueued(device), _CUT * even)
+    chunks = ceil_div(problem.vectors, lanes_of(problem, paired=False).columns)
+    return max(enqueued(device) if chunks > 1 else 0.0, even + _waiting(problem))
+
+
+def _even_seconds(problem: Problem, device: Device) -> float:
+    """Return the seconds of a step on rows of like lengths."""
     lanes = lanes_of(problem, paired=False)
     chunks = ceil_div(problem.vectors, lanes.columns)
     loads = problem.entries * lanes.lanes * lanes.pieces * chunks
     moved = _STREAM * streamed(problem, problem.entries, chunks) + _LOAD * loads + _ROW * problem.rows * chunks
-    # Of many steps in one launch none waits for the host, and one of rows that are cut is two launches.
-    return seconds(problem, device, moved, 2 if cut_at(problem) else int(chunks > 1))
+    return seconds(problem, device, moved, 0)
