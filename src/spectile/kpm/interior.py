@@ -26,8 +26,9 @@ from spectile.kpm.operators.protocol import on_host
 from spectile.kpm.reference import seed_of
 from spectile.kpm.types import Array, Engine
 
-#: Vectors that are filtered, for each state that is expected in the interval, and beside them.
-OVERSAMPLED, BESIDE = 2.0, 12
+#: Vectors for each state that is expected in the interval, at least and where there is room, and beside them: with more
+#: the first sweep is hardly longer, as the polynomial's degree is lower, and the others filter the interval's alone.
+OVERSAMPLED, MOST_OVERSAMPLED, BESIDE = 2.0, 3.0, 12
 MOST_SWEEPS = 60
 #: Moments of the density by which states are counted.
 MOST_MOMENTS = 1 << 15
@@ -174,7 +175,7 @@ def filter_diagonalize(
     interval : (float, float)
         Lowest and highest energy.
     num_states : int or None
-        Vectors to filter; twice what :func:`count` estimates, and some, if None.
+        Vectors to filter; two to three times what :func:`count` estimates, and some, if None.
     num_moments : int or None
         Terms of the polynomial; so many that two multiplications suffice if None.
     tolerance : float or None
@@ -242,8 +243,12 @@ def filter_diagonalize(
                 engine, length, 16, seed, tried, fixed=bounds is not None, progress=run.progress
             )
             estimate = _counted(density, low, high)
-            states = wanted or math.ceil(OVERSAMPLED * (estimate.value + 2 * estimate.error)) + BESIDE
-            states = min(engine.num_rows, states)
+            fitting = room_for_vectors(engine) // (ARRAYS * engine.num_rows * engine.dtype.itemsize)
+            least, most = (
+                math.ceil(times * (estimate.value + 2 * estimate.error)) + BESIDE
+                for times in (OVERSAMPLED, MOST_OVERSAMPLED)
+            )
+            states = min(engine.num_rows, wanted or max(least, min(most, fitting)))
             arguments = [low, high, num_states, num_moments, tolerance, seed]
             return _Filter(engine, low, high, states, given, tolerance, estimate, arguments, run).run(density)
 
@@ -300,7 +305,7 @@ class _Filter:
         reach = self._reach(density)
         ends = (np.array([self.low, self.high]) - b) * a
         # Of what the vectors hold beyond the reach, sqrt(N/R) times as much as of a state, two sweeps leave the limit.
-        ratio = math.sqrt(10 * math.sqrt(engine.num_rows / self.states) / (limit * a))
+        ratio = math.sqrt(100 * math.sqrt(engine.num_rows / self.states) / (limit * a))
         weights, sweeps = _resonance(ends, reach * a, ratio, self.given)
         weights = weights[:, None]
         source = random_source(engine, self.seed)
@@ -310,8 +315,9 @@ class _Filter:
         block = xp.zeros((engine.num_rows, held), engine.dtype) if held else source(0, self.states)
         # Vectors made, pairs that the last sweep told from mixtures, sweeps done.
         counts = np.array([self.states, -1, 0])
-        # Vectors that a sweep filters: those that may be of the interval.  The others stay as they are: of what a state
-        # beyond it has left of itself in them, a sweep and the diagonalization leave as much as if it were filtered.
+        # Vectors that a sweep filters: those that may be of the interval.  The others stay as they are: of
+        # what a state beyond it has left of itself in a pair, a sweep and the diagonalization leave as much as if both
+        # were filtered.
         filtered = np.ones(block.shape[1], bool)
         while counts[2] < MOST_SWEEPS:
             widths = np.array([sums_at_once(engine, block, weights)])
@@ -321,13 +327,13 @@ class _Filter:
                 block[:, columns] = piece
                 del piece
             values, block, residuals = self._diagonalized(block, a, b)
-            filtered = np.maximum(self.low - values, values - self.high) <= np.maximum(limit, residuals)
             # A level at an end is one of the interval's: rounding puts its copies on both sides.
             inside = (values >= self.low - limit) & (values <= self.high + limit)
             good = inside & (residuals <= limit)
             # What is left in the interval has either converged or is a mixture of states on both its sides.
             resolved = int((inside & (residuals <= max(limit, 0.05 * (self.high - self.low)))).sum())
             found = int(good.sum())
+            filtered = np.maximum(self.low - values, values - self.high) <= np.maximum(limit, residuals)
             full = inside.sum() + BESIDE // 2 > block.shape[1] and block.shape[1] < engine.num_rows
             if full:
                 more = min(engine.num_rows - block.shape[1], max(BESIDE, block.shape[1] // 2))
