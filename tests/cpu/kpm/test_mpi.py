@@ -26,15 +26,15 @@ for wrong in ([1], [1.0] * comm.size + [1.0], [0.0] * comm.size):
     else:
         raise AssertionError("wrong weights were taken")
 for name, H in samples.items():
-    for every in (False, True):
-        weights = [1 + rank for rank in range(comm.size)] if every and name != "short" else None
-        matrix = DistributedMatrix(H, comm, reduce_every_step=every, weights=weights)
+    for weighted in (False, True):
+        weights = [1 + rank for rank in range(comm.size)] if weighted and name != "short" else None
+        matrix = DistributedMatrix(H, comm, weights=weights)
         if weights:
             share = matrix.rows.shape[0] / H.shape[0] * sum(weights) / weights[comm.rank]
             assert abs(share - 1) < 0.2
         density = SpectralDensity(matrix, 60, 5, rng=3, bounds=(-11, 11))
         density.add_moments(20)
-        np.save(f"{sys.argv[1]}/{name}_{every}_{comm.rank}.npy", density.moments)
+        np.save(f"{sys.argv[1]}/{name}_{weighted}_{comm.rank}.npy", density.moments)
     start = np.random.default_rng(4).standard_normal((H.shape[0], 2)) + 1j
     *_, last = chebyshev(DistributedMatrix(H, comm), start, 30, bounds=(-11, 11))
     np.save(f"{sys.argv[1]}/{name}_terms_{comm.rank}.npy", last)
@@ -54,9 +54,9 @@ def test_ranks_equal_serial(ranks, run_ranks, tmp_path):
     samples = {"ti": TopologicalInsulator(9, 5, 4), "anderson": anderson(7, disorder=3, rng=1)}
     for name, H in (samples | {"short": TopologicalInsulator(3, 4, 2)}).items():
         serial = SpectralDensity(H, 80, 5, rng=3, bounds=(-11, 11), backend="cpu").moments
-        for every in (False, True):
+        for weighted in (False, True):
             for rank in range(ranks):
-                moments = np.load(tmp_path / f"{name}_{every}_{rank}.npy")
+                moments = np.load(tmp_path / f"{name}_{weighted}_{rank}.npy")
                 np.testing.assert_allclose(moments, serial, rtol=0, atol=1e-12 * H.shape[0])
         start = np.random.default_rng(4).standard_normal((H.shape[0], 2)) + 1j
         *_, last = chebyshev(H, start, 30, bounds=(-11, 11), backend="cpu")

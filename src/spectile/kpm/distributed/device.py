@@ -30,8 +30,8 @@ class PartitionDevice:
             self.compute = cupy.cuda.Stream(non_blocking=True, priority=-1)
             self.bulk = cupy.cuda.Stream(non_blocking=True)
             self.copies: Any = beside.copies if beside else cupy.cuda.Stream(non_blocking=True, priority=-2)
-            self.begun, self.computed, self.done, self.arrived, self.summed = (
-                cupy.cuda.Event(disable_timing=True) for _ in range(5)
+            self.begun, self.computed, self.done, self.arrived = (
+                cupy.cuda.Event(disable_timing=True) for _ in range(4)
             )
 
     @functools.cached_property

@@ -39,8 +39,6 @@ class DistributedMatrix(PartitionedOperator):
         The ranks.
     timeout_s : float
         Seconds to wait for another rank before it is taken for dead.
-    reduce_every_step : bool
-        Sum the dot products over the ranks in every step instead of once at the end (the paper's ``aug_spmmv()*``).
     backend : {"cpu", "cuda"}
         Where a rank computes: on the CPU, or on a GPU of its own, with NCCL between the ranks.
     weights : sequence of float or None
@@ -63,7 +61,6 @@ class DistributedMatrix(PartitionedOperator):
         comm: Any,
         *,
         timeout_s: float = 300.0,
-        reduce_every_step: bool = False,
         backend: Literal["cpu", "cuda"] = "cpu",
         weights: Sequence[float] | None = None,
         vectors: Literal["whole", "own"] = "whole",
@@ -71,7 +68,7 @@ class DistributedMatrix(PartitionedOperator):
         word("backend", backend, "cpu", "cuda")
         word("vectors", vectors, "whole", "own")
         self.own_vectors = vectors == "own"
-        self.comm, self.timeout_s, self.reduce_every_step = comm, timeout_s, reduce_every_step
+        self.comm, self.timeout_s = comm, timeout_s
         self.H, self.backend, self.shape, self.dtype = H, backend, H.shape, np.dtype(H.dtype)
         if weights is not None and (len(weights) != comm.size or not min(weights) > 0):
             raise ValueError(f"weights={list(weights)} are not {comm.size} positive numbers: give one for each rank")
@@ -97,7 +94,6 @@ class DistributedMatrix(PartitionedOperator):
         comm: Any,
         *,
         timeout_s: float = 300.0,
-        reduce_every_step: bool = False,
         backend: Literal["cpu", "cuda"] = "cpu",
         vectors: Literal["whole", "own"] = "whole",
     ) -> DistributedMatrix:
@@ -107,7 +103,7 @@ class DistributedMatrix(PartitionedOperator):
         ----------
         rows : scipy.sparse matrix or ndarray, shape (own rows, N)
             Rows of this rank, behind those of the ranks before it.
-        comm, timeout_s, reduce_every_step, vectors
+        comm, timeout_s, vectors
             As above.
         backend : {"cpu", "cuda"}
             Where this rank computes: on the CPU, or on its current GPU, with messages through the hosts.
@@ -150,7 +146,7 @@ class DistributedMatrix(PartitionedOperator):
                 "have as many rows as columns"
             )
         self = cls.__new__(cls)
-        self.comm, self.timeout_s, self.reduce_every_step = comm, timeout_s, reduce_every_step
+        self.comm, self.timeout_s = comm, timeout_s
         self.H, self.backend, self.through_hosts, self.own_vectors = None, backend, True, vectors == "own"
         self.shape, self.dtype = (sum(counts),) * 2, np.result_type(*(each[2] for each in shapes))
         self.edges = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -169,7 +165,7 @@ class DistributedMatrix(PartitionedOperator):
             return entries(whole_csr(self.H), 0)
         rows = on_every_rank(self.comm, lambda: entries(self.rows, int(self.edges[self.comm.rank])))
         return DistributedMatrix.from_rows(
-            rows, self.comm, timeout_s=self.timeout_s, reduce_every_step=self.reduce_every_step, backend=self.backend,
+            rows, self.comm, timeout_s=self.timeout_s, backend=self.backend,
             vectors="own" if self.own_vectors else "whole",
         )  # fmt: skip
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -49,15 +49,10 @@ class MultiGpuMatrix(PartitionedOperator):
         The matrix.
     devices : sequence of int or None
         CUDA devices, one partition each; None takes all.  The same device may come several times.
-    transport : {"peer", "nccl"}
-        Copy engines from device to device, or NCCL, whose kernels share the multiprocessors with the computation.
     stored : bool
         Store the matrix of a TopologicalInsulator; otherwise its stencil is applied.
     steps_a_sweep : {1, 2}
         Chebyshev steps of the stencil for one pass over the vectors.
-    reduce_every_step : bool
-        Sum the dot products over the devices after every sweep instead of once at the end (the paper's
-        ``aug_spmmv()*``).
 
     Raises
     ------
@@ -70,21 +65,16 @@ class MultiGpuMatrix(PartitionedOperator):
         H: Any,
         devices: Sequence[int] | None = None,
         *,
-        transport: Literal["peer", "nccl"] = "peer",
         stored: bool = False,
         steps_a_sweep: int = 2,
-        reduce_every_step: bool = False,
     ) -> None:
         if devices is None:
             import cupy
 
             devices = range(cupy.cuda.runtime.getDeviceCount())
-        if transport not in ("peer", "nccl"):
-            raise ValueError(f'transport={transport!r} is unknown: choose "peer" or "nccl"')
         if not devices:
             raise ValueError("devices is empty: name at least one CUDA device, or None for all")
-        self.H, self.devices, self.transport = H, list(devices), transport
-        self.stored, self.steps_a_sweep, self.reduce_every_step = stored, steps_a_sweep, reduce_every_step
+        self.H, self.devices, self.stored, self.steps_a_sweep = H, list(devices), stored, steps_a_sweep
         self.shape, self.dtype = H.shape, np.dtype(H.dtype)
 
     def engine(self, dtype: np.dtype[Any], partitions: list[Any] | None = None) -> MultiGpuEngine:
@@ -95,9 +85,7 @@ class MultiGpuMatrix(PartitionedOperator):
             partitions = local_operators(
                 held, dtype, devices, len(devices), stored=self.stored, steps_a_sweep=self.steps_a_sweep
             )
-        devices = [local.device for local in partitions]
-        transport = PeerCopies(devices) if self.transport == "peer" else NcclMessages.of_process(self.devices)
-        return MultiGpuEngine(self, partitions, transport, dtype, frame)
+        return MultiGpuEngine(self, partitions, PeerCopies([local.device for local in partitions]), dtype, frame)
 
     def bounds(self) -> tuple[float, float]:
         """Return bounds of the spectrum by Gershgorin's circles."""
@@ -144,7 +132,7 @@ class MultiGpuEngine(ProductEngine):
     Parameters
     ----------
     operator : MultiGpuMatrix or DistributedMatrix
-        H, whose bounds and ``reduce_every_step`` count.
+        H, whose bounds count.
     partitions : list
         What this process holds: one for each of its devices.
     transport : Transport
@@ -166,7 +154,6 @@ class MultiGpuEngine(ProductEngine):
         self.num_rows = int(operator.shape[0])
         slabs = isinstance(partitions[0], LocalSlab)
         self.steps_a_sweep: int = partitions[0].operator.slab.halo if slabs else 1
-        self.reduce_every_step: bool = operator.reduce_every_step
 
     @classmethod
     def of_rank(cls, matrix: Any, dtype: np.dtype[Any]) -> MultiGpuEngine:
@@ -303,13 +290,6 @@ class MultiGpuRecursion:
                 with state.device.working(state.device.bulk):
                     state.launch(part, factors, mine[1])
                     state.device.done.record(state.device.bulk)
-        if self.engine.reduce_every_step:
-            for state, mine in zip(states, etas, strict=True):
-                with state.device.working():
-                    if beside:
-                        state.device.compute.wait_event(state.device.done)
-                        mine[0] += mine[1]
-            transport.reduce(states, [mine[0] for mine in etas])
 
     def enqueue(self, steps: int) -> tuple[list[list[Any]], int]:
         """Enqueue sweeps until at least `steps` steps more; return each state's scalar products and the steps done."""
@@ -344,21 +324,16 @@ class MultiGpuRecursion:
 
     def collect(self, etas: Sequence[Sequence[Any]]) -> Array:
         """Wait for the enqueued sweeps and return their scalar products, summed in the order of the states."""
-        engine = self.engine
-        engine.transport.finish(self.states)
+        transport = self.engine.transport
+        transport.finish(self.states)
         batches = []
         for states, mine in zip(self.batches, etas, strict=True):
             total = np.zeros(mine[0].shape[1:])
             for state, each in zip(states, mine, strict=True):
                 with state.device.working():
-                    parts = each.get()
-                if engine.reduce_every_step:
-                    total = parts[0]  # every state has the sum
-                    break
-                total += parts.sum(axis=0)
+                    total += each.get().sum(axis=0)
             batches.append(total)
-        whole = np.concatenate(batches, axis=2)
-        return whole if engine.reduce_every_step else np.asarray(engine.transport.sum(whole))
+        return np.asarray(transport.sum(np.concatenate(batches, axis=2)))
 
     def blocks(self) -> list[Any]:
         """Return |ν_m⟩ of the last step, gathered from all states: shape (N, R) on the host of every process."""

@@ -122,10 +122,7 @@ class MpiRecursion:
                 self.v, self.w = self.w, self.v
             etas[n] = self._step()
             self.steps += 1
-            if self.engine.matrix.reduce_every_step:
-                etas[n] = self._sum(etas[n])
-        total = etas if self.engine.matrix.reduce_every_step else self._sum(etas)
-        return total.reshape(2 * steps, -1)
+        return self._sum(etas).reshape(2 * steps, -1)
 
     def _step(self) -> Array:
         engine, comm = self.engine, self.engine.comm

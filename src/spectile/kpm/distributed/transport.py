@@ -37,9 +37,6 @@ class Transport(Protocol):
     def await_halo(self, device: PartitionDevice, senders: Sequence[PartitionDevice]) -> None:
         """Let a state's next sweep wait for the messages to it."""
 
-    def reduce(self, states: Sequence[Any], totals: Sequence[Any]) -> None:
-        """Sum an array of each state over all states, in place, on their computing streams."""
-
     def finish(self, states: Sequence[Any]) -> None:
         """Wait until everything enqueued is done."""
 
@@ -106,35 +103,6 @@ class PeerCopies:
         for sender in senders:
             device.compute.wait_event(sender.arrived)
 
-    def reduce(self, states: Sequence[Any], totals: Sequence[Any]) -> None:
-        """Sum an array of each state over all states, in place, on their computing streams."""
-        import cupy
-
-        copy = cupy.cuda.runtime.memcpyPeerAsync
-        for state in states:
-            state.device.summed.record(state.device.compute)
-        root = states[0].device
-        with root.working():
-            everybody = cupy.empty((len(states), *totals[0].shape))
-            for state, total, target in zip(states, totals, everybody, strict=True):
-                root.compute.wait_event(state.device.summed)
-                copy(
-                    address(target), root.ordinal, address(total), state.device.ordinal, total.nbytes, root.compute.ptr
-                )
-            everybody.sum(axis=0, out=totals[0])
-            for state, total in zip(states[1:], totals[1:], strict=True):
-                copy(
-                    address(total),
-                    state.device.ordinal,
-                    address(totals[0]),
-                    root.ordinal,
-                    total.nbytes,
-                    root.compute.ptr,
-                )
-            root.summed.record(root.compute)
-        for state in states[1:]:
-            state.device.compute.wait_event(root.summed)
-
     def finish(self, states: Sequence[Any]) -> None:
         """Wait until everything enqueued is done."""
         for state in states:
@@ -164,21 +132,6 @@ class NcclMessages:
 
     def __init__(self, communicators: dict[int, Any], comm: Any = None, timeout_s: float = 300.0) -> None:
         self.communicators, self.comm, self.timeout_s = communicators, comm, timeout_s
-
-    @classmethod
-    def of_process(cls, devices: Sequence[int]) -> NcclMessages:
-        """Return the messages of one process with several devices.
-
-        Raises
-        ------
-        ValueError
-            If a device comes twice, which NCCL refuses.
-        RuntimeError
-            If CuPy finds no NCCL.
-        """
-        if len(set(devices)) < len(devices):
-            raise ValueError(f'devices={list(devices)} holds one twice, which NCCL refuses: use transport="peer"')
-        return cls(dict(enumerate(_nccl().NcclCommunicator.initAll(list(devices)))))
 
     @classmethod
     def of_ranks(cls, comm: Any, device: int, timeout_s: float) -> NcclMessages:
@@ -227,24 +180,6 @@ class NcclMessages:
         """Let a state's next sweep wait for the messages to it."""
         device.compute.wait_event(device.arrived)
 
-    def reduce(self, states: Sequence[Any], totals: Sequence[Any]) -> None:
-        """Sum an array of each state over all states, in place, on their computing streams."""
-        import cupy
-
-        nccl = _nccl()
-        nccl.groupStart()
-        for state, total in zip(states, totals, strict=True):
-            with cupy.cuda.Device(state.device.ordinal):
-                self.communicators[state.device.partition].allReduce(
-                    address(total),
-                    address(total),
-                    total.size,
-                    nccl.NCCL_FLOAT64,
-                    nccl.NCCL_SUM,
-                    state.device.compute.ptr,
-                )
-        nccl.groupEnd()
-
     def finish(self, states: Sequence[Any]) -> None:
         """Wait until everything enqueued is done.
 
@@ -282,7 +217,7 @@ def _nccl() -> Any:
     from cupy.cuda import nccl
 
     if not nccl.available:
-        raise RuntimeError('CuPy finds no NCCL: install it (pip install nvidia-nccl-cu13), or use transport="peer"')
+        raise RuntimeError("CuPy finds no NCCL: install it (pip install nvidia-nccl-cu13), or give weights=")
     return nccl
 
 

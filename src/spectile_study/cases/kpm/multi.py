@@ -25,10 +25,10 @@ ONE_BY_ONE = 2
 #: Options of each version that shares rows, and the work that it does.
 VERSIONS: dict[str, tuple[dict[str, Any], str]] = {
     "aug_spmmv": ({"stored": True}, "aug_spmmv"),
-    "aug_spmmv_star": ({"stored": True, "reduce_every_step": True}, "aug_spmmv"),
+    "aug_spmmv_star": ({"stored": True}, "aug_spmmv"),
     "stencil": ({"steps_a_sweep": 1}, "stencil"),
     "blocked": ({"steps_a_sweep": 2}, "blocked"),
-    "blocked_nccl": ({"steps_a_sweep": 2, "transport": "nccl"}, "blocked"),
+    "blocked_nccl": ({"steps_a_sweep": 2}, "blocked"),
 }
 
 
@@ -324,7 +324,10 @@ def _shared(
     name: str, row: Mapping[str, Any], context: Context, live: dict[str, Any], partitions: dict[Any, Any]
 ) -> Method:
     """Time several GPUs; versions that differ in messages alone take what the devices hold from `partitions`."""
+    from cupy.cuda import nccl
+
     from spectile.kpm.distributed.multi_gpu import MultiGpuMatrix
+    from spectile.kpm.distributed.transport import NcclMessages
 
     options, work = VERSIONS[name]
     sample, r = shared.sample_of(row), int(row["num_vectors"])
@@ -334,15 +337,24 @@ def _shared(
         np.dtype(np.complex128), partitions.get(kind)
     )
     partitions[kind] = engine.partitions
+    if name == "blocked_nccl":
+        devices = [local.device.ordinal for local in engine.partitions]
+        engine.transport = NcclMessages(dict(enumerate(nccl.NcclCommunicator.initAll(devices))))
 
     def prepare() -> None:
         live.clear()  # one method's vectors at a time fit into memory
-        if options.get("transport") == "nccl":
+        if name == "blocked_nccl":
             _free_pools(row["gpus"])
         live["recursion"] = engine.random(context.seed, 0, r, a, b)
         live["recursion"].advance(FIRST)
 
-    return _method(name, work, row, context, lambda: live["recursion"].advance(STEPS), prepare)
+    def run() -> Any:
+        recursion = live["recursion"]
+        if name == "aug_spmmv_star":  # a reduction every step
+            return np.concatenate([recursion.advance(1) for _ in range(STEPS)])
+        return recursion.advance(STEPS)
+
+    return _method(name, work, row, context, run, prepare)
 
 
 def _throughput(row: Mapping[str, Any], context: Context, live: dict[str, Any]) -> Method:

@@ -43,9 +43,7 @@ def main(arguments: list[str]) -> None:
         # On GPUs: one rank for each device, two steps in one sweep.
         backend: Any = "cuda" if method == "blocked" or (weight and comm.rank == 0) else "cpu"
         weights = [weight] + [1.0] * (comm.size - 1) if weight else None
-        matrix = DistributedMatrix(
-            sample, comm, reduce_every_step=method == "aug_spmmv_star", backend=backend, weights=weights
-        )
+        matrix = DistributedMatrix(sample, comm, backend=backend, weights=weights)
         engine = matrix.engine(matrix.dtype)
 
         def fresh() -> list[Any]:
@@ -61,7 +59,9 @@ def main(arguments: list[str]) -> None:
             recursion.advance(first)
         comm.Barrier()
         start = time.perf_counter()
-        parts = [recursion.advance(steps) for recursion in recursions]
+        # The scalar products are summed over the ranks after each call.
+        each = [1] * steps if method == "aug_spmmv_star" else [steps]
+        parts = [np.concatenate([recursion.advance(some) for some in each]) for recursion in recursions]
         comm.Barrier()
         seconds.append(time.perf_counter() - start)
         etas = np.concatenate(parts, axis=1) if parts else np.empty((2 * steps, 0))
