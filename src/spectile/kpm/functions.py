@@ -533,21 +533,16 @@ def summed(terms: Terms, coefficients: Array, run: Run) -> Any:
 def additions(weights: Array, terms: int = 3) -> Iterator[Array | None]:
     """Yield what the steps s = 1, 2, ..., M − 1 add to the sums of T_s−2, T_s−1, ...: weights (K, terms), or None.
 
-    A sum waits until its oldest term leaves those that a step has at hand, and takes all of these then.  With four
-    terms the even steps do the odd ones that follow.  `weights` have the shape (M, K).
+    A sum waits until its oldest term leaves those that a step has at hand, and takes all of these then.  `weights` have
+    the shape (M, K).
     """
     count, sums = weights.shape
-    strides = terms - 2
     beside = np.zeros((2, sums), weights.dtype)
     padded = np.concatenate([beside, weights, beside])
     added = np.zeros(sums, int)  # of each sum, the terms that are in it
     for step in range(1, count):
-        if step % strides:
-            yield None
-            continue
         window = np.where(np.arange(step - 2, step - 2 + terms)[:, None] < added, 0, padded[step : step + terms])
-        is_last = step + strides >= count
-        due = (window if is_last else window[:strides]).any(axis=0)
+        due = (window if step + 1 >= count else window[:1]).any(axis=0)
         added[due] = step - 2 + terms
         yield (window * due).T if due.any() else None
 
@@ -559,7 +554,6 @@ def _in_steps(terms: Terms, weights: Array) -> bool:
     """
     count, sums = weights.shape
     at_hand = getattr(terms.recursion, "terms", 0)
-    # A sweep of two steps has no term before its first.
     if not 0 < sums <= getattr(terms.recursion, "most_sums", 0) or count < at_hand - 1:
         return False
     moved = sum(2 * int(each.any(axis=1).sum()) for each in additions(weights, at_hand) if each is not None)

@@ -156,7 +156,7 @@ def test_a_call_with_nothing_to_do_leaves_a_file_that_is_there(tmp_path, monkeyp
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize(("name", "pauses"), [("evolve", 6), ("correlator", 45), ("filter_diagonalize", 12)])
+@pytest.mark.parametrize(("name", "pauses"), [("evolve", 6), ("correlator", 45), ("filter_diagonalize", 2)])
 def test_a_call_may_be_ended_again_and_again(name, pauses, tmp_path, monkeypatch):
     path, call, times = tmp_path / "run.npz", CALLS[name], 0
     while ended(monkeypatch, lambda: call(checkpoint=path), pauses):

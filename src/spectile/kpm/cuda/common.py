@@ -19,8 +19,8 @@ REAL = {"complex128": "double", "complex64": "float", "float64": "double", "floa
 TURNED, PLAIN, NO_DOTS, FULL, SERIES, WALK = -1, 0, 1, 2, 3, 4
 #: Threads of a block of Lanczos steps, blocks of a multiprocessor, and entries of a thread before its warp helps.
 LANCZOS_THREADS, LANCZOS_BLOCKS, LANCZOS_TURNS = 512, 2, 16
-#: Terms that a step has at hand, and a sweep of two steps.
-TERMS, TERMS_OF_TWO = 3, 4
+#: Terms that a step has at hand.
+TERMS = 3
 
 
 def number_defines(dtype: Any, wide: bool = False) -> dict[str, str]:
