@@ -16,7 +16,6 @@ from spectile.kpm.cuda.common import BULK
 from spectile.kpm.cuda.csr import when as csr
 from spectile.kpm.cuda.csr.launch import csr_unit
 from spectile.kpm.cuda.engine import fitting
-from spectile.kpm.cuda.lanczos import meets
 from spectile.kpm.cuda.problem import Problem, enqueued, row_launch
 from spectile.kpm.cuda.sliced import when as sliced
 from spectile.kpm.cuda.sliced.launch import sliced_unit
@@ -247,9 +246,3 @@ def test_rows_are_cut_where_waiting_for_them_costs_more():
             assert cut[0] == 0 and 0 < cut[-1] < longest[-1]
     # Half a thousand rows of three hundred entries take less than a step of a millisecond.
     assert not csr.cut_at(problem(5, 34, "float64", rows=1_600_000)._replace(longest=300), device)
-
-
-def test_lanczos_steps_are_one_launch_where_launches_would_take_longer():
-    for entries, rows, one in ((4, 10_000, True), (7, 10**6, True), (60, 10**7, False), (9, 4 * 10**6, False)):
-        matrix = problem(entries, 8, "float64", "lattice", rows)
-        assert meets(matrix, TABLE["H200"]) == one, rows

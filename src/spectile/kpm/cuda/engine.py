@@ -14,6 +14,7 @@ from spectile.core.compile import prepare
 from spectile.core.device import describe, require_device
 from spectile.core.launch import measured_device
 from spectile.core.memory import free_bytes, require_free
+from spectile.kpm.bounds import tridiagonalize
 from spectile.kpm.cuda.boxed.groups import groups_of
 from spectile.kpm.cuda.boxed.launch import BoxedOperator
 from spectile.kpm.cuda.boxed.when import may_group
@@ -23,7 +24,7 @@ from spectile.kpm.cuda.csr.launch import CsrOperator, csr_unit
 from spectile.kpm.cuda.csr.when import shape as csr_shape
 from spectile.kpm.cuda.csr.when import walks
 from spectile.kpm.cuda.inspection import inspect
-from spectile.kpm.cuda.lanczos import meets, tridiagonalize, tridiagonalize_csr
+from spectile.kpm.cuda.lanczos import tridiagonalize_csr
 from spectile.kpm.cuda.problem import Problem
 from spectile.kpm.cuda.sliced.launch import SlicedOperator, sliced_unit
 from spectile.kpm.cuda.sliced.layout import slice_starts
@@ -97,8 +98,7 @@ class StoredEngine:
     def _prepare(self) -> None:
         """Begin to compile the step of one vector, before the matrix has the form that it takes."""
         problem, name = self.problem(1), str(self.dtype)
-        if meets(problem, self._device):
-            prepare(lanczos_unit(name, wide=self.matrix.indptr.dtype.itemsize == 8))
+        prepare(lanczos_unit(name, wide=self.matrix.indptr.dtype.itemsize == 8))
         (part,) = choose(problem, self._device, {})
         if part.kernel == "csr":
             mode = WALK if walks(problem, self._device) else FULL
@@ -183,14 +183,7 @@ class StoredEngine:
 
     def tridiagonalize(self, steps: int) -> tuple[Array, Array]:
         """Return the numbers of Lanczos steps."""
-        if meets(self.problem(1), self._device):
-            return self.frame.energies(*tridiagonalize_csr(self.matrix, steps))
-        step = self._one().launcher(1)
-
-        def product(v: Any, u: Any, etas: Any) -> None:
-            step(v, u, 1.0, 0.0, 0.0, etas)
-
-        return self.frame.energies(*tridiagonalize(product, lengthened(self.vector(1), self.xp), steps))
+        return self.frame.energies(*tridiagonalize_csr(self.matrix, steps))
 
     def vector(self, seed: int) -> Any:
         """Return one random vector on the device, shape (N,)."""
@@ -302,13 +295,8 @@ class StencilEngine:
 
     def tridiagonalize(self, steps: int) -> tuple[Array, Array]:
         """Return the numbers of Lanczos steps."""
-        sweep = self.operator.launcher(1, 1)
-
-        def product(v: Any, u: Any, etas: Any) -> None:
-            sweep(v, u, u, u, 1.0, 0.0, 0.0, etas.reshape(1, 2, 1))
-
-        start = self.operator.to_block(lengthened(self.vector(1), self.xp).reshape(-1, 1))
-        return self.frame.energies(*tridiagonalize(product, start, steps))
+        start = lengthened(self.vector(1), self.xp)
+        return self.frame.energies(*tridiagonalize(lambda x: self._times(x, 0.0), start, steps, self.xp))
 
     def vector(self, seed: int) -> Any:
         """Return one random vector on the device, shape (N,)."""
@@ -316,11 +304,15 @@ class StencilEngine:
 
     def apply(self, x: Any) -> Any:
         """Return H x of one vector on the device."""
+        return self._times(x, self.frame.offset)
+
+    def _times(self, x: Any, offset: float) -> Any:
+        """Return (H' + offset) x of one vector on the device."""
         import cupy
 
         v = self.operator.to_block(cupy.asarray(x, self.dtype).reshape(-1, 1))
         w = cupy.zeros_like(v)
-        self.operator.launcher(1, 1)(v, w, w, w, 1.0, self.frame.offset, 0.0, cupy.empty((1, 2, 1)))
+        self.operator.launcher(1, 1)(v, w, w, w, 1.0, offset, 0.0, cupy.empty((1, 2, 1)))
         return self.operator.from_block(w)[:, 0]
 
     def random(self, seed: int, first_vector: int, num_vectors: int, a: float, b: float) -> StencilRecursion:

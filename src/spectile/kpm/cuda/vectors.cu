@@ -1,8 +1,7 @@
-// What comes before and beside the recurrence, for any matrix and any width: storage formats, start vectors, Lanczos steps
-// without a word from the host, and the sums of scalar products.
+// What comes before and beside the recurrence, for any matrix and any width: storage formats, start vectors, and the
+// sums of scalar products.
 //
 // Set by the launch code: REAL (float, double), COMPLEX (0, 1), WIDE (64-bit row pointers).
-#include "sums.cuh"
 #include "random.cuh"
 
 // The slots of each slice of 32 rows, as long as the longest of them and one at least.  A thread a row.
@@ -174,40 +173,4 @@ extern "C" __global__ void random_phases(number* __restrict__ block, const int* 
         const unsigned long long row = order ? order[i / width] : i / width;
         block[i] = i % width < held ? random_phase(seed, row, first + i % width) : zero();
     }
-}
-
-// One Lanczos step after u = H v: previous = u - alpha v - beta previous, and the squares of each block's part of it.
-extern "C" __global__ void lanczos_subtract(const number* __restrict__ u, const number* __restrict__ v, number* previous,
-                                            const double* __restrict__ alpha, const double* __restrict__ beta, double* __restrict__ squares,
-                                            long long size) {
-    __shared__ double shared[32];
-    const double a = *alpha, b = *beta;
-    double sum = 0;
-    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < size; i += (long long)gridDim.x * blockDim.x) {
-        number n = u[i];
-        n.x = real(n.x - a * v[i].x - b * previous[i].x);
-        sum += double(n.x) * n.x;
-#if COMPLEX
-        n.y = real(n.y - a * v[i].y - b * previous[i].y);
-        sum += double(n.y) * n.y;
-#endif
-        previous[i] = n;
-    }
-    const double total = sum_of_block(sum, shared);
-    if (threadIdx.x == 0) squares[blockIdx.x] = total;
-}
-
-// beta = |x| from the squares of `count` blocks;  x = x / beta.
-extern "C" __global__ void lanczos_normalize(number* x, const double* __restrict__ squares, int count, double* beta, long long size) {
-    __shared__ double shared[32];
-    double sum = 0;
-    for (int n = threadIdx.x; n < count; n += blockDim.x) sum += squares[n];
-    const double norm = sqrt(sum_of_block(sum, shared)), factor = norm > 0 ? 1 / norm : 0;
-    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < size; i += (long long)gridDim.x * blockDim.x) {
-        x[i].x = real(x[i].x * factor);
-#if COMPLEX
-        x[i].y = real(x[i].y * factor);
-#endif
-    }
-    if (blockIdx.x == 0 && threadIdx.x == 0) *beta = norm;
 }
