@@ -69,10 +69,9 @@ def eigh(
     type : {1, 2, 3}
         With `b`: A v = w B v, A B v = w v, or B A v = w v.
     check_finite : bool, default True
-        Raise ValueError for NaN and infinity in the triangle that is read; without the check they raise LinAlgError,
-        as no convergence (both are seen in the scaling and cost nothing).  With CuPy arrays, a call for small matrices,
-        which one launch solves, waits with the check until they have been read; without it does not wait, and they
-        give NaN instead.
+        Raise ValueError for NaN and infinity in the triangle that is read; without the check, which costs nothing, they
+        raise LinAlgError.  With CuPy arrays, a call for small matrices, which one launch solves, waits with the check
+        until they have been read; without it the call does not wait, and they give NaN.
     subset_by_index : (int, int), optional
         First and last index, both included, of the wanted eigenvalues in ascending order.
     subset_by_value : (float, float), optional

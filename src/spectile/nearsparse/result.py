@@ -31,8 +31,8 @@ class SpammResult:
         overflowed.
     method : {"spamm", "dense"}
         What multiplied: "dense" where ``method="auto"`` found the dense product to be faster.  Nothing was left out
-        then: tau is 0, both ratios are 1, and the bound is of rounding alone; where nothing was counted its norms are
-        those that a and b have when it is read.
+        then: tau is 0, both ratios are 1, and the bound is of rounding alone, computed when it is read, from a and b
+        as they then are.
     error_bound_rel : float
         `error_bound` relative to ``||c||_F`` (NaN when c is zero and the bound is too, infinity where the bound is).
     """
