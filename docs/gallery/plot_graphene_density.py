@@ -29,7 +29,7 @@ ax.fill_between(
 )
 ax.plot(density.energies, density.densities / sites, label="density")
 ax.set(xlabel="energy / hopping", ylabel="states per site and energy", xlim=(-3.2, 3.2))
-ax.legend()
+ax.legend(loc="upper center")
 plt.show()
 
 # %%
