@@ -28,8 +28,8 @@ ax.fill_between(
     label="two standard errors",
 )
 ax.plot(density.energies, density.densities / sites, label="density")
-ax.set(xlabel="energy / hopping", ylabel="states per site and energy", xlim=(-3.2, 3.2))
-ax.legend(loc="upper center")
+ax.set(xlabel="energy / hopping", ylabel="states per site and energy", xlim=(-3.2, 3.2), ylim=(0, 0.5))
+ax.legend(loc="upper center", ncols=2)
 plt.show()
 
 # %%
