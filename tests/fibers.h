@@ -99,6 +99,8 @@ inline int max(int a, int b) { return a > b ? a : b; }
 inline double rsqrt(double x) { return 1 / std::sqrt(x); }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 
+inline void __threadfence() {}
+inline int atomicAdd(int* sum, int value) { return std::exchange(*sum, *sum + value); }
 inline int atomicMax(int* most, int value) { return std::exchange(*most, max(*most, value)); }
 inline float __int_as_float(int bits) {
     float value;

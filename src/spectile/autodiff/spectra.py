@@ -100,7 +100,7 @@ def quotients(xp: Any, w: Any) -> Any:
     return xp.where(together, xp.zeros_like(gaps), 1 / xp.where(together, xp.ones_like(gaps), gaps))
 
 
-def generic_basis(w: np.ndarray, v: np.ndarray) -> np.ndarray:
+def generic_basis(w: Any, v: Any) -> Any:
     """Return eigenvectors in a gauge without structure: arbitrary phases, and bases of values equal to rounding.
 
     All are as right as LAPACK's.  But that one's are structured: a component is real, and of the identity each vector
@@ -113,21 +113,20 @@ def generic_basis(w: np.ndarray, v: np.ndarray) -> np.ndarray:
     v : array, shape (..., n, n)
     """
     n = w.shape[-1]
-    xp: Any = np
     if not isinstance(w, np.ndarray):
-        import cupy
+        from spectile.evd.cuda import gradient
 
-        xp = cupy
+        return gradient.generic_basis(w, v, n * epsilon(w))
     random = np.random.default_rng(n)
     if v.dtype.kind == "c":
-        v = v * xp.asarray(np.exp(1j * random.uniform(0, 2 * np.pi, n)).astype(v.dtype))
-    number = numbered(xp, w, n * epsilon(w))
-    if bool((number[..., -1:] == n - 1).all()):
+        v = v * np.exp(1j * random.uniform(0, 2 * np.pi, n)).astype(v.dtype)
+    number = numbered(np, w, n * epsilon(w))
+    if (number[..., -1:] == n - 1).all():
         return v
     equal = number[..., :, None] == number[..., None, :]
     entries = random.standard_normal((n, n)) + (1j * random.standard_normal((n, n)) if v.dtype.kind == "c" else 0)
     # The orthogonal factor of a matrix of blocks has the same blocks.
-    q, r = xp.linalg.qr(xp.where(equal, xp.asarray(entries.astype(v.dtype)), 0))
+    q, r = np.linalg.qr(np.where(equal, entries.astype(v.dtype), 0))
     d = r.diagonal(0, -2, -1)
     return v @ (q * (d / abs(d))[..., None, :])
 

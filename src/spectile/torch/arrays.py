@@ -18,10 +18,18 @@ def arrays(*tensors: torch.Tensor) -> Iterator[tuple[Any, ...]]:
         return
     import cupy
 
-    device = detached[0].device
+    with on_stream(detached[0].device):
+        yield tuple(cupy.from_dlpack(tensor) for tensor in detached)
+
+
+@contextlib.contextmanager
+def on_stream(device: torch.device) -> Iterator[None]:
+    """Let CuPy's current device and stream be PyTorch's within."""
+    import cupy
+
     stream = torch.cuda.current_stream(device).cuda_stream
     with cupy.cuda.Device(device.index), cupy.cuda.ExternalStream(stream, device.index):
-        yield tuple(cupy.from_dlpack(tensor) for tensor in detached)
+        yield
 
 
 def require_dense(**tensors: Any) -> None:

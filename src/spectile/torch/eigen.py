@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any, Literal, cast
 
@@ -13,8 +14,16 @@ from spectile.autodiff import spectra
 from spectile.autodiff.spectra import GaugeWarning, adjoint, coincident, diagonal, hermitian, of_triangle, quotients
 from spectile.core.device import Backend
 from spectile.evd.arguments import definite_of, require_square, subset_of
-from spectile.evd.types import not_definite
-from spectile.torch.arrays import arrays, differentiated, floating, refuse_two_tangents, require_dense, tensor
+from spectile.evd.types import SCALARS, not_definite
+from spectile.torch.arrays import (
+    arrays,
+    differentiated,
+    floating,
+    on_stream,
+    refuse_two_tangents,
+    require_dense,
+    tensor,
+)
 
 
 @torch.library.custom_op("spectile::decompose", mutates_args=())
@@ -104,9 +113,14 @@ def _backward(ctx: Any, w_bar: Any, v_bar: Any, block_bar: Any = None) -> Any:
     w, v, *blocks = ctx.saved_tensors
     if w_bar is None and v_bar is None and block_bar is None:
         return None, None, None
+    once = block_bar is None and _once(w_bar, v_bar)
+    if once and w.is_cuda:
+        a_bar = _gradient_on_device(w, v, w_bar, v_bar, ctx.lower)
+        if a_bar is not None:
+            return a_bar, None, None
     s = None if v_bar is None else adjoint(v) @ v_bar
-    if block_bar is None and _once(w_bar, s):
-        a_bar = _gradient(w, v, w_bar, s, ctx.lower)
+    if once and not w.is_cuda:
+        a_bar = _gradient_on_host(w, v, w_bar, s, ctx.lower)
         if a_bar is not None:
             return a_bar, None, None
     with torch.no_grad():
@@ -167,25 +181,39 @@ def _once(*cotangents: torch.Tensor | None) -> bool:
     return all(key.has(torch._C.DispatchKey.CPU) or key.has(torch._C.DispatchKey.CUDA) for key in keys)
 
 
-def _gradient(
+def _gradient_on_device(
+    w: torch.Tensor, v: torch.Tensor, w_bar: torch.Tensor | None, v_bar: torch.Tensor | None, lower: bool
+) -> torch.Tensor | None:
+    """Return a gradient that nobody differentiates, in few launches, or None where the cotangents are at fault.
+
+    The host waits for that as soon as all is on its way, and while the device has two products to make.
+    """
+    from spectile.evd.cuda import gradient
+
+    w, v, w_bar = w.contiguous(), v.contiguous(), None if w_bar is None else w_bar.contiguous()
+    s = None if v_bar is None else adjoint(v) @ v_bar
+    name, n = str(v.dtype).removeprefix("torch."), w.shape[-1]
+    solved = gradient.Solved(SCALARS[name], n, math.prod(w.shape[:-1]), w.data_ptr())
+    limits, bars = gradient.Limits(*spectra.limits(w)), 0 if w_bar is None else w_bar.data_ptr()
+    with on_stream(w.device):
+        word = gradient.divide_by_gaps(solved, 0 if s is None else s.data_ptr(), bars, limits)
+        left = v @ s if s is not None else v * (2 * cast(torch.Tensor, w_bar)[..., None, :])
+        if v.ndim == 2:
+            a_bar = torch.empty_like(v)
+            gradient.multiply_triangle(solved, left.data_ptr(), v.data_ptr(), a_bar.data_ptr(), lower=lower)
+        else:
+            a_bar = left @ adjoint(v)
+        gradient.take_triangle(solved, a_bar.data_ptr(), lower=lower)
+        return None if word.get() else a_bar
+
+
+def _gradient_on_host(
     w: torch.Tensor, v: torch.Tensor, w_bar: torch.Tensor | None, s: torch.Tensor | None, lower: bool
 ) -> torch.Tensor | None:
     """Return a gradient that nobody differentiates, in few passes over memory, or None.
 
     None where the cotangents are at fault, or where it takes another look to say that they are not.
     """
-    if w.is_cuda:
-        if s is None:
-            assert w_bar is not None
-            fault = spectra.faults(torch, w, w_bar, None, None).any()
-            a_bar = (v * (2 * w_bar[..., None, :])) @ adjoint(v)
-        else:
-            inner, fault = divide_by_gaps(s, w, w_bar)
-            a_bar = v @ (inner @ adjoint(v))
-        a_bar = a_bar.tril_() if lower else a_bar.triu_()
-        on = a_bar.diagonal(0, -2, -1)
-        on.copy_(on.real / 2)
-        return None if fault else a_bar  # the host waits here, and all work is on its way
     gaps = None if s is None else spectra.differences(w)
     s_size = None if s is None else torch.linalg.vector_norm(s, dim=(-2, -1))[..., None]
     if s_size is not None and not (s_size.isfinite() & (s_size > 0)).all():
@@ -219,18 +247,6 @@ def _triangle(x: torch.Tensor, v: torch.Tensor, lower: bool) -> torch.Tensor:
         block = out[..., first:last, first:last]
         block.copy_(of_triangle(torch, block, lower) / 2)
     return out
-
-
-def divide_by_gaps(s: torch.Tensor, w: torch.Tensor, w_bar: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return twice what is between the products of the backward pass, and whether `require_gauge` is to look at it."""
-    from spectile.evd.cuda import gradient
-
-    n = w.shape[-1]
-    given = s.reshape(-1, n, n), w.reshape(-1, n), *([] if w_bar is None else [w_bar.reshape(-1, n)])
-    with arrays(*(x.contiguous() for x in given)) as (product, values, *cotangents):
-        limits = gradient.Limits(*spectra.limits(w))
-        inner, fault = gradient.divide_by_gaps(product, values, cotangents[0] if cotangents else None, limits)
-        return tensor(inner).reshape(s.shape), tensor(fault)
 
 
 @torch.library.custom_op("spectile::divide", mutates_args=())

@@ -68,10 +68,11 @@ class Blas:
             )
         )
 
-    def gram(self, n: int, k: int, a: int, lda: int, b: int, ldb: int, c: int, ldc: int) -> None:
-        """C = Aᴴ B, known to be Hermitian, below the diagonal; A and B are k x n."""
+    def gram(self, n: int, k: int, a: int, lda: int, b: int, ldb: int, c: int, ldc: int, *, lower: bool = True) -> None:
+        """C = Aᴴ B, known to be Hermitian, below the diagonal or above it; A and B are k x n."""
         one, zero = self._scalar(1.0), self._scalar(0.0)  # of a complex zero the real part is read
-        _check(self._rank_k(self._on_stream(), _LOWER, self._op["C"], n, k, one, a, lda, b, ldb, zero, c, ldc))
+        triangle = _LOWER if lower else _UPPER
+        _check(self._rank_k(self._on_stream(), triangle, self._op["C"], n, k, one, a, lda, b, ldb, zero, c, ldc))
 
     def lower_product(self, n: int, a: int, b: int, c: int, ld: int) -> None:
         """C = A B of order n in single precision, by TensorFloat-32 where the device has it."""
@@ -118,8 +119,8 @@ class Blas:
 
 #: Memory that cuBLAS has for its own use in a graph, as it is recommended for Hopper.
 _ROOM = 2**25
-#: Of cuBLAS's enumerations: the lower triangle, and a diagonal that is read; types, sums and any way of a product.
-_LOWER, _WITH_DIAGONAL = 0, 0
+#: Of cuBLAS's enumerations: the triangles, and a diagonal that is read; types, sums and any way of a product.
+_LOWER, _UPPER, _WITH_DIAGONAL = 0, 1, 0
 _SINGLE, _FAST_TF32, _ANY_ALGORITHM = {"f": 0, "F": 4}, 77, -1
 _P, _I, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
 #: Parameters of what is called: a pointer, an integer, or one of 64 bits.

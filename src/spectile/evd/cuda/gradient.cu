@@ -9,113 +9,176 @@ __device__ __forceinline__ real_t size_of(scalar_t a) {
 // The larger, or a NaN.
 __device__ __forceinline__ double larger(double a, double b) { return b > a || b != b ? b : a; }
 
-// Of each matrix the number of the cluster of each of its ascending eigenvalues, within which no gap is above `resolution` times the
-// largest; and sizes[0], how far rounding moves them, `unit` times that, and sizes[1], the norm of their cotangents.  A block a matrix.
-extern "C" __global__ void __launch_bounds__(256) number_clusters(const real_t* w, const real_t* w_bar, int n, real_t resolution,
-                                                                  real_t unit, int* cluster, real_t* sizes) {
+// The sum and the largest of the numbers of all threads, in totals[0] and totals[256]; all have come when it ends.
+__device__ __forceinline__ void add_up(double* totals, double total, double most) {
+    const int t = threadIdx.x;
+    totals[t] = total, totals[256 + t] = most;
+    __syncthreads();
+    for (int half = 128; half > 0; half >>= 1) {
+        if (t < half) totals[t] += totals[t + half], totals[256 + t] = larger(totals[256 + t], totals[256 + t + half]);
+        __syncthreads();
+    }
+}
+
+// Of each matrix the first member of the cluster of each of its ascending eigenvalues, within which no gap is above `resolution` times the
+// largest; sizes[0], how far rounding moves them, `unit` times that, and sizes[1], the norm of their cotangents; and whether any
+// coincide.  words become 0.  A block a matrix.
+extern "C" __global__ void __launch_bounds__(256) find_clusters(const real_t* w, const real_t* w_bar, int n, real_t resolution, real_t unit,
+                                                                int* cluster, real_t* sizes, int* coinciding, int* words) {
     DYNAMIC_SHARED(double, sums);  // 2 x 256
+    int* starts = (int*)(sums + 256);
     const int t = threadIdx.x, each = (n + 255) / 256, first = min(t * each, n), last = min(first + each, n);
     const long long start = (long long)blockIdx.x * n;
-    w += start, cluster += start;
+    w += start, cluster += start, words += 2 * blockIdx.x, sizes += 2 * blockIdx.x;
     const real_t low = fabs(w[0]), high = fabs(w[n - 1]), most = low > high ? low : high;
-    int steps = 0;
+    int begin = 0;
+    bool coincide = false;
     double total = 0;
     for (int i = first; i < last; ++i) {
-        steps += i > 0 && w[i] - w[i - 1] > resolution * most;
+        if (i > 0 && w[i] - w[i - 1] > resolution * most) begin = i;
+        else coincide |= i > 0;
         if (w_bar != nullptr) total += (double)w_bar[start + i] * (double)w_bar[start + i];
     }
-    sums[t] = steps, sums[256 + t] = total;
-    __syncthreads();
-    int number = 0;
-    for (int k = 0; k < t; ++k) number += (int)sums[k];
-    for (int i = first; i < last; ++i) {
-        number += i > 0 && w[i] - w[i - 1] > resolution * most;
-        cluster[i] = number;
+    sums[t] = total, starts[t] = begin;
+    if (t == 0) words[0] = words[1] = 0;
+    coincide = __syncthreads_or(coincide);
+    for (int half = 1; half < 256; half <<= 1) {
+        const int before = t >= half ? starts[t - half] : 0;
+        const double more = t >= half ? sums[t - half] : 0;
+        __syncthreads();
+        starts[t] = max(starts[t], before), sums[t] += more;
+        __syncthreads();
     }
-    if (t > 0) return;
-    total = 0;
-    for (int k = 0; k < 256; ++k) total += sums[256 + k];
-    sizes[2 * blockIdx.x] = unit * most, sizes[2 * blockIdx.x + 1] = (real_t)sqrt(total);
+    begin = t > 0 ? starts[t - 1] : 0;
+    for (int i = first; i < last; ++i) {
+        if (i > 0 && w[i] - w[i - 1] > resolution * most) begin = i;
+        cluster[i] = begin;
+    }
+    if (t == 255) sizes[0] = unit * most, sizes[1] = (real_t)sqrt(sums[255]), coinciding[blockIdx.x] = coincide;
+}
+
+// A number between 0 and 1 that looks like a random one, the same for the same i and k.
+__device__ __forceinline__ double scattered(unsigned i, unsigned k) {
+    unsigned x = i * 0x9e3779b1u ^ (k + 1) * 0x85ebca6bu;
+    x = (x ^ x >> 16) * 0x7feb352du;
+    x = (x ^ x >> 15) * 0x846ca68bu;
+    return (x ^ x >> 16) / 4294967296.0;
+}
+
+// Vectors in rows of memory, complex ones with other phases: out(i, j) of v at i along_i + j along_j.  A block for each tile.
+extern "C" __global__ void __launch_bounds__(256) arrange(const scalar_t* v, long long along_matrix, long long along_i, long long along_j,
+                                                          int n, scalar_t* out) {
+    DYNAMIC_SHARED(scalar_t, tile);  // 32 x 33
+    const int i0 = blockIdx.y * 32, j0 = blockIdx.x * 32, x = threadIdx.x & 31, y = threadIdx.x >> 5;
+    const bool rows = along_j * along_j < along_i * along_i;
+    v += blockIdx.z * along_matrix, out += (long long)blockIdx.z * n * n;
+    for (int c = y; c < 32; c += 8) {
+        const int i = rows ? c : x, j = rows ? x : c;
+        if (i0 + i < n && j0 + j < n) tile[i * 33 + j] = v[(i0 + i) * along_i + (j0 + j) * along_j];
+    }
+    __syncthreads();
+    const double angle = 6.283185307179586 * scattered(j0 + x, 0);
+    const scalar_t phase = COMPLEX ? make_scalar((real_t)cos(angle), (real_t)sin(angle)) : one();
+    for (int r = y; r < 32; r += 8)
+        if (i0 + r < n && j0 + x < n) out[(long long)(i0 + r) * n + j0 + x] = COMPLEX ? phase * tile[r * 33 + x] : tile[r * 33 + x];
+}
+
+// Vectors of one cluster turned among themselves: each pair whose places in it differ by one bit, bit after bit and back, by angles from
+// pi / 8 to 3 pi / 8.  A block for each row.
+extern "C" __global__ void __launch_bounds__(256) mix_clusters(scalar_t* v, int n, const int* cluster, const int* coinciding) {
+    if (coinciding[blockIdx.y] == 0) return;
+    v += ((long long)blockIdx.y * n + blockIdx.x) * n, cluster += (long long)blockIdx.y * n;
+    for (int step = 1, falling = 0; step > 0; falling |= 2 * step >= n, step = falling ? step >> 1 : step << 1) {
+        for (int j = threadIdx.x; j + step < n; j += 256) {
+            if (cluster[j] != cluster[j + step] || ((j - cluster[j]) & step)) continue;
+            const double angle = 0.39269908169872414 * (1 + 2 * scattered(j, 2 * step + falling));
+            const real_t c = (real_t)cos(angle), s = (real_t)sin(angle);
+            const scalar_t left = v[j], right = v[j + step];
+            v[j] = c * left - s * right, v[j + step] = s * left + c * right;
+        }
+        __syncthreads();
+    }
 }
 
 // out = S - S^H over w_j - w_i, 0 where i and j are of one cluster, plus twice the cotangents of w on the diagonal, of matrices in
 // rows; in place is allowed.  Each block of two tiles tells the sum of the squares of its part of S, and the largest anti-Hermitian part
-// of a pair of one cluster.  fault: set where cotangents of w of such a pair differ by more than `told` of theirs, or by more than
-// `turned` of it over how far rounding turns one vector to the other: fully for gaps up to sizes[0].  w_bar may be null.
+// of a pair of one cluster.  words[0], the fault: set where cotangents of w of such a pair differ by more than `told` of theirs, or by
+// more than `turned` of it over how far rounding turns one vector to the other: fully for gaps up to sizes[0]; and, by the block that comes
+// last, words[1], where the largest part is above `anti` |S|, or a norm is not finite.  w_bar may be null; so may S, and there is no out.
 extern "C" __global__ void __launch_bounds__(256) divide_by_gaps(const scalar_t* s, const real_t* w, const int* cluster,
                                                                  const real_t* w_bar, const real_t* sizes, int n, real_t told,
-                                                                 real_t turned, scalar_t* out, double* parts, int* fault) {
+                                                                 real_t turned, double anti, scalar_t* out, double* parts, int* words) {
     DYNAMIC_SHARED(scalar_t, own);  // 32 x 33: the tile, and the one across the diagonal
     scalar_t* across = own + 32 * 33;
     if (blockIdx.y > blockIdx.x) return;
     const long long matrix = blockIdx.z;
-    s += matrix * n * n, out += matrix * n * n, w += matrix * n, cluster += matrix * n, sizes += 2 * matrix;
-    parts += 2 * ((matrix * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x);
+    w += matrix * n, cluster += matrix * n, sizes += 2 * matrix, words += 2 * matrix;
+    // The tiles on and above the diagonal, column by column.
+    const int tiles = gridDim.x * (gridDim.x + 1) / 2, here = blockIdx.x * (blockIdx.x + 1) / 2 + blockIdx.y;
+    parts += 2 * matrix * tiles;
+    if (s != nullptr) s += matrix * n * n, out += matrix * n * n;
     if (w_bar != nullptr) w_bar += matrix * n;
     const int i0 = blockIdx.y * 32, j0 = blockIdx.x * 32, x = threadIdx.x & 31, y = threadIdx.x >> 5;
     for (int r = y; r < 32; r += 8) {
         const bool inside = i0 + r < n && j0 + x < n, other = j0 + r < n && i0 + x < n;
-        own[r * 33 + x] = inside ? s[(long long)(i0 + r) * n + j0 + x] : zero();
-        across[r * 33 + x] = other ? s[(long long)(j0 + r) * n + i0 + x] : zero();
+        own[r * 33 + x] = inside && s != nullptr ? s[(long long)(i0 + r) * n + j0 + x] : zero();
+        across[r * 33 + x] = other && s != nullptr ? s[(long long)(j0 + r) * n + i0 + x] : zero();
     }
     __syncthreads();
     bool found = false;
     double total = 0, most = 0;
     // Both tiles: of the pair (i, j) and of (j, i).
     for (int side = 0; side < 2; ++side) {
-        const scalar_t *here = side ? across : own, *there = side ? own : across;
+        const scalar_t *near = side ? across : own, *far = side ? own : across;
         const int top = side ? j0 : i0, left = side ? i0 : j0;
         if (side && i0 == j0) break;
         for (int r = y; r < 32; r += 8) {
             const int i = top + r, j = left + x;
             if (i >= n || j >= n) continue;
-            const double size = size_of(here[r * 33 + x]);
+            const double size = size_of(near[r * 33 + x]);
             total += size * size;
-            const scalar_t anti = (real_t)0.5 * (here[r * 33 + x] - conj(there[x * 33 + r]));
+            const scalar_t skew = (real_t)0.5 * (near[r * 33 + x] - conj(far[x * 33 + r]));
             const real_t gap = w[j] - w[i];
             scalar_t value = zero();
             if (cluster[i] != cluster[j]) {
-                value = (2 / gap) * anti;
+                value = (2 / gap) * skew;
             } else {
-                most = larger(most, size_of(anti));
+                most = larger(most, size_of(skew));
                 if (w_bar != nullptr) {
                     const real_t apart = fabs(w_bar[j] - w_bar[i]), norm = sizes[1], width = fabs(gap);
                     const real_t turn = width <= sizes[0] ? (real_t)1 : sizes[0] / width;
-                    found |= !(apart <= told * norm) || !(apart * turn <= turned * norm);
+                    found |= (s != nullptr && !(apart <= told * norm)) || !(apart * turn <= turned * norm);
                 }
             }
             if (i == j && w_bar != nullptr) value = value + make_scalar(2 * w_bar[i], 0);
-            out[(long long)i * n + j] = value;
+            if (s != nullptr) out[(long long)i * n + j] = value;
         }
     }
-    if (found) *fault = 1;
+    if (found) words[0] = 1;
     __syncthreads();
-    double *totals = (double*)own, *largest = totals + 256;
-    const int t = threadIdx.x;
-    totals[t] = total, largest[t] = most;
-    __syncthreads();
-    for (int half = 128; half > 0; half >>= 1) {
-        if (t < half) totals[t] += totals[t + half], largest[t] = larger(largest[t], largest[t + half]);
-        __syncthreads();
+    double* totals = (double*)own;
+    bool* last = (bool*)(totals + 512);
+    add_up(totals, total, most);
+    if (threadIdx.x == 0) {
+        parts[2 * here] = totals[0], parts[2 * here + 1] = totals[256];
+        __threadfence();
+        *last = atomicAdd(words + 1, 1) == tiles - 1;
     }
-    if (t == 0) parts[0] = totals[0], parts[1] = largest[0];
+    __syncthreads();
+    if (!*last) return;
+    __threadfence();
+    total = most = 0;
+    for (int k = threadIdx.x; k < tiles; k += 256)
+        total += ((volatile double*)parts)[2 * k], most = larger(most, ((volatile double*)parts)[2 * k + 1]);
+    add_up(totals, total, most);
+    const double norm = sqrt(totals[0]), size = sizes[1];
+    if (threadIdx.x == 0) words[1] = !(totals[256] <= anti * norm && norm - norm == 0 && size - size == 0);
 }
 
-// fault: set where the largest part of a matrix is above `most` |S|, or a norm is not finite.  A block a matrix.
-extern "C" __global__ void __launch_bounds__(256) judge_gauge(const double* parts, const real_t* sizes, int tiles, double most,
-                                                              int* fault) {
-    DYNAMIC_SHARED(double, totals);  // 2 x 256
-    double* largest = totals + 256;
-    const int t = threadIdx.x;
-    parts += 2 * (long long)blockIdx.x * tiles * tiles;
-    totals[t] = largest[t] = 0;
-    for (int k = t; k < tiles * tiles; k += 256)
-        if (k / tiles <= k % tiles) totals[t] += parts[2 * k], largest[t] = larger(largest[t], parts[2 * k + 1]);
-    __syncthreads();
-    for (int half = 128; half > 0; half >>= 1) {
-        if (t < half) totals[t] += totals[t + half], largest[t] = larger(largest[t], largest[t + half]);
-        __syncthreads();
-    }
-    const double norm = sqrt(totals[0]), size = sizes[2 * blockIdx.x + 1];
-    if (t == 0 && !(largest[0] <= most * norm && norm - norm == 0 && size - size == 0)) *fault = 1;
+// Of Hermitian matrices in rows one triangle, and half of the real diagonal; 0 elsewhere.  A block for each row.
+extern "C" __global__ void __launch_bounds__(256) take_triangle(scalar_t* a, int n, int lower) {
+    const int i = blockIdx.x;
+    a += ((long long)blockIdx.y * n + i) * n;
+    if (threadIdx.x == 0) a[i] = make_scalar(real_part(a[i]) / 2, 0);
+    for (int j = (lower ? i + 1 : 0) + threadIdx.x; j < (lower ? n : i); j += 256) a[j] = zero();
 }

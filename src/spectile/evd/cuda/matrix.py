@@ -112,19 +112,19 @@ TARGET, SLACK = 0, 16
 
 
 class Word:
-    """The word of a matrix on the device, which the host reads while the device goes on.
+    """The word of a matrix on the device, or several words, which the host reads while the device goes on.
 
     Attributes
     ----------
-    device : cupy.ndarray of int32, shape (1,)
+    device : cupy.ndarray of int32, shape (count,)
         0 before a matrix is loaded.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, count: int = 1) -> None:
         import cupy
 
-        self.device, self._memory = cupy.zeros(1, np.int32), cupy.cuda.alloc_pinned_memory(4)
-        self._value = ctypes.c_int32.from_address(self._memory.ptr)
+        self.device, self._memory = cupy.zeros(count, np.int32), cupy.cuda.alloc_pinned_memory(4 * count)
+        self._values = (ctypes.c_int32 * count).from_address(self._memory.ptr)
         self._copied = cupy.cuda.Event(disable_timing=True)
 
     def fetch(self) -> None:
@@ -132,19 +132,21 @@ class Word:
         import cupy
 
         runtime, stream = cupy.cuda.runtime, cupy.cuda.get_current_stream()
-        runtime.memcpyAsync(self._memory.ptr, address(self.device), 4, runtime.memcpyDeviceToHost, stream.ptr)
+        runtime.memcpyAsync(
+            self._memory.ptr, address(self.device), self.device.nbytes, runtime.memcpyDeviceToHost, stream.ptr
+        )
         self._copied.record(stream)
 
     def get(self) -> int:
-        """Wait for the copy and return it."""
+        """Wait for the copy and return it, or the largest."""
         self._copied.synchronize()
-        return int(self._value.value)
+        return max(self._values)
 
     def clear(self) -> None:
         """Set it to 0."""
         import cupy
 
-        cupy.cuda.runtime.memsetAsync(address(self.device), 0, 4, cupy.cuda.get_current_stream().ptr)
+        cupy.cuda.runtime.memsetAsync(address(self.device), 0, self.device.nbytes, cupy.cuda.get_current_stream().ptr)
 
 
 def is_finite(word: int) -> bool:
