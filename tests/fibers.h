@@ -102,6 +102,11 @@ inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline void __threadfence() {}
 inline int atomicAdd(int* sum, int value) { return std::exchange(*sum, *sum + value); }
 inline int atomicMax(int* most, int value) { return std::exchange(*most, max(*most, value)); }
+inline int __float_as_int(float value) {
+    int bits;
+    std::memcpy(&bits, &value, sizeof value);
+    return bits;
+}
 inline float __int_as_float(int bits) {
     float value;
     std::memcpy(&value, &bits, sizeof value);

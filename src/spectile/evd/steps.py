@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -9,6 +10,8 @@ import numpy as np
 
 #: The largest power of two by which a matrix of either precision is multiplied at once.
 MOST_POWER = {"float32": 120, "float64": 1000}
+#: Random vectors that show how far all vectors are from orthonormal, and from solving the problem.
+PROBES = 8
 
 
 class Seen(NamedTuple):
@@ -16,8 +19,8 @@ class Seen(NamedTuple):
 
     Attributes
     ----------
-    residual, defect : float
-        Norms of Xᴴ (A X - B X w) and of 1 - G off the diagonal.
+    residual : float
+        Norm of the couplings Xᴴ A X off the diagonal.
     turned : float
         Norm of the turn of pairs that no share makes strong.
     size : float
@@ -27,7 +30,6 @@ class Seen(NamedTuple):
     """
 
     residual: float
-    defect: float
     turned: float
     size: float
     strong: list[int]
@@ -44,12 +46,14 @@ class Steps:
 
     Attributes
     ----------
+    a, b : array, shape (n, n)
+        Both triangles; `a` times a power of two.
     x : array, shape (n, n)
         The vectors, in columns.
-    s, g : array, shape (n, n)
-        Xᴴ A X and Xᴴ B X, of which the lower triangle counts.
-    scale, w : array, shape (n,)
-        One over the lengths of the vectors in `s` and `g`, and their quotients.
+    s : array, shape (n, n)
+        Xᴴ A X, of which the lower triangle counts.
+    w : array, shape (n,)
+        The values.
     cluster : array of int32, shape (n,)
         The same number for vectors that were solved together.
     """
@@ -62,38 +66,61 @@ class Steps:
         # The squares of entries and their sums are far from either end of the range then.
         most = MOST_POWER[a.real.dtype.name] if 0 < largest < math.inf else 0
         self.shift = int(np.clip(-math.frexp(largest)[1], -most, most))
-        self._a = _hermitian(a, lower) * a.real.dtype.type(2.0**self.shift)
-        self._b = None if b is None else _hermitian(b, lower)
+        self.a = _hermitian(a, lower) * a.real.dtype.type(2.0**self.shift)
+        self.b = None if b is None else _hermitian(b, lower)
 
     def begin(self, x: Any) -> None:
         """Take a copy of the vectors."""
         self.x = np.array(x, order="F")
 
-    def pencil(self) -> None:
-        """Make S and G."""
-        adjoint = self.x.conj().T
-        self.s = _hermitian(adjoint @ (self._a @ self.x), True)
-        self.g = _hermitian(adjoint @ (self.x if self._b is None else self._b @ self.x), True)
+    @functools.cached_property
+    def probes(self) -> Any:
+        """Random signs, shape (n, PROBES)."""
+        signs = np.random.default_rng(self.n).integers(0, 2, (self.n, PROBES), np.int8) * 2 - 1
+        return self.xp.asarray(signs).astype(self.dtype)
+
+    def defect(self) -> float:
+        """Return about the norm of Xᴴ B X - 1, in that of rounding."""
+        return self._rounded(self._adjoint(self._weighted(self.x @ self.probes)) - self.probes, self.n + 4)
+
+    def residual(self) -> float:
+        """Return about the norm of Xᴴ (A X - B X w), in that of rounding."""
+        apart = self.a @ (self.x @ self.probes) - self._weighted(self.x @ (self.w[:, None] * self.probes))
+        return self._rounded(self._adjoint(apart), math.sqrt(self.n + 4) * _norm(self.xp, self.w))
+
+    def orthonormalize(self) -> None:
+        """Make Xᴴ B X one, by its Cholesky factor.
+
+        Raises
+        ------
+        numpy.linalg.LinAlgError
+            If that is not positive definite.
+        """
+        import scipy.linalg
+
+        factor = scipy.linalg.cholesky(self.x.conj().T @ self._weighted(self.x), lower=True, check_finite=False)
+        self.x = scipy.linalg.solve_triangular(factor, self.x.conj().T, lower=True, check_finite=False).conj().T
 
     def look(self, shares: tuple[float, ...]) -> Seen:
-        """Scale the vectors to a length of 1 and look at all pairs; `shares` of gaps ascend."""
+        """Look at all pairs; `shares` of gaps ascend."""
         self.pencil()
-        self.scale = 1 / self.g.diagonal().real ** 0.5
-        self.w = self.s.diagonal().real * self.scale**2
-        columns = self.x.T
-        columns *= self.scale[:, None]
+        self.w = self.s.diagonal().real.copy()
         self.cluster = self.xp.arange(self.n, dtype=np.int32)
         return self.survey(shares)
 
+    def pencil(self) -> None:
+        """Make S."""
+        self.s = _hermitian(self.x.conj().T @ (self.a @ self.x), True)
+
     def survey(self, shares: tuple[float, ...]) -> Seen:
         """Return what all pairs show."""
-        r, coupling, gap = self._pairs()
-        size = _norm(self.w)
+        coupling, gap = self._pairs()
+        size = _norm(np, self.w)
         self._noise = float(np.finfo(self.dtype).eps) * size / math.sqrt(self.n)
-        residual, found = _norm(coupling + r * gap / 2), np.abs(coupling)
+        residual, found = _norm(np, coupling), np.abs(coupling)
         self._shares = np.where(np.tril(found > self._noise, -1), found / np.abs(gap), 0)
-        turned = math.sqrt(2) * _norm(np.where(self._shares > shares[0], 0, self._shares))
-        return Seen(residual, _norm(r), turned, size, [int((self._shares > share).sum()) for share in shares])
+        turned = math.sqrt(2) * _norm(np, np.where(self._shares > shares[0], 0, self._shares))
+        return Seen(residual, turned, size, [int((self._shares > share).sum()) for share in shares])
 
     def pairs(self, share: float, count: int) -> tuple[np.ndarray, ...]:
         """Return i and j of the `count` pairs that are coupled by more than this share of their gap."""
@@ -105,41 +132,47 @@ class Steps:
         for each in clusters:
             cluster[each] = each[:, :1]
         at, (rows, columns) = np.concatenate([each.ravel() for each in clusters]), _places(clusters)
-        here, i, j = (xp.asarray(each) for each in (at, rows, columns))
-        lengths = self.scale[i] * self.scale[j]
-        small = xp.stack([part[i, j] * lengths for part in (self.s, self.g)])
-        s, g = small if xp is np else xp.asnumpy(small)
+        here, small = xp.asarray(at), self.s[xp.asarray(rows), xp.asarray(columns)]
         own = np.split(np.arange(len(at)), np.cumsum([each.size for each in clusters])[:-1])
         inner = _places([part.reshape(each.shape) for part, each in zip(own, clusters, strict=True)])
         turn = xp.zeros((len(at), len(at)), self.dtype)
-        turn[tuple(xp.asarray(each) for each in inner)] = xp.asarray(_solved(s, g, clusters), self.dtype)
+        solved = _solved(small if xp is np else xp.asnumpy(small), clusters)
+        turn[tuple(xp.asarray(each) for each in inner)] = xp.asarray(solved, self.dtype)
         vectors = self.x.T
         vectors[here] = turn.T @ vectors[here]
-        turn *= self.scale[here][:, None]
-        self.scale[here] = 1
-        for part in (self.s, self.g):
-            turned = turn.T @ part.T[here]
-            part[here], part.T[here] = turned.conj(), turned
-            part[here[:, None], here] = turn.conj().T @ turned[:, here].T
-        self.w = self.s.diagonal().real * self.scale**2
+        turned = turn.T @ self.s.T[here]
+        self.s[here], self.s.T[here] = turned.conj(), turned
+        self.s[here[:, None], here] = turn.conj().T @ turned[:, here].T
+        self.w = self.s.diagonal().real.copy()
         self.cluster = xp.asarray(cluster)
 
-    def advance(self, share: float, second: bool) -> None:
-        """Correct the vectors, to the `second` order of turns up to `share`, or to the first."""
-        r, coupling, gap = self._pairs()
-        apart = (self.cluster != self.cluster[:, None]) & (gap != 0)
-        turned = apart & (np.abs(coupling) > self._noise)
-        gap[~apart] = 1
-        coupling *= turned
-        turns = coupling / gap
-        y = turns + r / 2
-        if second:
-            low = np.result_type(np.float32, *(["F"] if y.dtype.kind == "c" else []))
-            left, turns = (turns + r).astype(low), turns.astype(low)
-            both = coupling.astype(low) @ turns
-            both = (both + both.conj().T) / 2
-            y += both * (apart & (np.abs(both) <= share * np.abs(gap))) / gap + left @ turns / 2
-        self.x = self.x + self.x @ y
+    def advance(self, share: float, third: bool) -> None:
+        """Correct the vectors and values, to the third order of turns, or to the second, up to `share` of a gap."""
+        coupling, gap = self._pairs()
+
+        def over_gaps(change: Any, which: Any) -> Any:
+            return np.divide(change, gap, out=np.zeros_like(change), where=which & (gap != 0))
+
+        def limited(change: Any) -> Any:
+            return over_gaps(change, np.abs(change) <= share * np.abs(gap))
+
+        coupling *= (self.cluster != self.cluster[:, None]) & (np.abs(coupling) > self._noise) & (gap != 0)
+        turns = over_gaps(coupling, True)
+        low = np.result_type(np.float32, *(["F"] if turns.dtype.kind == "c" else []))
+        first, coupling = turns.astype(low), coupling.astype(low)
+        both = _both(coupling @ first)
+        w, more = self.w + both.diagonal().real / 2, limited((both / 2).astype(turns.dtype))
+        turns += more
+        if third:
+            both = _both(coupling @ (more / 2).astype(low) + (both / 3 - more * gap / 2).astype(low) @ first)
+            w = w + both.diagonal().real
+            turns += limited(both.astype(turns.dtype))
+        self.w = w.astype(self.w.dtype, copy=False)
+        squared = turns @ turns
+        turned = turns + squared / 2
+        if third:
+            turned += squared.astype(low) @ (turns / 6 + squared / 24).astype(low)
+        self.x = self.x + self.x @ turned
 
     def result(self) -> tuple[Any, Any] | None:
         """Return values, ascending, and vectors; None where a value is beyond the range of its dtype."""
@@ -151,11 +184,21 @@ class Steps:
         """Return the values of A for those of what it was multiplied to."""
         return np.ldexp(w, -self.shift)
 
-    def _pairs(self) -> tuple[Any, Any, Any]:
-        """Return R, couplings and gaps, 0 on the diagonal."""
-        both, w = self.scale * self.scale[:, None], self.w
-        r = _without_diagonal(-self.g * both)
-        return r, _without_diagonal(self.s * both) + r * ((w + w[:, None]) / 2), w - w[:, None]
+    def _pairs(self) -> tuple[Any, Any]:
+        """Return couplings, 0 on the diagonal, and gaps."""
+        coupling = self.s.copy()
+        coupling.reshape(-1)[:: self.n + 1] = 0
+        return coupling, self.w - self.w[:, None]
+
+    def _weighted(self, y: Any) -> Any:
+        return y if self.b is None else self.b @ y
+
+    def _adjoint(self, y: Any) -> Any:
+        """Return Xᴴ Y, without a copy of X."""
+        return (y.conj().T @ self.x).conj().T
+
+    def _rounded(self, apart: Any, size: float) -> float:
+        return _norm(self.xp, apart) / (math.sqrt(PROBES) * size * float(np.finfo(self.dtype).eps))
 
 
 def _hermitian(a: Any, lower: bool) -> Any:
@@ -165,13 +208,12 @@ def _hermitian(a: Any, lower: bool) -> Any:
     return whole
 
 
-def _without_diagonal(a: Any) -> Any:
-    a.reshape(-1)[:: a.shape[-1] + 1] = 0
-    return a
+def _both(a: Any) -> Any:
+    return a + a.conj().T
 
 
-def _norm(a: Any) -> float:
-    return float(np.linalg.norm(a.ravel()))
+def _norm(xp: Any, a: Any) -> float:
+    return float(xp.linalg.norm(a.ravel()))
 
 
 def _places(clusters: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -181,14 +223,13 @@ def _places(clusters: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(rows), np.concatenate(columns)
 
 
-def _solved(s: np.ndarray, g: np.ndarray, clusters: list[np.ndarray]) -> np.ndarray:
-    """Return the eigenvectors of the pencils of clusters, whose entries are given as in `_places`; G is near 1."""
+def _solved(s: np.ndarray, clusters: list[np.ndarray]) -> np.ndarray:
+    """Return the eigenvectors of clusters, whose entries are given as in `_places`."""
     turns, start = [], 0
     for each in clusters:
         count, order = each.shape
         stop = start + count * order**2
-        a, b = (x[start:stop].reshape(count, order, order).astype(np.result_type(x, np.float64)) for x in (s, g))
-        back = np.linalg.inv(np.linalg.cholesky(b)).conj().swapaxes(-1, -2)
-        turns.append((back @ np.linalg.eigh(back.conj().swapaxes(-1, -2) @ a @ back)[1]).ravel())
+        own = s[start:stop].reshape(count, order, order).astype(np.result_type(s, np.float64))
+        turns.append(np.linalg.eigh(own)[1].ravel())
         start = stop
     return np.concatenate(turns)

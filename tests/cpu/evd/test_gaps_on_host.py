@@ -24,9 +24,9 @@ extern "C" int run(int x, int y, int z, long long shared_bytes, const scalar_t* 
                divide_by_gaps(s, w, cluster, w_bar, sizes, n, told, turned, most, out, parts, words);
            });
 }
-extern "C" int basis(int x, int y, int z, long long shared_bytes, const scalar_t* v, long long along_i, long long along_j,
-                     const real_t* w, int n, double resolution, int* cluster, real_t* sizes, int* coinciding,
-                     scalar_t* out, int* words) {
+extern "C" int basis(int x, int y, int z, long long shared_bytes, const scalar_t* v, long long along_i,
+                     long long along_j, const real_t* w, int n, double resolution, int* cluster,
+                     real_t* sizes, int* coinciding, scalar_t* out, int* words) {
     return launch({z, 1, 1}, 256, 4096, 3, [=] {
                find_clusters(w, nullptr, n, resolution, 0, cluster, sizes, coinciding, words);
            }) && launch({x, y, z}, 256, shared_bytes, 3, [=] { arrange(v, n * n, along_i, along_j, n, out); }) &&

@@ -117,7 +117,7 @@ def test_the_result_does_not_depend_on_how_good_they_are(x0, monkeypatch):
     }[x0]
     ends = counted(monkeypatch)
     require_solved(a, *spectile.eigh(a, x0=start, backend="cpu"))
-    assert ends == [False]
+    assert True not in ends
 
 
 @settings(max_examples=40, deadline=None)
@@ -157,8 +157,8 @@ def test_batches_kinds_and_values_alone(monkeypatch):
     assert empty.eigenvalues.shape == (0,) and empty.eigenvectors.shape == (0, 0)
 
 
-@pytest.mark.parametrize(("change", "corrections"), [(1e-10, 1), (1e-5, 1), (1e-3, 2), (1e-2, 3)])
-def test_each_correction_cubes_the_error(change, corrections):
+@pytest.mark.parametrize(("change", "corrections"), [(1e-10, 1), (1e-5, 1), (1e-4, 1), (1e-2, 2)])
+def test_each_correction_takes_the_error_to_its_fourth_power(change, corrections):
     rng, n = np.random.default_rng(7), 64
     a = np.diag(np.arange(float(n))) + change * hermitian(rng, n, "float64")
     found = [refine.refined(refine.Steps(a, lower=True), np.eye(n), most) is not None for most in range(5)]

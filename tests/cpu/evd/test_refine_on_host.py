@@ -14,41 +14,46 @@ from spectile.evd.types import SCALARS
 from ...on_host import host_library
 
 FIBERS = Path(__file__).parents[2] / "fibers.h"
-PENCIL = "const scalar_t* s, const scalar_t* g, long long ld, const real_t* scale, const real_t* w, int n,"
-PENCIL += " const real_t* noise"
-GRID = 'extern "C" int {}(int x, int y, int z, long long shared_bytes, ' + PENCIL + ", "
-RUN = (
-    GRID.format("look")
-    + """const float* shares, double* sums) {
-    return launch({x, y, z}, 256, shared_bytes, 3, [=] {
-        survey(s, g, ld, scale, w, n, noise, shares, sums);
-    });
-}
-"""
-    + GRID.format("strong")
-    + """float share, int* pairs, int* count, int most) {
-    return launch({x, y, z}, 256, shared_bytes, 3, [=] {
-        strong_pairs(s, g, ld, scale, w, n, noise, share, pairs, count, most);
-    });
-}
-"""
-    + GRID.format("lower")
-    + """const int* cluster, low_t* couplings, low_t* turns, low_t* left, long long ldo) {
-    return launch({x, y, z}, 256, shared_bytes, 3, [=] {
-        lower_turns(s, g, ld, scale, w, n, noise, cluster, couplings, turns, left, ldo);
-    });
-}
-"""
-    + GRID.format("step")
-    + """const int* cluster, float share, const low_t* product, const low_t* squared, long long ldo,
-                    scalar_t* out, long long ldy) {
-    return launch({x, y, z}, 256, shared_bytes, 3, [=] {
-        correct(s, g, ld, scale, w, n, noise, cluster, share, product, squared, ldo, out, ldy);
-    });
-}
-"""
+PAIRS = "const scalar_t* s, long long ld, const real_t* w, int n, const real_t* noise"
+GRID = 'extern "C" int run_{}(int x, int y, int z, long long shared_bytes, '
+LAUNCH = " {{\n    return launch({{x, y, z}}, 256, shared_bytes, 3, [=] {{ {}; }});\n}}\n"
+OF_PAIRS = "s, ld, w, n, noise, "
+RUN = "".join(
+    GRID.format(name) + (PAIRS + ", " if of_pairs else "") + parameters + LAUNCH.format(f"{name}({names})")
+    for name, of_pairs, parameters, names in (
+        ("survey", True, "const float* shares, double* sums)", OF_PAIRS + "shares, sums"),
+        (
+            "strong_pairs",
+            True,
+            "float share, int* pairs, int* count, int most)",
+            OF_PAIRS + "share, pairs, count, most",
+        ),
+        (
+            *("lower_turns", True, "const int* cluster, low_t* couplings, low_t* turns, long long ldo)"),
+            OF_PAIRS + "cluster, couplings, turns, ldo",
+        ),
+        (
+            *("raise_order", True),
+            "const int* cluster, float share, int order, const low_t* product, low_t* half, low_t* left, "
+            "long long ldo, scalar_t* turns, long long ldt, real_t* values)",
+            OF_PAIRS + "cluster, share, order, product, half, left, ldo, turns, ldt, values",
+        ),
+        (
+            *("exponent", False),
+            "scalar_t* turns, long long ldt, const scalar_t* gram, long long ld, int n, low_t* squared, low_t* left, "
+            "long long ldo)",
+            "turns, ldt, gram, ld, n, squared, left, ldo",
+        ),
+    )
 )
-ATOMIC = "static inline int atomicAdd(int* at, int more) { const int before = *at; *at += more; return before; }\n"
+
+
+def library_of(dtype, path):
+    unit = REFINE[dtype]
+    source = unit.source()
+    defines = "".join(f"#define {name} {value}\n" for name, value in unit.defines.items())
+    text = "\n".join((defines, FIBERS.read_text(), source[source.index("// The scalar of a unit") :], RUN))
+    return host_library(path / "refine", text, "-w")
 
 
 def launched(function, shape, *arguments):
@@ -60,56 +65,63 @@ def launched(function, shape, *arguments):
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 @np.errstate(all="ignore")
 def test_the_kernels_see_and_correct_as_the_arrays_do(dtype, tmp_path):
-    scalar, unit, rng, n = SCALARS[dtype], REFINE[dtype], np.random.default_rng(6), 35
-    source = unit.source()
-    defines = "".join(f"#define {name} {value}\n" for name, value in unit.defines.items())
-    text = "\n".join((defines, FIBERS.read_text(), ATOMIC, source[source.index("// The scalar of a unit") :], RUN))
-    library = host_library(tmp_path / "refine", text, "-w")
-
-    def hermitian():
-        a = rng.standard_normal((n, n)) + (1j * rng.standard_normal((n, n)) if scalar.is_complex else 0)
-        return (a + a.conj().T) / 2
-
-    a, b = np.diag(rng.integers(0, 20, n)) + 2e-3 * hermitian(), np.eye(n) + 1e-3 * hermitian()
+    scalar, rng, n = SCALARS[dtype], np.random.default_rng(6), 35
+    library, low, ld = library_of(dtype, tmp_path), np.dtype("F" if scalar.is_complex else "f"), ctypes.c_longlong(n)
+    twist = rng.standard_normal((n, n)) + (1j * rng.standard_normal((n, n)) if scalar.is_complex else 0)
+    levels = np.arange(n) // 2 + 0.95 * (np.arange(n) % 8 == 5) + 0.7 * (np.arange(n) % 8 == 3)
+    a = np.diag(levels) + 1e-3 * (twist + twist.conj().T)
     a[0, :10] = a[:10, 0] = 0  # nothing but rounding couples these
-    steps = Steps(a.astype(dtype), b.astype(dtype), lower=True)
-    steps.begin(np.diag(rng.uniform(0.5, 2, n)).astype(dtype))
+    steps = Steps(a.astype(dtype), lower=True)
+    steps.begin(np.eye(n, dtype=dtype))
     shares = np.array([1 / 512, 1 / 64, 1 / 8], np.float32)
     share = float(shares[1])
     seen = steps.look(tuple(shares))
-    steps.cluster = np.maximum(np.arange(n) // 2, 3).astype(np.int32)  # whatever they are
-    noise = np.array([steps._noise], scalar.real)
-    s, g = (np.asfortranarray(np.tril(x) + np.triu(np.full((n, n), np.nan, dtype), 1)) for x in (steps.s, steps.g))
-    pencil = s, g, ctypes.c_longlong(n), steps.scale, steps.w, n, noise
-    sums = np.full((n, 6), np.nan)
-    launched(library.look, survey_shape(n), *pencil, shares, sums)
-    counts = sums.sum(0)[3:].astype(int)
-    tolerance = 1e-4 if scalar.real == "float32" else 1e-12
-    np.testing.assert_allclose(np.sqrt(sums.sum(0)[:3]), seen[:3], rtol=tolerance)
+    steps.cluster = (np.arange(n) // 2).astype(np.int32)
+    noise, pair_share = np.array([steps._noise], scalar.real), ctypes.c_float(share)
+    s = np.asfortranarray(np.tril(steps.s) + np.triu(np.full((n, n), np.nan, dtype), 1))
+    pairs_of = s, ld, steps.w, n, noise
+    sums = np.full((n, 5), np.nan)
+    launched(library.run_survey, survey_shape(n), *pairs_of, shares, sums)
+    counts = sums.sum(0)[2:].astype(int)
+    np.testing.assert_allclose(np.sqrt(sums.sum(0)[:2]), seen[:2], rtol=1e-4 if scalar.real == "float32" else 1e-12)
     assert counts.tolist() == seen.strong and n * n > counts[0] > counts[1] > counts[2] > 0
     wanted = set(zip(*steps.pairs(share, int(counts[1])), strict=True))
     for most in (int(counts[1]), 3):
         pairs, count = np.full((n * n, 2), -1, np.int32), np.zeros(1, np.int32)
-        launched(library.strong, pairs_shape(n), *pencil, ctypes.c_float(share), pairs, count, int(most))
+        launched(library.run_strong_pairs, pairs_shape(n), *pairs_of, pair_share, pairs, count, int(most))
         assert count[0] == counts[1] and (pairs[most:] == -1).all()
         assert wanted >= set(map(tuple, pairs[:most])) and len(set(map(tuple, pairs[:most]))) == most
-    low = np.dtype("F" if scalar.is_complex else "f")
-    couplings, turns, left = np.full((3, n, n), np.nan, low)
-    launched(
-        library.lower, tiles_shape(n, scalar, 3), *pencil, steps.cluster, couplings, turns, left, ctypes.c_longlong(n)
-    )
-    couplings, turns, left = couplings.T, turns.T, left.T
-    assert abs(couplings - couplings.conj().T).max() == 0 == abs(turns + turns.conj().T).max()
-    r = (np.eye(n) - steps.g * steps.scale * steps.scale[:, None]) * (1 - np.eye(n))
-    np.testing.assert_allclose(left, turns + r, atol=1e-6)
-    made = [np.asfortranarray(x @ turns) for x in (couplings, left)]
-    for second in (False, True):
-        y = np.full((n, n), np.nan, dtype, order="F")
-        given = made if second else (None, None)
-        launched(library.step, tiles_shape(n, scalar, 2), *pencil, steps.cluster, ctypes.c_float(share), *given,
-                 ctypes.c_longlong(n), y, ctypes.c_longlong(n))  # fmt: skip
-        before = steps.x
-        steps.advance(share, second)
-        change = (steps.x - before) / before.diagonal()[:, None]
-        steps.x = before
-        np.testing.assert_allclose(y, change, atol=1e-6 if second else 100 * np.finfo(dtype).eps)
+    couplings, firsts = np.full((2, 2, n, n), np.nan, low)
+    launched(library.run_lower_turns, tiles_shape(n, scalar, 2), *pairs_of, steps.cluster, couplings, firsts, ld)
+    for two, sign in ((couplings, 1), (firsts, -1)):
+        whole = two.astype(scalar.wide).sum(0)  # of a matrix in columns, the transpose
+        assert abs(whole - sign * whole.conj().T).max() == 0 < abs(two[1]).max() < 2**-11 * abs(two[0]).max()
+        assert not (two[0].view(np.int32) & 0x1FFF).any()  # as many bits as tensor cores read
+    coupling, first = (two.astype(scalar.wide).sum(0).T for two in (couplings, firsts))
+
+    def in_columns(product):
+        return np.asfortranarray(product.astype(low))
+
+    for third in (False, True):
+        turns, values = np.full((n, n), np.nan, dtype, order="F"), np.zeros(n, scalar.real)
+        half, left = (np.full((n, n), np.nan, low, order="F") for _ in range(2))
+        product = in_columns(coupling @ first)
+        for order in (2, 3)[: 1 + third]:
+            launched(
+                *(library.run_raise_order, tiles_shape(n, scalar, 3), *pairs_of, steps.cluster, pair_share, order),
+                *(product, *((half, left) if third and order == 2 else (None, None)), ld, turns, ld, values),
+            )
+            product = in_columns(coupling @ half + left @ first)
+        assert abs(turns + turns.conj().T).max() == 0
+        gram = np.asfortranarray(np.tril(turns.conj().T @ turns) + np.triu(np.full((n, n), np.nan, dtype), 1))
+        squared, left = np.full((2, 2, n, n), np.nan, low)
+        launched(library.run_exponent, tiles_shape(n, scalar, 2), turns, ld, gram, ld, n, squared, left, ld)
+        before, w = steps.x, steps.w
+        steps.advance(share, third)
+        squared, left = (two.astype(scalar.wide).sum(0).T for two in (squared, left))
+        found = before + turns + third * (squared @ left)
+        tolerance = 1e-6 if scalar.real == "float32" else 2e-9  # single precision of the second order
+        np.testing.assert_allclose(found, steps.x, atol=tolerance)
+        np.testing.assert_allclose(w + values, steps.w, atol=20 * tolerance)
+        assert abs(steps.x - before).max() > 1e-3
+        steps.x, steps.w = before, w

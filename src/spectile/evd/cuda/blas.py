@@ -74,13 +74,13 @@ class Blas:
         triangle = _LOWER if lower else _UPPER
         _check(self._rank_k(self._on_stream(), triangle, self._op["C"], n, k, one, a, lda, b, ldb, zero, c, ldc))
 
-    def lower_product(self, n: int, a: int, b: int, c: int, ld: int) -> None:
-        """C = A B of order n in single precision, by TensorFloat-32 where the device has it."""
-        kind = _SINGLE[self.dtype.char]
-        one, zero = self._scalar(1.0), self._scalar(0.0)
+    def lower_product(self, n: int, a: int, b: int, c: int, ld: int, beta: float) -> None:
+        """C = A B + beta C of order n in single precision, by TensorFloat-32 where the device has it."""
+        kind, one = _SINGLE[self.dtype.char], self._scalar(1.0)
         _check(
             self._lower_gemm(
-                *(self._on_stream(), 0, 0, n, n, n, one, a, kind, ld, b, kind, ld, zero, c, kind, ld),
+                *(self._on_stream(), 0, 0, n, n, n, one, a, kind, ld, b, kind, ld),
+                *(self._scalar(beta), c, kind, ld),
                 *(_FAST_TF32, _ANY_ALGORITHM),
             )
         )

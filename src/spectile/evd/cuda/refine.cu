@@ -1,7 +1,10 @@
-// Corrections of eigenvectors, between their products.  S = X^H A X and G = X^H B X are Hermitian, column-major, and read below
-// the diagonal alone; `scale` makes the diagonal of G ones, and w are the quotients of the two diagonals.
+// Corrections of eigenvectors, between their products.  S = X^H A X is Hermitian, column-major, and read below the diagonal alone; w is its
+// diagonal.
 #include "ptx.cuh"
 #include "scalar.cuh"
+
+// The first ten bits after the leading one, as tensor cores read a number.
+__device__ __forceinline__ float leading(float a) { return __int_as_float((__float_as_int(a) + 0x1000) & 0xffffe000); }
 
 #if COMPLEX
 struct __align__(8) low_t {
@@ -13,6 +16,11 @@ __device__ __forceinline__ low_t lowered(scalar_t a) {
     r.y = (float)a.y;
     return r;
 }
+__device__ __forceinline__ low_t leading(low_t a) {
+    a.x = leading(a.x);
+    a.y = leading(a.y);
+    return a;
+}
 __device__ __forceinline__ scalar_t raised(low_t a) { return make_scalar(a.x, a.y); }
 __device__ __forceinline__ real_t size_of(scalar_t a) { return (real_t)hypot((double)a.x, (double)a.y); }
 #else
@@ -22,19 +30,15 @@ __device__ __forceinline__ scalar_t raised(low_t a) { return a; }
 __device__ __forceinline__ real_t size_of(scalar_t a) { return fabs(a); }
 #endif
 
-// Of vectors i > j: S and -G, what couples them and its size, and the gap w_j - w_i.
+// Of vectors i > j: what couples them and its size, and the gap w_j - w_i.
 struct Pair {
-    scalar_t s, r, coupling;
+    scalar_t coupling;
     real_t size, gap;
 };
 
-__device__ __forceinline__ Pair pair_of(const scalar_t* s, const scalar_t* g, long long ld, const real_t* scale, const real_t* w, int i,
-                                        int j) {
+__device__ __forceinline__ Pair pair_of(const scalar_t* s, long long ld, const real_t* w, int i, int j) {
     Pair pair;
-    const real_t lengths = scale[i] * scale[j];
-    pair.s = lengths * s[i + j * ld];
-    pair.r = -lengths * g[i + j * ld];
-    pair.coupling = pair.s + ((w[i] + w[j]) / 2) * pair.r;
+    pair.coupling = s[i + j * ld];
     pair.size = size_of(pair.coupling);
     pair.gap = w[j] - w[i];
     return pair;
@@ -42,42 +46,40 @@ __device__ __forceinline__ Pair pair_of(const scalar_t* s, const scalar_t* g, lo
 
 #define LEVELS 3
 
-// A block for each column j, which writes its part of sums to sums[(3 + LEVELS) j]: |S_ij - w_j G_ij|^2 and |G_ij|^2 off the diagonal,
-// the squares of couplings over gaps of pairs that are not strong, and how many are strong for each of the shares, which ascend.  A pair
-// is strong where its coupling is above rounding, *noise, and above a share of its gap.
-extern "C" __global__ void __launch_bounds__(256) survey(const scalar_t* s, const scalar_t* g, long long ld, const real_t* scale,
-                                                         const real_t* w, int n, const real_t* noise, const float* shares, double* sums) {
-    DYNAMIC_SHARED(double, part);  // (3 + LEVELS) x 256
+// A block for each column j, which writes its part of sums to sums[(2 + LEVELS) j]: the squares of couplings, and of couplings over gaps of
+// pairs that are not strong, and how many are strong for each of the shares, which ascend.  A pair is strong where its coupling is above
+// rounding, *noise, and above a share of its gap.
+extern "C" __global__ void __launch_bounds__(256) survey(const scalar_t* s, long long ld, const real_t* w, int n, const real_t* noise,
+                                                         const float* shares, double* sums) {
+    DYNAMIC_SHARED(double, part);  // (2 + LEVELS) x 256
     const int j = blockIdx.x, t = threadIdx.x;
-    double found[3 + LEVELS] = {};
+    double found[2 + LEVELS] = {};
     for (int i = j + 1 + t; i < n; i += 256) {
-        const Pair pair = pair_of(s, g, ld, scale, w, i, j);
-        found[0] += (double)square(pair.s + w[j] * pair.r) + (double)square(pair.s + w[i] * pair.r);
-        found[1] += 2 * (double)square(pair.r);
+        const Pair pair = pair_of(s, ld, w, i, j);
+        found[0] += 2 * (double)square(pair.coupling);
         if (!(pair.size > *noise)) continue;
         const real_t gap = fabs(pair.gap);
-        if (!(pair.size > shares[0] * gap)) found[2] += 2 * (double)(pair.size / gap) * (double)(pair.size / gap);
+        if (!(pair.size > shares[0] * gap)) found[1] += 2 * (double)(pair.size / gap) * (double)(pair.size / gap);
 #pragma unroll
-        for (int k = 0; k < LEVELS; ++k) found[3 + k] += pair.size > shares[k] * gap;
+        for (int k = 0; k < LEVELS; ++k) found[2 + k] += pair.size > shares[k] * gap;
     }
 #pragma unroll
-    for (int k = 0; k < 3 + LEVELS; ++k) part[256 * k + t] = found[k];
+    for (int k = 0; k < 2 + LEVELS; ++k) part[256 * k + t] = found[k];
     __syncthreads();
     for (int half = 128; half > 0; half >>= 1) {
         if (t < half)
-            for (int k = 0; k < 3 + LEVELS; ++k) part[256 * k + t] += part[256 * k + t + half];
+            for (int k = 0; k < 2 + LEVELS; ++k) part[256 * k + t] += part[256 * k + t + half];
         __syncthreads();
     }
-    if (t < 3 + LEVELS) sums[(3 + LEVELS) * j + t] = part[256 * t];
+    if (t < 2 + LEVELS) sums[(2 + LEVELS) * j + t] = part[256 * t];
 }
 
 // The pairs that are strong for one share, in any order: i and j of each, of as many as fit; *count is 0 before.
-extern "C" __global__ void __launch_bounds__(256) strong_pairs(const scalar_t* s, const scalar_t* g, long long ld, const real_t* scale,
-                                                               const real_t* w, int n, const real_t* noise, float share, int* pairs,
-                                                               int* count, int most) {
+extern "C" __global__ void __launch_bounds__(256) strong_pairs(const scalar_t* s, long long ld, const real_t* w, int n, const real_t* noise,
+                                                               float share, int* pairs, int* count, int most) {
     const int j = blockIdx.x;
     for (int i = j + 1 + threadIdx.x; i < n; i += 256) {
-        const Pair pair = pair_of(s, g, ld, scale, w, i, j);
+        const Pair pair = pair_of(s, ld, w, i, j);
         if (!(pair.size > *noise) || !(pair.size > share * (real_t)fabs(pair.gap))) continue;
         const int at = atomicAdd(count, 1);
         if (at < most) pairs[2 * at] = i, pairs[2 * at + 1] = j;
@@ -90,75 +92,107 @@ __device__ __forceinline__ scalar_t turn_of(const Pair& pair, const int* cluster
     return (1 / pair.gap) * pair.coupling;
 }
 
-// Couplings C, turns E and E + R in single precision, whole matrices of leading dimension ldo.
-extern "C" __global__ void __launch_bounds__(256) lower_turns(const scalar_t* s, const scalar_t* g, long long ld, const real_t* scale,
-                                                              const real_t* w, int n, const real_t* noise, const int* cluster,
-                                                              low_t* couplings, low_t* turns, low_t* left, long long ldo) {
-    DYNAMIC_SHARED(scalar_t, across);  // 3 x 32 x 33
+// What tensor cores read of a number in single precision, and, n columns further on, what that leaves.
+__device__ __forceinline__ void write_low(low_t* out, long long ldo, int n, int i, int j, scalar_t value) {
+    const low_t high = leading(lowered(value));
+    out[i + j * ldo] = high, out[i + (j + n) * ldo] = lowered(value - raised(high));
+}
+
+// Couplings C and turns K of pairs that are turned, whole matrices of leading dimension ldo.
+extern "C" __global__ void __launch_bounds__(256) lower_turns(const scalar_t* s, long long ld, const real_t* w, int n, const real_t* noise,
+                                                              const int* cluster, low_t* couplings, low_t* turns, long long ldo) {
+    DYNAMIC_SHARED(scalar_t, across);  // 2 x 32 x 33
     if (blockIdx.y > blockIdx.x) return;
     const int i0 = blockIdx.x * 32, j0 = blockIdx.y * 32, x = threadIdx.x & 31, y = threadIdx.x >> 5;
     for (int c = y; c < 32; c += 8) {
         const int i = i0 + x, j = j0 + c;
-        scalar_t coupling = zero(), turn = zero(), r = zero();
+        scalar_t coupling = zero(), turn = zero();
         if (i < n && j < i) {
-            const Pair pair = pair_of(s, g, ld, scale, w, i, j);
-            turn = turn_of(pair, cluster, i, j, *noise), r = pair.r;
+            const Pair pair = pair_of(s, ld, w, i, j);
+            turn = turn_of(pair, cluster, i, j, *noise);
             if (square(turn) > 0) coupling = pair.coupling;
         }
         across[c * 33 + x] = conj(coupling), across[(32 + c) * 33 + x] = negative(conj(turn));
-        across[(64 + c) * 33 + x] = conj(r) - conj(turn);
-        if (i >= n || j > i) continue;
-        couplings[i + j * ldo] = lowered(coupling), turns[i + j * ldo] = lowered(turn), left[i + j * ldo] = lowered(turn + r);
+        if (i < n && j <= i) write_low(couplings, ldo, n, i, j, coupling), write_low(turns, ldo, n, i, j, turn);
     }
     __syncthreads();
     for (int c = y; c < 32; c += 8) {
         const int i = j0 + x, j = i0 + c;  // above the diagonal
-        if (j >= n || i >= j) continue;
-        couplings[i + j * ldo] = lowered(across[x * 33 + c]);
-        turns[i + j * ldo] = lowered(across[(32 + x) * 33 + c]);
-        left[i + j * ldo] = lowered(across[(64 + x) * 33 + c]);
+        if (j < n && i < j)
+            write_low(couplings, ldo, n, i, j, across[x * 33 + c]), write_low(turns, ldo, n, i, j, across[(32 + x) * 33 + c]);
     }
 }
 
-// Y, by which X becomes X + X Y: E + R / 2 and, where `product` = C E and `squared` = (E + R) E are given, the second order of the turn,
-// up to `share`, and that of its exponential.
-extern "C" __global__ void __launch_bounds__(256) correct(const scalar_t* s, const scalar_t* g, long long ld, const real_t* scale,
-                                                          const real_t* w, int n, const real_t* noise, const int* cluster, float share,
-                                                          const low_t* product, const low_t* squared, long long ldo, scalar_t* out,
-                                                          long long ldy) {
-    DYNAMIC_SHARED(scalar_t, across);  // 2 x 32 x 33
+// Turns K, whole and anti-Hermitian: to first order (`order` 2), or as they are (3), and of D = product + product^H, halved for the second
+// order, what is up to a share of the gaps, over these: M.  values: w grows by the diagonal.  Where the third order follows, half is M / 2,
+// and left is D / 3 - gap M / 2.
+extern "C" __global__ void __launch_bounds__(256) raise_order(const scalar_t* s, long long ld, const real_t* w, int n, const real_t* noise,
+                                                              const int* cluster, float share, int order, const low_t* product, low_t* half,
+                                                              low_t* left, long long ldo, scalar_t* turns, long long ldt, real_t* values) {
+    DYNAMIC_SHARED(scalar_t, across);  // 3 x 32 x 33
     if (blockIdx.y > blockIdx.x) return;
     const int i0 = blockIdx.x * 32, j0 = blockIdx.y * 32, x = threadIdx.x & 31, y = threadIdx.x >> 5;
-    if (product != nullptr)
-        for (int c = y; c < 32; c += 8) {
-            const int i = j0 + x, j = i0 + c;
-            const bool inside = i < n && j < n;
-            across[c * 33 + x] = inside ? raised(product[i + j * ldo]) : zero();
-            across[(32 + c) * 33 + x] = inside ? raised(squared[i + j * ldo]) : zero();
-        }
-    __syncthreads();
-    scalar_t other[4];
     for (int c = y; c < 32; c += 8) {
-        const int i = i0 + x, j = j0 + c;
-        scalar_t turn = zero(), even = zero(), own = zero(), there = zero();
-        if (product != nullptr && i < n && j <= i)
-            own = (real_t)0.5 * raised(squared[i + j * ldo]), there = (real_t)0.5 * across[(32 + x) * 33 + c];
-        if (i < n && j < i) {
-            const Pair pair = pair_of(s, g, ld, scale, w, i, j);
-            turn = turn_of(pair, cluster, i, j, *noise), even = (real_t)0.5 * pair.r;
-            if (product != nullptr && pair.gap != 0 && cluster[i] != cluster[j]) {
-                const scalar_t both = (real_t)0.5 * (raised(product[i + j * ldo]) + conj(across[x * 33 + c]));
-                if (size_of(both) <= share * (real_t)fabs(pair.gap)) turn = turn + (1 / pair.gap) * both;
-            }
-        }
-        if (i < n && j <= i) out[i + j * ldy] = turn + even + own;
-        other[c >> 3] = conj(even) - conj(turn) + there;
+        const int i = j0 + x, j = i0 + c;
+        across[c * 33 + x] = i < n && j < n ? raised(product[i + j * ldo]) : zero();
     }
     __syncthreads();
-    for (int c = y; c < 32; c += 8) across[c * 33 + x] = other[c >> 3];
+    scalar_t turned[4], more[4], rest[4];
+    for (int c = y; c < 32; c += 8) {
+        const int i = i0 + x, j = j0 + c, k = c >> 3;
+        turned[k] = more[k] = rest[k] = zero();
+        if (i >= n || j > i) continue;
+        const scalar_t both = raised(product[i + j * ldo]) + conj(across[x * 33 + c]), part = (order == 2 ? (real_t)0.5 : (real_t)1) * both;
+        rest[k] = (real_t)(1.0 / 3) * both;
+        if (i == j) {
+            values[i] += real_part(part);
+        } else {
+            const Pair pair = pair_of(s, ld, w, i, j);
+            turned[k] = order == 2 ? turn_of(pair, cluster, i, j, *noise) : turns[i + j * ldt];
+            if (pair.gap != 0 && size_of(part) <= share * (real_t)fabs(pair.gap)) more[k] = (1 / pair.gap) * part;
+            turned[k] = turned[k] + more[k];
+            rest[k] = rest[k] - (pair.gap / 2) * more[k];
+        }
+        more[k] = (real_t)0.5 * more[k];
+        turns[i + j * ldt] = turned[k];
+        if (half != nullptr) half[i + j * ldo] = lowered(more[k]), left[i + j * ldo] = lowered(rest[k]);
+    }
+    __syncthreads();
+    for (int c = y; c < 32; c += 8) {
+        across[c * 33 + x] = negative(conj(turned[c >> 3])), across[(32 + c) * 33 + x] = negative(conj(more[c >> 3]));
+        across[(64 + c) * 33 + x] = conj(rest[c >> 3]);
+    }
     __syncthreads();
     for (int c = y; c < 32; c += 8) {
         const int i = j0 + x, j = i0 + c;
-        if (j < n && i < j) out[i + j * ldy] = across[x * 33 + c];
+        if (j >= n || i >= j) continue;
+        turns[i + j * ldt] = across[x * 33 + c];
+        if (half != nullptr) half[i + j * ldo] = lowered(across[(32 + x) * 33 + c]), left[i + j * ldo] = lowered(across[(64 + x) * 33 + c]);
+    }
+}
+
+// Of turns K and, below the diagonal, K^H K = -K^2: K + K^2 / 2 in place, and K^2 and K / 6 + K^2 / 24, whose product is what the
+// exponential lacks, as `lower_turns` writes them.
+extern "C" __global__ void __launch_bounds__(256) exponent(scalar_t* turns, long long ldt, const scalar_t* gram, long long ld, int n,
+                                                           low_t* squared, low_t* left, long long ldo) {
+    DYNAMIC_SHARED(scalar_t, across);  // 2 x 32 x 33
+    if (blockIdx.y > blockIdx.x) return;
+    const int i0 = blockIdx.x * 32, j0 = blockIdx.y * 32, x = threadIdx.x & 31, y = threadIdx.x >> 5;
+    const auto write = [=](int i, int j, scalar_t turn, scalar_t square) {
+        turns[i + j * ldt] = turn + (real_t)0.5 * square;
+        write_low(squared, ldo, n, i, j, square);
+        write_low(left, ldo, n, i, j, (real_t)(1.0 / 6) * turn + (real_t)(1.0 / 24) * square);
+    };
+    for (int c = y; c < 32; c += 8) {
+        const int i = i0 + x, j = j0 + c;
+        const bool inside = i < n && j <= i;
+        const scalar_t turn = inside ? turns[i + j * ldt] : zero(), square = inside ? negative(gram[i + j * ld]) : zero();
+        across[c * 33 + x] = negative(conj(turn)), across[(32 + c) * 33 + x] = conj(square);
+        if (inside) write(i, j, turn, square);
+    }
+    __syncthreads();
+    for (int c = y; c < 32; c += 8) {
+        const int i = j0 + x, j = i0 + c;
+        if (j < n && i < j) write(i, j, across[x * 33 + c], across[(32 + x) * 33 + c]);
     }
 }
