@@ -148,11 +148,10 @@ def eigh(
     of large matrices on the way.  One call of LAPACK tells nothing: that is a generalized problem, a named driver, or
     eigenvalues with many threads.
 
-    A refinement of `x0` takes ten n³ operations of matrix products for one correction and six for each further one, of
-    which each cubes the error.  Whether the vectors are near enough is seen after four.  It is tried where two
-    corrections are estimated to be faster than a full solution: on CUDA at orders from 1,400 to 6,000 for real
-    matrices, as products take longer than the solver beyond.  On the CPU LAPACK takes the time of five products on one
-    core, so that nothing is refined on fewer than twenty-two cores.  It holds up to seventeen matrices (T. Ogita and
+    A correction of `x0` takes seven n³ operations of matrix products on CUDA, and some in lower precision; it leaves
+    the fourth power of the error, so that one is enough for most steps of a self-consistent field.  Whether the vectors
+    are near enough is seen after three.  It is tried where it is estimated to be faster than a full solution: on CUDA
+    from orders of a few hundred on, on the CPU from fifteen cores on.  It holds up to seventeen matrices (T. Ogita and
     K. Aishima, 2018 and 2019).
 
     Source: Wang et al., "Extracting the potential of emerging hardware accelerators for symmetric eigenvalue

@@ -24,10 +24,12 @@ from typing import Any
 import numpy as np
 
 from spectile.core import memory
+from spectile.core.devices import Device
+from spectile.core.launch import measured_device
 from spectile.core.threads import blas_threads
 from spectile.evd.arguments import placed
 from spectile.evd.steps import Steps
-from spectile.evd.types import Definite, Options, working_dtype
+from spectile.evd.types import Definite, Options, scalar_of, working_dtype
 
 #: Eigenvectors coupled by more than this share of their gap are solved together; the least that makes small problems.
 STRONG = (2.0**-14, 2.0**-9, 2.0**-6)
@@ -37,8 +39,8 @@ CUBES_SHARE = 1 / 8
 PAIRS = 1 / 4
 #: Matrices of n² elements that are held at once.
 HELD = 17
-#: A second order below this share of what rounding makes has no third.
-THIRD = 1 / 32
+#: What is left out is below this share of what rounding makes.
+NEGLIGIBLE = 1 / 16
 
 
 def eigh(a: Any, x0: Any, options: Options, definite: Definite | None, backend: str) -> tuple[Any, Any] | None:
@@ -76,7 +78,7 @@ def eigh(a: Any, x0: Any, options: Options, definite: Definite | None, backend: 
     x = _start(xp, given[1], shape, dtype)
     if not x.size:
         return None
-    most = worth_on_cpu(blas_threads()) if xp is np else worth_on_gpu(n, dtype)
+    most = worth_on_cpu(blas_threads()) if xp is np else worth_on_gpu(n, dtype, measured_device())
     if most < 1:
         return None
     what = f"the refinement of {n:,} eigenvectors"
@@ -102,24 +104,30 @@ def worth_on_cpu(threads: int) -> int:
     """Return how many corrections take no longer than LAPACK's solution, 0 where none is worth it.
 
     In times of a product of two matrices, LAPACK takes 4.5 on one core, of which a third is bound by memory, that few
-    cores exhaust; k corrections are 3 + 5k products and, with what lies between them, 1.4 times as long.
+    cores exhaust; a correction is six products, and with what lies between them 1.4 times as long.
     """
     lapack = 3 + 1.5 * threads / min(threads, 4)
-    return max(0, int((lapack / 1.4 - 3) / 5))
+    return int(lapack / 1.4 / 6)
 
 
-def worth_on_gpu(n: int, dtype: np.dtype[Any]) -> int:
-    """Return how many corrections take less than 0.8 of the full solution, 0 where that is less than two.
+#: Of a full solution on any GPU: seconds of latencies for a column, and operations of products for n³.
+COLUMN_SECONDS, SOLUTION_FLOPS = 6e-6, 10
+#: Of a correction: products, those in low precision included, matrices that are read or written, and what the host
+#: does, in launches.
+PRODUCTS, PASSES, LAUNCHES = 4, 30, 500
+#: More corrections than this never come near enough.
+MOST = 4
 
-    Measured on an H200: the full solution takes 36 ns n**1.7, twice that for complex matrices, and is bound by latency
-    and by memory, a product 2 n³ operations at 56 TF, a look 2.1 of these and a correction 1.3.
-    """
-    full, product = 3.6e-8 * n**1.7, 2 * n**3 / 56e12
-    if dtype.kind == "c":
-        full, product = 2 * full, 6 * product
-    look, correction, turn = 6e-4 + 2.1 * product, 3e-4 + 1.3 * product, 3e-3
-    most = int((0.8 * full - look - turn) // (look + correction))
-    return most if most >= 2 else 0
+
+def worth_on_gpu(n: int, dtype: np.dtype[Any], device: Device) -> int:
+    """Return how many corrections take less than 0.8 of the full solution, 0 where none is worth it."""
+    scalar = scalar_of(dtype)
+    products, rate = n**3 * scalar.parts**2, device.product_rate(scalar.real)
+    full = COLUMN_SECONDS * n + SOLUTION_FLOPS * products / (
+        device.product_rate("float64") if device.fast_fp64 else rate
+    )
+    correction = 2 * PRODUCTS * products / rate + PASSES * scalar.itemsize * n**2 / device.bytes_per_second
+    return min(MOST, int(0.8 * full / (correction + LAUNCHES * device.launch_seconds)))
 
 
 def _start(xp: Any, x0: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
@@ -134,7 +142,7 @@ def _start(xp: Any, x0: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> An
 
 
 @np.errstate(all="ignore")  # what is not finite, or not definite, is left to the full solver
-def refined(steps: Steps, x: Any, most: int = 4) -> tuple[Any, Any] | None:
+def refined(steps: Steps, x: Any, most: int = MOST) -> tuple[Any, Any] | None:
     """Return eigenvalues, ascending, and eigenvectors, or None where `x` is too far from them.
 
     Parameters
@@ -169,9 +177,12 @@ def refined(steps: Steps, x: Any, most: int = 4) -> tuple[Any, Any] | None:
         if found is None:
             return None
         clusters, share = found
+        turn = seen.turned[STRONG.index(share)] / math.sqrt(n)  # of a vector
+        if done == most - 1 and error * turn**3 > NEGLIGIBLE:
+            return None
         if clusters:
             steps.turn(clusters)
-        steps.advance(share, third=share > STRONG[0] or error * seen.turned**2 / n > THIRD)
+        steps.advance(share, third=error * turn**2 > NEGLIGIBLE)
         before = error
     return None
 

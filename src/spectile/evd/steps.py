@@ -21,16 +21,16 @@ class Seen(NamedTuple):
     ----------
     residual : float
         Norm of the couplings Xᴴ A X off the diagonal.
-    turned : float
-        Norm of the turn of pairs that no share makes strong.
+    turned : list of float
+        For each share of gaps, the norm of the turn of pairs that it does not make strong.
     size : float
         Norm of w.
     strong : list of int
-        How many pairs are coupled by more than each share of their gap.
+        How many pairs are coupled by more than each share.
     """
 
     residual: float
-    turned: float
+    turned: list[float]
     size: float
     strong: list[int]
 
@@ -119,7 +119,7 @@ class Steps:
         self._noise = float(np.finfo(self.dtype).eps) * size / math.sqrt(self.n)
         residual, found = _norm(np, coupling), np.abs(coupling)
         self._shares = np.where(np.tril(found > self._noise, -1), found / np.abs(gap), 0)
-        turned = math.sqrt(2) * _norm(np, np.where(self._shares > shares[0], 0, self._shares))
+        turned = [math.sqrt(2) * _norm(np, np.where(self._shares > share, 0, self._shares)) for share in shares]
         return Seen(residual, turned, size, [int((self._shares > share).sum()) for share in shares])
 
     def pairs(self, share: float, count: int) -> tuple[np.ndarray, ...]:

@@ -80,10 +80,12 @@ def test_the_kernels_see_and_correct_as_the_arrays_do(dtype, tmp_path):
     noise, pair_share = np.array([steps._noise], scalar.real), ctypes.c_float(share)
     s = np.asfortranarray(np.tril(steps.s) + np.triu(np.full((n, n), np.nan, dtype), 1))
     pairs_of = s, ld, steps.w, n, noise
-    sums = np.full((n, 5), np.nan)
+    sums = np.full((n, 7), np.nan)
     launched(library.run_survey, survey_shape(n), *pairs_of, shares, sums)
-    counts = sums.sum(0)[2:].astype(int)
-    np.testing.assert_allclose(np.sqrt(sums.sum(0)[:2]), seen[:2], rtol=1e-4 if scalar.real == "float32" else 1e-12)
+    counts = sums.sum(0)[4:].astype(int)
+    np.testing.assert_allclose(
+        np.sqrt(sums.sum(0)[:4]), [seen.residual, *seen.turned], rtol=1e-4 if scalar.real == "float32" else 1e-12
+    )
     assert counts.tolist() == seen.strong and n * n > counts[0] > counts[1] > counts[2] > 0
     wanted = set(zip(*steps.pairs(share, int(counts[1])), strict=True))
     for most in (int(counts[1]), 3):

@@ -46,32 +46,36 @@ __device__ __forceinline__ Pair pair_of(const scalar_t* s, long long ld, const r
 
 #define LEVELS 3
 
-// A block for each column j, which writes its part of sums to sums[(2 + LEVELS) j]: the squares of couplings, and of couplings over gaps of
-// pairs that are not strong, and how many are strong for each of the shares, which ascend.  A pair is strong where its coupling is above
+#define SUMS (1 + 2 * LEVELS)
+
+// A block for each column j, which writes its part of sums to sums[SUMS j]: the squares of couplings, and for each of the shares, which
+// ascend, the squares of couplings over gaps of pairs that are not strong, and how many are.  A pair is strong where its coupling is above
 // rounding, *noise, and above a share of its gap.
 extern "C" __global__ void __launch_bounds__(256) survey(const scalar_t* s, long long ld, const real_t* w, int n, const real_t* noise,
                                                          const float* shares, double* sums) {
-    DYNAMIC_SHARED(double, part);  // (2 + LEVELS) x 256
+    DYNAMIC_SHARED(double, part);  // SUMS x 256
     const int j = blockIdx.x, t = threadIdx.x;
-    double found[2 + LEVELS] = {};
+    double found[SUMS] = {};
     for (int i = j + 1 + t; i < n; i += 256) {
         const Pair pair = pair_of(s, ld, w, i, j);
         found[0] += 2 * (double)square(pair.coupling);
         if (!(pair.size > *noise)) continue;
         const real_t gap = fabs(pair.gap);
-        if (!(pair.size > shares[0] * gap)) found[1] += 2 * (double)(pair.size / gap) * (double)(pair.size / gap);
+        const double turned = (double)(pair.size / gap);
 #pragma unroll
-        for (int k = 0; k < LEVELS; ++k) found[2 + k] += pair.size > shares[k] * gap;
+        for (int k = 0; k < LEVELS; ++k)
+            if (pair.size > shares[k] * gap) found[1 + LEVELS + k] += 1;
+            else found[1 + k] += 2 * turned * turned;
     }
 #pragma unroll
-    for (int k = 0; k < 2 + LEVELS; ++k) part[256 * k + t] = found[k];
+    for (int k = 0; k < SUMS; ++k) part[256 * k + t] = found[k];
     __syncthreads();
     for (int half = 128; half > 0; half >>= 1) {
         if (t < half)
-            for (int k = 0; k < 2 + LEVELS; ++k) part[256 * k + t] += part[256 * k + t + half];
+            for (int k = 0; k < SUMS; ++k) part[256 * k + t] += part[256 * k + t + half];
         __syncthreads();
     }
-    if (t < 2 + LEVELS) sums[(2 + LEVELS) * j + t] = part[256 * t];
+    if (t < SUMS) sums[SUMS * j + t] = part[256 * t];
 }
 
 // The pairs that are strong for one share, in any order: i and j of each, of as many as fit; *count is 0 before.

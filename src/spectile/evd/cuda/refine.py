@@ -69,13 +69,13 @@ class Steps(steps.Steps):
         """Return what all pairs show."""
         import cupy
 
-        sums = cupy.empty((self.n, 2 + LEVELS))
+        sums = cupy.empty((self.n, 1 + 2 * LEVELS))
         size = cupy.linalg.norm(self.w)
         self._noise = size * self.w.dtype.type(float(np.finfo(self.dtype).eps) / self.n**0.5)
         self._launch("survey", survey_shape(self.n), cupy.asarray(shares, np.float32), sums)
         *total, norm = (float(one) for one in cupy.asnumpy(cupy.append(sums.sum(axis=0), size)))
-        residual, turned = np.sqrt(total[:2])
-        return steps.Seen(float(residual), float(turned), norm, [round(one) for one in total[2:]])
+        residual, *turned = np.sqrt(total[: 1 + LEVELS]).tolist()
+        return steps.Seen(residual, turned, norm, [round(one) for one in total[1 + LEVELS :]])
 
     def pairs(self, share: float, count: int) -> tuple[np.ndarray, ...]:
         """Return i and j of the `count` pairs that are coupled by more than this share of their gap."""
@@ -160,7 +160,7 @@ class Steps(steps.Steps):
 
 def survey_shape(n: int) -> Shape:
     """Launch of `survey`."""
-    return Shape((n,), 256, (2 + LEVELS) * 256 * 8)
+    return Shape((n,), 256, (1 + 2 * LEVELS) * 256 * 8)
 
 
 def pairs_shape(n: int) -> Shape:
