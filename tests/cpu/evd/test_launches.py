@@ -10,8 +10,6 @@ import pytest
 
 import spectile.evd.cuda
 from spectile.core.devices import TABLE
-from spectile.evd.cuda import gradient, refine, triangular
-from spectile.evd.cuda.back import sweeps
 from spectile.evd.cuda.choose import (
     calls_vendor,
     largest_order,
@@ -20,12 +18,19 @@ from spectile.evd.cuda.choose import (
     tile_slots,
     tuning,
 )
-from spectile.evd.cuda.multi import reduction
-from spectile.evd.cuda.run import launches
-from spectile.evd.cuda.small import rotations
-from spectile.evd.cuda.vendor import batched
 from spectile.evd.cuda.workspace import workspace_bytes
 from spectile.evd.types import SCALARS
+
+from .launches import (
+    launches,
+    of_batches,
+    of_gradient,
+    of_refinement,
+    of_rotations,
+    of_several_devices,
+    of_sweeps,
+    of_triangular,
+)
 
 FOLDER = Path(spectile.evd.cuda.__file__).parent
 ORDERS = (1, 2, 31, 32, 33, 127, 128, 129, 639, 640, 1031, 1536, 2047, 4096, 4099, 8192, 11_999, 12_000, 13_007, 16_384)
@@ -63,9 +68,9 @@ def test_batches_fit_every_device(name, dtype):
     for n in range(1, 1025):
         for count in (1, 1000, 2**24):
             rotated = n <= rotated_order(dtype, count)
-            for kernel, shape in rotations.shapes(n, count, scalar) if rotated else batched.shapes(n, count):
+            for kernel, shape in of_rotations(n, count, scalar) if rotated else of_batches(n, count):
                 assert shape.refusal(TABLE[name]) is None, (n, count, kernel, shape)
-    for kernel, shape in (*triangular.shapes(scalar), *refine.shapes(16_384, scalar)):
+    for kernel, shape in (*of_triangular(scalar), *of_refinement(16_384, scalar)):
         assert shape.refusal(TABLE[name]) is None, (kernel, shape)
 
 
@@ -76,7 +81,7 @@ def test_what_several_devices_share_fits_each(name, dtype):
     for n in (1, 33, 13_000, largest_order(device)):
         for parts in (1, 2, 8):
             bandwidth, block = stage_parameters(n, scalar, vectors=True, device=device)
-            for kernel, shape in reduction.shapes(n, scalar, bandwidth, block, parts):
+            for kernel, shape in of_several_devices(n, scalar, bandwidth, block, parts):
                 assert shape.refusal(device) is None, (n, parts, kernel, shape)
 
 
@@ -91,11 +96,11 @@ def test_every_kernel_is_counted():
         for columns in (10, n)
         for kernel, _ in launches(n, dtype, TABLE["H200"], vectors=vectors, columns=columns)
     } | {kernel for kernel, _ in launches(40_000, "float64", TABLE["H200"], vectors=False)}
-    counted |= {kernel for kernel, _ in batched.shapes(100, 10)}
-    counted |= {kernel for kernel, _ in triangular.shapes(SCALARS["float64"])}
-    counted |= {kernel for kernel, _ in reduction.shapes(1000, SCALARS["float64"], 32, 128, 2)}
-    for part in (gradient, refine):
-        counted |= {kernel for kernel, _ in part.shapes(1000, SCALARS["float64"])}
+    counted |= {kernel for kernel, _ in of_batches(100, 10)}
+    counted |= {kernel for kernel, _ in of_triangular(SCALARS["float64"])}
+    counted |= {kernel for kernel, _ in of_several_devices(1000, SCALARS["float64"], 32, 128, 2)}
+    for part in (of_gradient, of_refinement):
+        counted |= {kernel for kernel, _ in part(1000, SCALARS["float64"])}
     assert written == counted
 
 
@@ -164,5 +169,5 @@ def test_wide_bands_fit_small_shared_memory():
     for name in ("A10", "RTX 3090", "RTX 4090", "L40S", "RTX 5090", "RTX PRO 6000"):
         device = TABLE[name]
         assert tile_slots(device) == 1
-        for kernel, shape in sweeps.shapes(12_000, SCALARS["float64"], 64, 12_000, device):
+        for kernel, shape in of_sweeps(12_000, SCALARS["float64"], 64, 12_000, device):
             assert shape.shared_bytes <= 101_376, kernel

@@ -177,12 +177,3 @@ def generic_basis(w: Any, v: Any, resolution: float) -> Any:
         )
         solved.launch("mix_clusters", rows_shape(n, many), own, np.int32(n), cluster, coinciding)
     return out
-
-
-def shapes(n: int, scalar: Scalar) -> Iterator[tuple[str, Shape]]:
-    """Yield the launches of this module for one matrix, with the kernel's name."""
-    yield "find_clusters", clusters_shape(1)
-    yield "arrange", tiles_shape(n, 1, scalar, 1)
-    yield "divide_by_gaps", tiles_shape(n, 1, scalar, 2)
-    for name in ("mix_clusters", "take_triangle"):
-        yield name, rows_shape(n, 1)

@@ -6,7 +6,6 @@ Every matrix is column-major, because the products run on sub-matrices.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -272,14 +271,3 @@ def require_in_range(w: Any, below: int) -> Any:
     if below >= np.finfo(w.dtype).maxexp and not bool(cupy.isfinite(w).all()):
         raise out_of_range(w.dtype)
     return w
-
-
-def shapes(n: int, scalar: Scalar) -> Iterator[tuple[str, Shape]]:
-    """Yield every launch of this module for a matrix of order n, with the kernel's name."""
-    for name in ("symmetrize", "load_triangle", "load_wide"):
-        yield name, triangle_shape(n, scalar)
-    yield "scale_triangle", columns_shape(n)
-    for name in ("find_word", "scale_parts", "widen"):
-        yield name, parts_shape(n)
-    yield "triangle_max", largest_shape(n)
-    yield "scale_values", values_shape(n)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -172,11 +171,3 @@ def tiles_shape(n: int, scalar: Scalar, held: int) -> Shape:
     """Launch of a kernel over tiles that holds so many in shared memory."""
     tiles = -(-n // 32)
     return Shape((tiles, tiles), 256, held * 32 * 33 * scalar.itemsize)
-
-
-def shapes(n: int, scalar: Scalar) -> Iterator[tuple[str, Shape]]:
-    """Yield every launch of this module, with the kernel's name."""
-    yield "survey", survey_shape(n)
-    yield "strong_pairs", pairs_shape(n)
-    for name, held in (("lower_turns", 2), ("raise_order", 3), ("exponent", 2)):
-        yield name, tiles_shape(n, scalar, held)

@@ -18,7 +18,7 @@ from spectile.core import arrays, device, memory, replay
 from spectile.core.choice import Candidate
 from spectile.core.compile import Unit, prepare
 from spectile.core.devices import Device
-from spectile.core.launch import Shape, kernel
+from spectile.core.launch import kernel
 from spectile.core.pointers import address
 from spectile.evd.arguments import refuse_ragged
 from spectile.evd.cuda import choose, generalized, units
@@ -593,46 +593,3 @@ def _transform_back(panels: panel.Panels, z: Matrix, columns: int) -> Matrix:
         z = narrow
     back_panels.apply_panels(panels, z.pointer, z.ld, columns)
     return z
-
-
-def launches(
-    n: int, dtype: str, on: Device, *, vectors: bool, columns: int | None = None
-) -> Iterator[tuple[str, Shape]]:
-    """Yield the kernel and the launch of everything that `eigh` starts for one matrix, without a GPU.
-
-    Parameters
-    ----------
-    n : int
-    dtype : str
-    on : Device
-    vectors : bool
-    columns : int, optional
-        Eigenvectors that are wanted; by default all.
-    """
-    scalar = SCALARS[dtype]
-    if n == 0:
-        return
-    solver = solver_of(n, 1, scalar, vectors=vectors, device=on, batched=lambda: False)
-    if solver == "rotations":
-        yield from rotations.shapes(n, 1, scalar)
-        return
-    yield from matrix_kernels.shapes(n, scalar)
-    if solver == "vendor":
-        return
-    bandwidth, block = reduction_parameters(n, scalar, vectors=vectors, device=on)
-    if bandwidth == 1:
-        yield from direct.shapes(n, scalar, on)
-    else:
-        yield from panel.shapes(n, scalar, bandwidth, block, on)
-        yield from chase.shapes(n, scalar, bandwidth, on)
-    if not vectors:
-        yield from sturm.shapes(n, on)
-        return
-    if columns is not None and inverse.pays(n, columns):
-        yield from sturm.shapes(columns, on)
-        yield from inverse.shapes(columns)
-    else:
-        yield from divide.shapes(n)
-    if bandwidth > 1:
-        yield from back_sweeps.shapes(n, scalar, bandwidth, n if columns is None else columns, on)
-    yield from back_panels.shapes(n, scalar, bandwidth)

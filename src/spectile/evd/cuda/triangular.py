@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from spectile.core.launch import Shape, kernel
@@ -99,8 +97,3 @@ class Factor:
 
     def _inverse(self, start: int) -> tuple[int, int]:
         return self._inverses.at(0, start), self._inverses.ld
-
-
-def shapes(scalar: Scalar) -> Iterator[tuple[str, Shape]]:
-    """Yield every launch of this module, with the kernel's name."""
-    yield "invert_blocks", invert_shape(SIZE, scalar)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from spectile.core.launch import Shape, kernel
@@ -131,15 +129,3 @@ class _Block:
             blas.gemm(k, part, rows, 1.0, y.pointer, y.ld, target, ldz, 0.0, inner, s.ld, ops="CN")
             blas.gemm(k, part, k, 1.0, address(self._t), k, inner, s.ld, 0.0, scaled, s.ld)
             blas.gemm(rows, part, k, -1.0, y.pointer, y.ld, scaled, s.ld, 1.0, target, ldz)
-
-
-def shapes(n: int, scalar: Scalar, bandwidth: int) -> Iterator[tuple[str, Shape]]:
-    """Yield every launch of `apply_panels`, with the kernel's name."""
-    count, together = _sizes(n, bandwidth)
-    if count:
-        yield "gather_panels", gather_shape(n - bandwidth, together)
-        yield (
-            ("place_factors", place_shape(together))
-            if bandwidth > 1
-            else ("form_factors", form_shape(together, scalar))
-        )

@@ -154,13 +154,3 @@ def _apply_in_one_launch(
     name, shape = sweeps.apply_shape(count)
     progress = cupy.zeros(1 + count * sweeps.share * sweeps.warps, np.int32)
     kernel(unit, name)(shape, *target, tiles, np.int32(width), np.int32(last), np.int32(count), progress)
-
-
-def shapes(n: int, scalar: Scalar, bandwidth: int, columns: int, on: Device) -> Iterator[tuple[str, Shape]]:
-    """Yield every launch of `apply_chasing`, with the kernel's name."""
-    sweeps = Sweeps(n, bandwidth, scalar, columns, on)
-    if n < 2:
-        return
-    for last, count in sweeps.batches():
-        yield "sweep_tiles", sweeps.tile_shape(last, count)
-        yield sweeps.apply_shape(1 if sweeps.fills else count)

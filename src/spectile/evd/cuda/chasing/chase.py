@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -87,10 +86,3 @@ def chase_band(
     d, e = cupy.empty(n, np.float64), cupy.empty(n, np.float64)
     kernel(unit, "tridiagonal_of_band")(tridiagonal_shape(n), band, np.int32(n), np.int32(b), d, e)
     return d, e
-
-
-def shapes(n: int, scalar: Scalar, bandwidth: int, on: Device) -> Iterator[tuple[str, Shape]]:
-    """Yield every launch of this module for a band of order n, with the kernel's name."""
-    yield "extract_band", band_shape(n)
-    yield "chase", chase_shape(n, scalar, bandwidth, on)
-    yield "tridiagonal_of_band", tridiagonal_shape(n)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -70,13 +69,6 @@ def pays(n: int, scalar: Scalar, bandwidth: int, parts: int, device: Device, lin
     together = products / parts + panels * PANEL_SECONDS + sent / link.bytes_per_second
     begun = panels * link.call_seconds * (HOME_CALLS + MEMBER_CALLS * (parts - 1))
     return max(together, begun) < alone
-
-
-def shapes(n: int, scalar: Scalar, bandwidth: int, block: int, parts: int) -> Iterator[tuple[str, Shape]]:
-    """Yield the largest launches of this module on `parts` devices, with the kernel's name."""
-    columns = Cyclic(n, block, parts).count(0)
-    yield "place_rows", place_shape(columns, bandwidth)
-    yield "mirror", mirror_shape(n, columns, scalar)
 
 
 def band_reduction(a: Matrix, n: int, *, bandwidth: int, block: int, team: Team, vectors: bool = False) -> Panels:

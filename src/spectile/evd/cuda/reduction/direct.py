@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -53,8 +52,3 @@ def tridiagonalize(a: Matrix, n: int, *, keep: bool) -> tuple[Panels, Any, Any]:
         *(np.int32(keep), d, e, tau, messages),
     )
     return Panels(a, tau, 1, n), d, e
-
-
-def shapes(n: int, scalar: Scalar, on: Device) -> Iterator[tuple[str, Shape]]:
-    """Yield the launch of this module, with the kernel's name."""
-    yield "tridiagonalize", direct_shape(n, scalar, on)

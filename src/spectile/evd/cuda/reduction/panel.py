@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,14 +146,3 @@ class PanelFactor:
             kernel(PRODUCTS[self._scalar.name, self._bandwidth], "join_halves")(
                 shape, np.uintp(t), beside, np.int64(ldg)
             )
-
-
-def shapes(n: int, scalar: Scalar, bandwidth: int, block: int, on: Device) -> Iterator[tuple[str, Shape]]:
-    """Yield every launch of a band reduction of order n that this module makes, with the kernel's name."""
-    yield "join_halves", join_shape(scalar, bandwidth)
-    yield "correct_gram", gram_shape(bandwidth)
-    yield "small_factor", factor_shape(2 * block, scalar, bandwidth)
-    for j in range(0, n - bandwidth, bandwidth):
-        m = n - j - bandwidth
-        yield panel_shape(m, scalar, bandwidth, on)
-        yield "copy_panel", copy_shape(m, bandwidth)

@@ -6,7 +6,6 @@ The kernel takes some microseconds, so a call must not take many more: what does
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -190,10 +189,3 @@ def _require_solved(w: Any, options: Options) -> None:
         require_finite(np.nan, options.lower, options.check_finite)
     if bool(cupy.isinf(w).any()):
         raise out_of_range(w.dtype)
-
-
-def shapes(n: int, count: int, scalar: Scalar) -> Iterator[tuple[str, Shape]]:
-    """Yield every launch of this module, with the kernel's name."""
-    yield "rotate_small", rotate_shape(n, count, scalar)
-    if n <= PAIR_ORDER[scalar.name]:
-        yield "rotate_pairs", pair_shape(n, count, scalar)

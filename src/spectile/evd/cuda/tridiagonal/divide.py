@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -139,11 +138,3 @@ def _merge_level(
                     *(vectors + 8 * row, m, m * columns, 0.0),
                     *(q.at(top + row, target + first), q.ld, stride, each),
                 )
-
-
-def shapes(n: int) -> Iterator[tuple[str, Shape]]:
-    """Yield every launch for a tridiagonal matrix of order n, with the kernel's name."""
-    levels, order = padded_order(n)
-    yield "tear", TEAR_SHAPE
-    yield "leaves", leaf_shape(levels, order >> levels)
-    yield from merge.shapes(order >> levels, levels, merge_sizes(n))

@@ -8,7 +8,6 @@ those before it, by a product of coefficient and gap of the size of roundoff.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -97,8 +96,3 @@ def _orthonormalize(x: Any) -> bool:
         if float(deviation) <= NEAR_IDENTITY:
             return True
     return False
-
-
-def shapes(columns: int) -> Iterator[tuple[str, Shape]]:
-    """Yield every launch of this module, with the kernel's name."""
-    yield "inverse_iteration", iteration_shape(columns)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -243,19 +242,3 @@ def _move_columns(
             move_shape(rows, count),
             *(np.uintp(own_source), np.int64(lds), origin, np.uintp(own_target), np.int64(ldt), place, np.int32(rows)),
         )
-
-
-def shapes(leaf: int, levels: int, sizes: tuple[int, int]) -> Iterator[tuple[str, Shape]]:
-    """Yield every launch of this module for 2^levels leaves, with the kernel's name."""
-    chunk, step = sizes
-    for level in range(1, levels + 1):
-        m, merges = leaf * 2**level, 2 ** (levels - level)
-        for name in ("order", "rank"):
-            yield name, entries_shape(m, merges)
-        yield "deflate", deflate_shape(merges)
-        for name in ("secular", "refine_z"):
-            yield name, roots_shape(m, merges)
-        yield "vectors", vectors_shape(min(chunk, m), merges)
-        yield "rotate", rotate_shape(min(chunk, m), merges)
-    if levels:
-        yield "move_columns", move_shape(step, min(leaf * 2**levels, MOST_MOVED))

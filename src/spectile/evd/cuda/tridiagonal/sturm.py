@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from spectile.core import device
-from spectile.core.devices import Device
 from spectile.core.launch import Shape, kernel
 from spectile.evd.cuda.choose import sturm_lanes, sturm_threads
 from spectile.evd.cuda.units import STURM
@@ -112,11 +110,3 @@ def _scaled(d: Any, e: Any, lanes: int) -> tuple[Any, tuple[Any, Any]]:
     diagonal, squares, bound = (cupy.empty(size, np.float64) for size in (n, n, 1))
     kernel(STURM[lanes], "scale_tridiagonal")(SCALE_SHAPE, d, e, np.int32(n), diagonal, squares, bound)
     return bound, (diagonal, squares)
-
-
-def shapes(count: int, on: Device) -> Iterator[tuple[str, Shape]]:
-    """Yield every launch of this module for `count` eigenvalues of an interval, with the kernel's name."""
-    yield "scale_tridiagonal", SCALE_SHAPE
-    yield "count_below", COUNT_SHAPE
-    yield "multisect", multisect_shape(count, sturm_lanes(count, on))
-    yield "ascend", SCALE_SHAPE

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -111,12 +111,6 @@ def load_shape(n: int, count: int) -> Shape:
 def finish_shape(n: int, count: int) -> Shape:
     """Launch of `finish_batch`: a block a matrix."""
     return Shape((count,), 128, 8 * (2 * n + 128))
-
-
-def shapes(n: int, count: int) -> Iterator[tuple[str, Shape]]:
-    """Yield every launch of this module, with the kernel's name."""
-    yield "load_batch", load_shape(n, count)
-    yield "finish_batch", finish_shape(n, count)
 
 
 _CUDA_TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5}
