@@ -117,8 +117,8 @@ FAULTS = (
     Fault(f"{_EVD}/tridiagonal/divide.cu", "other < value || (other == value && i >= h)", "other < value", HALVES),
     Fault(
         f"{_EVD}/matrix.cu",
-        "if (other > parts[threadIdx.x] || other != other)",
-        "if (other > parts[threadIdx.x])",
+        "most = max(most, own);",
+        "most = c == y ? own : most;",
         ANYWHERE,
     ),
     Fault(f"{_EVD}/small/rotations.cu", "if (conjugate) value = conj(value);", "", SMALL),

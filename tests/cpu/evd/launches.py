@@ -106,7 +106,6 @@ def of_matrix(n, scalar):
     yield "scale_triangle", matrix.columns_shape(n)
     for name in ("find_word", "scale_parts", "widen"):
         yield name, matrix.parts_shape(n)
-    yield "triangle_max", matrix.largest_shape(n)
     yield "scale_values", matrix.values_shape(n)
 
 

@@ -10,30 +10,34 @@ from spectile_study.inputs.spectra import random_hermitian
 
 cupy = pytest.importorskip("cupy")
 from spectile.evd.cuda import choose  # noqa: E402
-from spectile.evd.cuda.matrix import as_array, largest_entry, zero_matrix  # noqa: E402
+from spectile.evd.cuda.load import load_matrix  # noqa: E402
+from spectile.evd.cuda.matrix import as_array, zero_matrix  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 DTYPES = ("float64", "float32", "complex128", "complex64")
-#: Threads of a block that searches; each reads every so many-th entry of a column.
+#: Threads of a block that searches.
 THREADS = 256
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("lower", [True, False])
-def test_every_thread_finds_what_it_alone_meets(lower, dtype):
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_every_thread_finds_what_it_alone_meets(overwrite, lower, dtype):
     n = THREADS + 20
-    matrix = zero_matrix(n, n, dtype)
-    array = as_array(matrix, n, n)
-    # The longest column of the triangle, which every thread reads: from row 0 on.
+    array = as_array(zero_matrix(n, n, dtype), n, n)
+    # The longest column of the triangle: from row 0 on.
     column = 0 if lower else n - 1
     parts = (1, 1j) if np.dtype(dtype).kind == "c" else (1,)
     for row in range(n):
         for part in parts[: 1 if row == column else 2]:
-            for value in (np.nan, np.inf, -np.inf, -7.0):
+            for value in (np.nan, np.inf, -np.inf, -(2.0**40)):
                 array[...] = 1
                 array[row, column] = complex(0, value) if part == 1j else value
-                found = largest_entry(matrix, n, lower=lower)
-                assert found == 7 if value == -7 else not math.isfinite(found), (row, part, value)
+                if math.isfinite(value):
+                    assert load_matrix(array, lower=lower, check_finite=True, overwrite=overwrite)[1] == -42
+                    continue
+                with pytest.raises(ValueError, match="holds NaN or infinity"):
+                    load_matrix(array, lower=lower, check_finite=True, overwrite=overwrite)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])

@@ -111,33 +111,6 @@ def reduced(n: int, dtype: Any) -> int:
     return 4 * scalar_of(dtype).parts ** 2 * max(n, 0) ** 3 // 3
 
 
-def syr2k_recursive(c: Array, a: Array, b: Array, *, block: int, alpha: float = 1.0) -> None:
-    """Add alpha (A Bᴴ + B Aᴴ) to the lower triangle of C in place, by growing square products (Algorithm 3).
-
-    Parameters
-    ----------
-    c : array, shape (n, n), column-major
-        Overwritten; the diagonal blocks are written whole.
-    a, b : array, shape (n, k), column-major
-    block : int
-        Size of the diagonal blocks.
-    alpha : float
-    """
-    n = c.shape[0]
-
-    def add(rows: slice, columns: slice) -> None:
-        for left, right in ((a, b), (b, a)):
-            lapack.gemm(alpha, left[rows], right[columns], 1, c[rows, columns], hb=True)
-
-    for start in range(0, n, block):
-        add(slice(start, min(start + block, n)), slice(start, min(start + block, n)))
-    size = block
-    while size < n:
-        for start in range(0, n - size, 2 * size):
-            add(slice(start + size, min(start + 2 * size, n)), slice(start, start + size))
-        size *= 2
-
-
 def tridiagonalize(a: Array, *, bandwidth: int, block: int, keep: bool, threads: int) -> Tridiagonal:
     """Bring a Hermitian matrix to real tridiagonal form in two stages.
 

@@ -105,7 +105,7 @@ class _Problem:
         elif self._factor is not None:
             self._divide(self._factor, 0, n)
         else:
-            symmetrize(a, 0, n, from_upper=False)
+            symmetrize(a, 0, n)
             self._blas.solve_lower("L", "N", n, n, lower.pointer, lower.ld, a.pointer, a.ld)
             self._blas.solve_lower("R", "C", n, n, lower.pointer, lower.ld, a.pointer, a.ld)
         return as_array(a, n, n)
@@ -119,14 +119,14 @@ class _Problem:
         blas, a, lower = self._blas, self._a, self._lower
         own, h = a.at(start, start), -(-n // 2 // SIZE) * SIZE
         if n <= SIZE:
-            symmetrize(a, start, n, from_upper=False)
+            symmetrize(a, start, n)
             product = empty_matrix(n, n, a.owner.dtype)
             factor.divide(start, n, n, own, a.ld, product.pointer, product.ld)
             factor.divide_right(start, n, n, product.pointer, product.ld, own, a.ld)
             return
         m, middle = n - h, start + h
         self._divide(factor, start, h)
-        symmetrize(a, start, h, from_upper=False)
+        symmetrize(a, start, h)
         below, beside = a.at(middle, start), lower.at(middle, start)
         rest, half = (empty_matrix(m, h, a.owner.dtype) for _ in range(2))
         factor.divide_right(start, m, h, below, a.ld, rest.pointer, rest.ld)
@@ -142,7 +142,7 @@ class _Problem:
     def _multiply(self) -> None:
         """A = Lᴴ A L, with zeros above the diagonal of L, where cuSOLVER may leave anything."""
         n, blas, a, lower = self._n, self._blas, self._a, zero_matrix(self._n, self._n, self._a.owner.dtype)
-        symmetrize(a, 0, n, from_upper=False)
+        symmetrize(a, 0, n)
         load_triangle(as_array(self._lower, n, n), True, lower.pointer, lower.ld, address(self._status) + 12)
         self._lower, product = lower, empty_matrix(n, n, a.owner.dtype)
         # Of each column of A L, and of each row of Lᴴ A L, what L holds.

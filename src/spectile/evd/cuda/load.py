@@ -12,12 +12,12 @@ from spectile.evd.cuda.matrix import (
     Matrix,
     empty_matrix,
     is_finite,
-    largest_entry,
     load_triangle,
+    scale_triangle,
     shift_of,
     symmetrize,
 )
-from spectile.evd.types import exponent_near_one, require_finite
+from spectile.evd.types import require_finite
 
 
 def load_matrix(
@@ -41,22 +41,16 @@ def load_matrix(
     """
     import cupy
 
-    n = array.shape[0]
-    if overwrite and into is None and fits_in_place(array):
-        matrix, triangle = _as_columns(array, lower)
-        largest = largest_entry(matrix, n, lower=triangle)
-        require_finite(largest, lower, check_finite)
-        scale = exponent_near_one(largest)
-        symmetrize(matrix, 0, n, from_upper=not triangle, exponent=scale)
-        return matrix, scale
-    matrix, word = into or empty_matrix(n, n, array.dtype), cupy.zeros(1, np.int32)
+    n, name = array.shape[0], array.dtype.name
+    matrix = into or (_as_columns(array) if overwrite and fits_in_place(array) else empty_matrix(n, n, name))
+    word = cupy.zeros(1, np.int32)
     load_triangle(array, lower, matrix.pointer, matrix.ld, address(word))
+    scale_triangle(name, matrix.pointer, matrix.ld, n, address(word))
+    symmetrize(matrix, 0, n)
     found = int(word.item())
     if not is_finite(found):
         require_finite(math.nan, lower, check_finite)
-    scale = shift_of(found)
-    symmetrize(matrix, 0, n, from_upper=False, exponent=scale)
-    return matrix, scale
+    return matrix, shift_of(found)
 
 
 def fits_in_place(array: Any) -> bool:
@@ -68,10 +62,7 @@ def fits_in_place(array: Any) -> bool:
     )
 
 
-def _as_columns(array: Any, lower: bool) -> tuple[Matrix, bool]:
-    """Return `array` or its transpose, whichever has columns in memory; and whether `lower` is lower there.
-
-    The transpose of a Hermitian matrix is its conjugate.
-    """
-    view, triangle = (array, lower) if array.strides[0] == array.itemsize else (array.T, not lower)
-    return Matrix(address(view), view.strides[1] // array.itemsize, array.itemsize, view), triangle
+def _as_columns(array: Any) -> Matrix:
+    """Return `array` or its transpose, whichever has columns in memory."""
+    view = array if array.strides[0] == array.itemsize else array.T
+    return Matrix(address(view), view.strides[1] // array.itemsize, array.itemsize, view)

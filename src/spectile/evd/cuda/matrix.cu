@@ -21,62 +21,27 @@ __device__ __forceinline__ int shift_of(int word, int target, int slack) {
     return abs(shift) <= slack ? 0 : shift & ~1;
 }
 
-// Upper triangle = conjugate transpose of the lower one (or the other way round), times 2^exponent; 32 x 32 tiles.
-extern "C" __global__ void __launch_bounds__(256) symmetrize(scalar_t* a, long long lda, int n, int from_upper, int exponent) {
+// Upper triangle = conjugate transpose of the lower one, whose diagonal becomes real; 32 x 32 tiles.
+extern "C" __global__ void __launch_bounds__(256) symmetrize(scalar_t* a, long long lda, int n) {
     if (blockIdx.y > blockIdx.x) return;
     extern __shared__ unsigned char shared[];
     scalar_t* tile = (scalar_t*)shared;  // 32 x 33
-    // Tile of the source triangle: rows i, columns j.
-    const int i0 = (from_upper ? blockIdx.y : blockIdx.x) * 32, j0 = (from_upper ? blockIdx.x : blockIdx.y) * 32;
-    const int x = threadIdx.x & 31, y = threadIdx.x >> 5;
+    const int i0 = blockIdx.x * 32, j0 = blockIdx.y * 32, x = threadIdx.x & 31, y = threadIdx.x >> 5;
     for (int c = y; c < 32; c += 8) {
         const int i = i0 + x, j = j0 + c;
-        scalar_t value = zero();
-        const bool inside = i < n && j < n && (from_upper ? i <= j : i >= j);
-        if (inside) {
-            value = a[i + j * lda];
-            if (exponent != 0) value = scaled(value, exponent);
-            if (i == j) value = make_scalar(real_part(value), 0);
-            if (exponent != 0 || i == j) a[i + j * lda] = value;
-        }
+        const scalar_t value = i < n && j <= i ? a[i + j * lda] : zero();
+        if (i < n && i == j) a[i + j * lda] = make_scalar(real_part(value), 0);
         tile[x + c * 33] = conj(value);
     }
     __syncthreads();
     for (int c = y; c < 32; c += 8) {
-        // Element (j0 + x, i0 + c) of the other triangle.
         const int i = j0 + x, j = i0 + c;
-        if (i < n && j < n && (from_upper ? i > j : i < j)) a[i + j * lda] = tile[c + x * 33];
+        if (j < n && i < j) a[i + j * lda] = tile[c + x * 33];
     }
 }
 
-// Largest |part| of one triangle, and whether all are finite, for scaling: one value from each block.
-extern "C" __global__ void __launch_bounds__(256) triangle_max(const scalar_t* a, long long lda, int n, int upper, double* out) {
-    extern __shared__ unsigned char shared[];
-    double* parts = (double*)shared;  // 256
-    double largest = 0;
-    for (int j = blockIdx.x; j < n; j += gridDim.x)
-        for (int i = (upper ? 0 : j) + threadIdx.x; i < (upper ? j + 1 : n); i += 256) {
-            const scalar_t value = a[i + j * lda];
-            // Imaginary parts of the diagonal are not read.
-            const double size = fabs((double)real_part(value)), other = i == j ? 0 : fabs((double)imag_part(value));
-            // fmax drops NaN, which must stay.
-            if (size > largest || size != size) largest = size;
-            if (other > largest || other != other) largest = other;
-        }
-    parts[threadIdx.x] = largest;
-    __syncthreads();
-    for (int half = 128; half > 0; half >>= 1) {
-        if (threadIdx.x < half) {
-            const double other = parts[threadIdx.x + half];
-            if (other > parts[threadIdx.x] || other != other) parts[threadIdx.x] = other;
-        }
-        __syncthreads();
-    }
-    if (threadIdx.x == 0) out[blockIdx.x] = parts[0];
-}
-
-// Lower triangle of `out` = a(i, j) at i * along_i + j * along_j, conjugated if it is read from an upper triangle.  NaN
-// and infinity become 0; the word tells of them.
+// Lower triangle of `out` = a(i, j) at i * along_i + j * along_j, conjugated if it is read from an upper triangle; `out` may be
+// the same memory.  NaN and infinity become 0; the word tells of them.
 template <bool WIDE>
 __device__ __forceinline__ void load(const scalar_t* a, long long along_i, long long along_j, int n, int conjugate, void* out,
                                      long long ldo, int* word) {

@@ -71,12 +71,10 @@ def triangle_shape(n: int, scalar: Scalar) -> Shape:
     return Shape((tiles, tiles), 256, TILE * (TILE + 1) * scalar.itemsize)
 
 
-def symmetrize(a: Matrix, start: int, n: int, *, from_upper: bool, exponent: int = 0) -> None:
-    """Fill the other triangle of A[start:start+n, start:start+n] from one triangle times 2**exponent."""
-    scalar = a.scalar
-    kernel(MATRIX[scalar.name], "symmetrize")(
-        triangle_shape(n, scalar),
-        *(np.uintp(a.at(start, start)), np.int64(a.ld), np.int32(n), np.int32(from_upper), np.int32(exponent)),
+def symmetrize(a: Matrix, start: int, n: int) -> None:
+    """Fill the upper triangle of A[start:start+n, start:start+n] from the lower one."""
+    kernel(MATRIX[a.scalar.name], "symmetrize")(
+        triangle_shape(n, a.scalar), np.uintp(a.at(start, start)), np.int64(a.ld), np.int32(n)
     )
 
 
@@ -218,23 +216,6 @@ def widened(array: Any) -> Any:
 def columns_shape(n: int) -> Shape:
     """Launch of `scale_triangle`."""
     return Shape((min(n, 1024),), 256)
-
-
-def largest_shape(n: int) -> Shape:
-    """Launch of `largest_entry`."""
-    return Shape((min(n, 1024),), 256, 256 * 8)
-
-
-def largest_entry(matrix: Matrix, n: int, *, lower: bool) -> float:
-    """Return the largest real or imaginary part of a triangle; NaN or infinity if it holds any."""
-    import cupy
-
-    shape = largest_shape(n)
-    parts = cupy.empty(shape.grid[0], np.float64)
-    kernel(MATRIX[matrix.scalar.name], "triangle_max")(
-        shape, np.uintp(matrix.pointer), np.int64(matrix.ld), np.int32(n), np.int32(not lower), parts
-    )
-    return float(parts.max())
 
 
 def values_shape(n: int) -> Shape:

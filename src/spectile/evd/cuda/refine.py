@@ -86,7 +86,7 @@ class Steps(steps.Steps):
 
     def turn(self, clusters: list[np.ndarray]) -> None:
         """Turn the vectors of each cluster so that nothing couples them."""
-        symmetrize(self._s, 0, self.n, from_upper=False)
+        symmetrize(self._s, 0, self.n)
         super().turn(clusters)
 
     def advance(self, share: float, third: bool) -> None:

@@ -359,7 +359,7 @@ def _solve_loaded(
     """Return all eigenvalues, and the eigenvectors or None, of the matrix whose triangle was loaded with a word."""
     scalar, z = a.scalar, None
     matrix_kernels.scale_triangle(scalar.name, a.pointer, a.ld, n, address(word.device))
-    matrix_kernels.symmetrize(a, 0, n, from_upper=False)
+    matrix_kernels.symmetrize(a, 0, n)
     panels, d, e = _reduce(a, n, bandwidth, block, vectors)
     if vectors:
         w, z = _all_vectors(d, e, scalar, replay.DIRECT)

@@ -51,7 +51,7 @@ def band_reduction(
             v, x = reduction.v, reduction.x
             left, right = v.at(reduction.block, 0), x.at(reduction.block, 0)
             update(reduction.blas, m, columns, -1.0, left, v.ld, right, x.ld, a, rest, syr2k_block)
-            symmetrize(a, rest, m, from_upper=False)
+            symmetrize(a, rest, m)
     return reduction.panels
 
 
