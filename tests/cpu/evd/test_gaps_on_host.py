@@ -18,7 +18,7 @@ RUN = """
 extern "C" int run(int x, int y, int z, long long shared_bytes, const scalar_t* s, const real_t* w, const real_t* w_bar,
                    int n, double resolution, double unit, double most, double told, double turned, int* cluster,
                    real_t* sizes, int* coinciding, scalar_t* out, double* parts, int* words) {
-    return launch({z, 1, 1}, 256, 4096, 3, [=] {
+    return launch({x, 1, 1}, 256, 4096, 3, [=] {
                find_clusters(w, w_bar, n, resolution, unit, cluster, sizes, coinciding, words);
            }) && launch({x, y, z}, 256, shared_bytes, 3, [=] {
                divide_by_gaps(s, w, cluster, w_bar, sizes, n, told, turned, most, out, parts, words);
@@ -27,13 +27,13 @@ extern "C" int run(int x, int y, int z, long long shared_bytes, const scalar_t* 
 extern "C" int basis(int x, int y, int z, long long shared_bytes, const scalar_t* v, long long along_i,
                      long long along_j, const real_t* w, int n, double resolution, int* cluster,
                      real_t* sizes, int* coinciding, scalar_t* out, int* words) {
-    return launch({z, 1, 1}, 256, 4096, 3, [=] {
+    return launch({x, 1, 1}, 256, 4096, 3, [=] {
                find_clusters(w, nullptr, n, resolution, 0, cluster, sizes, coinciding, words);
            }) && launch({x, y, z}, 256, shared_bytes, 3, [=] { arrange(v, n * n, along_i, along_j, n, out); }) &&
-           launch({n, z, 1}, 256, 64, 3, [=] { mix_clusters(out, n, cluster, coinciding); });
+           launch({n * x, 1, 1}, 256, 64, 3, [=] { mix_clusters(out, n, cluster, coinciding); });
 }
 extern "C" int triangle(int z, scalar_t* a, int n, int lower) {
-    return launch({n, z, 1}, 256, 64, 3, [=] { take_triangle(a, n, lower); });
+    return launch({n * z, 1, 1}, 256, 64, 3, [=] { take_triangle(a, n, lower); });
 }
 """
 KINDS = ("distinct", "cluster", "cluster_turned", "cluster_told", "phase")
@@ -74,7 +74,7 @@ def test_the_kernel_judges_and_divides_as_the_arrays_do(dtype, tmp_path):
             out, shape = np.full(s.shape, np.nan, dtype), tiles_shape(n, count, scalar, 2)
             cluster, sizes = np.zeros((count, n), np.int32), np.zeros((count, 2), scalar.real)
             coinciding, words = np.full(count, 7, np.int32), np.full((count, 2), 7, np.int32)
-            parts = np.full((count, shape.grid[0] * (shape.grid[0] + 1)), np.nan)
+            parts = np.full((count, shape.grid[1] * (shape.grid[1] + 1)), np.nan)
             assert library.run(
                 *(*shape.grid, ctypes.c_longlong(shape.shared_bytes)),
                 *(None if x is None else x.ctypes for x in (s, w, w_bar)),
@@ -105,13 +105,13 @@ def test_the_kernel_judges_and_divides_as_the_arrays_do(dtype, tmp_path):
 def test_a_basis_of_each_cluster_is_mixed_and_nothing_else_changes(dtype, tmp_path):
     scalar, rng, count = SCALARS[dtype], np.random.default_rng(7), 2
     library, epsilon = _library(dtype, tmp_path), np.finfo(scalar.real).eps
-    for n, cluster_ends in ((45, (3, 20)), (45, (0, 45)), (33, (5, 8)), (33, ()), (1, ())):
+    for n, cluster_ends in ((20, (3, 17)), (17, (0, 17)), (33, ()), (1, ())):
         w = np.tile(np.linspace(1, 2, n), (count, 1))
         if cluster_ends:
             w[0, slice(*cluster_ends)] = w[0, cluster_ends[0]]
         w = np.sort(w.astype(scalar.real))
         v = np.linalg.qr(_random(rng, dtype, count, n, n))[0]
-        for order in ("C", "F"):
+        for order in ("C", "F") if n == 33 else ("F",):
             given = np.stack([np.asarray(one, order=order) for one in v])
             memory = v if order == "C" else v.mT.copy()
             along = (n, 1) if order == "C" else (1, n)

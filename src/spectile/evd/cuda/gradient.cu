@@ -65,13 +65,13 @@ __device__ __forceinline__ double scattered(unsigned i, unsigned k) {
     return (x ^ x >> 16) / 4294967296.0;
 }
 
-// Vectors in rows of memory, complex ones with other phases: out(i, j) of v at i along_i + j along_j.  A block for each tile.
+// Vectors in rows of memory, complex ones with other phases: out(i, j) of v at i along_i + j along_j.  A block for each tile of each matrix.
 extern "C" __global__ void __launch_bounds__(256) arrange(const scalar_t* v, long long along_matrix, long long along_i, long long along_j,
                                                           int n, scalar_t* out) {
     DYNAMIC_SHARED(scalar_t, tile);  // 32 x 33
-    const int i0 = blockIdx.y * 32, j0 = blockIdx.x * 32, x = threadIdx.x & 31, y = threadIdx.x >> 5;
+    const int i0 = blockIdx.y * 32, j0 = blockIdx.z * 32, x = threadIdx.x & 31, y = threadIdx.x >> 5;
     const bool rows = along_j * along_j < along_i * along_i;
-    v += blockIdx.z * along_matrix, out += (long long)blockIdx.z * n * n;
+    v += blockIdx.x * along_matrix, out += (long long)blockIdx.x * n * n;
     for (int c = y; c < 32; c += 8) {
         const int i = rows ? c : x, j = rows ? x : c;
         if (i0 + i < n && j0 + j < n) tile[i * 33 + j] = v[(i0 + i) * along_i + (j0 + j) * along_j];
@@ -84,10 +84,11 @@ extern "C" __global__ void __launch_bounds__(256) arrange(const scalar_t* v, lon
 }
 
 // Vectors of one cluster turned among themselves: each pair whose places in it differ by one bit, bit after bit and back, by angles from
-// pi / 8 to 3 pi / 8.  A block for each row.
+// pi / 8 to 3 pi / 8.  A block for each row of each matrix.
 extern "C" __global__ void __launch_bounds__(256) mix_clusters(scalar_t* v, int n, const int* cluster, const int* coinciding) {
-    if (coinciding[blockIdx.y] == 0) return;
-    v += ((long long)blockIdx.y * n + blockIdx.x) * n, cluster += (long long)blockIdx.y * n;
+    const long long matrix = blockIdx.x / n;
+    if (coinciding[matrix] == 0) return;
+    v += (long long)blockIdx.x * n, cluster += matrix * n;
     for (int step = 1, falling = 0; step > 0; falling |= 2 * step >= n, step = falling ? step >> 1 : step << 1) {
         for (int j = threadIdx.x; j + step < n; j += 256) {
             if (cluster[j] != cluster[j + step] || ((j - cluster[j]) & step)) continue;
@@ -110,15 +111,15 @@ extern "C" __global__ void __launch_bounds__(256) divide_by_gaps(const scalar_t*
                                                                  real_t turned, double anti, scalar_t* out, double* parts, int* words) {
     DYNAMIC_SHARED(scalar_t, own);  // 32 x 33: the tile, and the one across the diagonal
     scalar_t* across = own + 32 * 33;
-    if (blockIdx.y > blockIdx.x) return;
-    const long long matrix = blockIdx.z;
+    if (blockIdx.y > blockIdx.z) return;
+    const long long matrix = blockIdx.x;
     w += matrix * n, cluster += matrix * n, sizes += 2 * matrix, words += 2 * matrix;
     // The tiles on and above the diagonal, column by column.
-    const int tiles = gridDim.x * (gridDim.x + 1) / 2, here = blockIdx.x * (blockIdx.x + 1) / 2 + blockIdx.y;
+    const int tiles = gridDim.z * (gridDim.z + 1) / 2, here = blockIdx.z * (blockIdx.z + 1) / 2 + blockIdx.y;
     parts += 2 * matrix * tiles;
     if (s != nullptr) s += matrix * n * n, out += matrix * n * n;
     if (w_bar != nullptr) w_bar += matrix * n;
-    const int i0 = blockIdx.y * 32, j0 = blockIdx.x * 32, x = threadIdx.x & 31, y = threadIdx.x >> 5;
+    const int i0 = blockIdx.y * 32, j0 = blockIdx.z * 32, x = threadIdx.x & 31, y = threadIdx.x >> 5;
     for (int r = y; r < 32; r += 8) {
         const bool inside = i0 + r < n && j0 + x < n, other = j0 + r < n && i0 + x < n;
         own[r * 33 + x] = inside && s != nullptr ? s[(long long)(i0 + r) * n + j0 + x] : zero();
@@ -175,10 +176,10 @@ extern "C" __global__ void __launch_bounds__(256) divide_by_gaps(const scalar_t*
     if (threadIdx.x == 0) words[1] = !(totals[256] <= anti * norm && norm - norm == 0 && size - size == 0);
 }
 
-// Of Hermitian matrices in rows one triangle, and half of the real diagonal; 0 elsewhere.  A block for each row.
+// Of Hermitian matrices in rows one triangle, and half of the real diagonal; 0 elsewhere.  A block for each row of each matrix.
 extern "C" __global__ void __launch_bounds__(256) take_triangle(scalar_t* a, int n, int lower) {
-    const int i = blockIdx.x;
-    a += ((long long)blockIdx.y * n + i) * n;
+    const int i = blockIdx.x % n;
+    a += (long long)blockIdx.x * n;
     if (threadIdx.x == 0) a[i] = make_scalar(real_part(a[i]) / 2, 0);
     for (int j = (lower ? i + 1 : 0) + threadIdx.x; j < (lower ? n : i); j += 256) a[j] = zero();
 }

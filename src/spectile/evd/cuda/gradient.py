@@ -5,7 +5,6 @@ Matrices lie in rows, and are given by their addresses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,21 +20,17 @@ from spectile.evd.types import Scalar, scalar_of
 def tiles_shape(n: int, count: int, scalar: Scalar, held: int) -> Shape:
     """Launch of a kernel over tiles of `count` matrices that holds so many in shared memory."""
     tiles = -(-n // 32)
-    return Shape((tiles, tiles, count), 256, held * 32 * 33 * scalar.itemsize)
+    return Shape((count, tiles, tiles), 256, held * 32 * 33 * scalar.itemsize)
 
 
 def rows_shape(n: int, count: int) -> Shape:
     """Launch of a kernel with a block for each row of `count` matrices."""
-    return Shape((n, count), 256)
+    return Shape((n * count,), 256)
 
 
 def clusters_shape(count: int) -> Shape:
     """Launch of `find_clusters` for `count` matrices."""
     return Shape((count,), 256, 2 * 256 * 8)
-
-
-#: Matrices of one launch: a grid has at most 65,535 blocks along z.
-MOST_MATRICES = 65_535
 
 
 class Limits(NamedTuple):
@@ -77,33 +72,21 @@ class Solved(NamedTuple):
     count: int
     w: int
 
-    def parts(self) -> Iterator[tuple[int, int]]:
-        """Yield the first matrix of each launch, and how many it takes."""
-        for first in range(0, self.count if self.n else 0, MOST_MATRICES):
-            yield first, min(MOST_MATRICES, self.count - first)
-
     def launch(self, name: str, *arguments: Any) -> None:
         """Launch a kernel of this unit."""
         kernel(GRADIENT[self.scalar.name], name)(*arguments)
 
-    def at(self, pointer: int, first: int, each: int, *, real: bool = False) -> np.uintp:
-        """Return where a matrix's numbers are, of which every one has `each`; null stays null."""
-        size = self.scalar.itemsize // (self.scalar.parts if real else 1)
-        return np.uintp(pointer and pointer + first * each * size)
-
-    def clusters(self, w_bar: int, resolution: float, unit: float, first: int, many: int, words: int = 0) -> list[Any]:
-        """Return the clusters of some matrices, what rounding and cotangents are there, and whether any coincide."""
+    def clusters(self, w_bar: int, resolution: float, unit: float, words: Any) -> list[Any]:
+        """Return clusters, what rounding and cotangents are, and whether any coincide; words, two each, become 0."""
         import cupy
 
-        real = np.dtype(self.scalar.real).type
-        cluster, sizes = cupy.empty((many, self.n), np.int32), cupy.empty((many, 2), real)
-        coinciding = cupy.empty(many, np.int32)
+        real, n, count = np.dtype(self.scalar.real).type, self.n, self.count
+        made = cupy.empty((count, n), np.int32), cupy.empty((count, 2), real), cupy.empty(count, np.int32)
         self.launch(
-            *("find_clusters", clusters_shape(many), self.at(self.w, first, self.n, real=True)),
-            *(self.at(w_bar, first, self.n, real=True), np.int32(self.n), real(resolution), real(unit)),
-            *(cluster, sizes, coinciding, np.uintp(words)),
+            *("find_clusters", clusters_shape(count), np.uintp(self.w), np.uintp(w_bar), np.int32(n)),
+            *(real(resolution), real(unit), *made, words),
         )
-        return [cluster, sizes, coinciding]
+        return list(made)
 
 
 def divide_by_gaps(solved: Solved, s: int, w_bar: int, limits: Limits) -> Word:
@@ -125,15 +108,14 @@ def divide_by_gaps(solved: Solved, s: int, w_bar: int, limits: Limits) -> Word:
     """
     import cupy
 
-    n, scalar, word, real = solved.n, solved.scalar, Word(2 * solved.count), np.dtype(solved.scalar.real).type
-    for first, many in solved.parts():
-        words, shape = address(word.device) + 8 * first, tiles_shape(n, many, scalar, 2)
-        cluster, sizes, _ = solved.clusters(w_bar, limits.resolution, limits.unit, first, many, words)
-        parts, own = cupy.empty((many, shape.grid[0] * (shape.grid[0] + 1))), solved.at(s, first, n * n)
+    n, count, real, word = solved.n, solved.count, np.dtype(solved.scalar.real).type, Word(2 * solved.count)
+    if n * count:
+        shape = tiles_shape(n, count, solved.scalar, 2)
+        cluster, sizes, _ = solved.clusters(w_bar, limits.resolution, limits.unit, word.device)
+        parts = cupy.empty((count, shape.grid[1] * (shape.grid[1] + 1)))
         solved.launch(
-            *("divide_by_gaps", shape, own, solved.at(solved.w, first, n, real=True), cluster),
-            *(solved.at(w_bar, first, n, real=True), sizes, np.int32(n), real(limits.told), real(limits.turned)),
-            *(np.float64(limits.anti), own, parts, np.uintp(words)),
+            *("divide_by_gaps", shape, np.uintp(s), np.uintp(solved.w), cluster, np.uintp(w_bar), sizes, np.int32(n)),
+            *(real(limits.told), real(limits.turned), np.float64(limits.anti), np.uintp(s), parts, word.device),
         )
     word.fetch()
     return word
@@ -148,9 +130,9 @@ def multiply_triangle(solved: Solved, left: int, v: int, out: int, *, lower: boo
 
 def take_triangle(solved: Solved, a: int, *, lower: bool) -> None:
     """Leave one triangle of Hermitian matrices, with half of the diagonal, and 0 elsewhere."""
-    n = solved.n
-    for first, many in solved.parts():
-        solved.launch("take_triangle", rows_shape(n, many), solved.at(a, first, n * n), np.int32(n), np.int32(lower))
+    if solved.n * solved.count:
+        shape = rows_shape(solved.n, solved.count)
+        solved.launch("take_triangle", shape, np.uintp(a), np.int32(solved.n), np.int32(lower))
 
 
 def generic_basis(w: Any, v: Any, resolution: float) -> Any:
@@ -166,14 +148,12 @@ def generic_basis(w: Any, v: Any, resolution: float) -> Any:
     import cupy
 
     n, out, scalar = v.shape[-1], cupy.empty(v.shape, v.dtype), scalar_of(v.dtype)
+    if not v.size:
+        return out
     given, values = v.reshape(-1, n, n), cupy.ascontiguousarray(w)
     solved = Solved(scalar, n, len(given), address(values))
-    strides, words = [np.int64(one // v.itemsize) for one in given.strides], cupy.empty(2 * len(given), np.int32)
-    for first, many in solved.parts():
-        cluster, _, coinciding = solved.clusters(0, resolution, 0.0, first, many, address(words))
-        own = solved.at(address(out), first, n * n)
-        solved.launch(
-            *("arrange", tiles_shape(n, many, scalar, 1), np.uintp(address(given[first:])), *strides, np.int32(n), own)
-        )
-        solved.launch("mix_clusters", rows_shape(n, many), own, np.int32(n), cluster, coinciding)
+    cluster, _, coinciding = solved.clusters(0, resolution, 0.0, cupy.empty(2 * len(given), np.int32))
+    strides = (np.int64(one // v.itemsize) for one in given.strides)
+    solved.launch("arrange", tiles_shape(n, len(given), scalar, 1), given, *strides, np.int32(n), out)
+    solved.launch("mix_clusters", rows_shape(n, len(given)), out, np.int32(n), cluster, coinciding)
     return out
