@@ -222,8 +222,8 @@ def explain(
     Returns
     -------
     list of spectile.core.choice.Candidate
-        The seconds of the method that is asked for are NaN: they follow from the gap.  With a `start` about so many
-        steps are told as its gap takes.
+        Without a `method` what eigenvectors and the purification are predicted to take.  The seconds of a method that
+        is asked for are NaN: they follow from the gap.  With a `start` about so many steps are told as its gap takes.
 
     Raises
     ------
@@ -234,7 +234,7 @@ def explain(
     --------
     >>> import numpy as np, spectile
     >>> [one.kernel for one in spectile.explain(spectile.density_matrix, np.diag([0.0, 1.0]), electrons=1)]
-    ['sp2_accelerated', 'sp2', 'trs4', 'mcweeny']
+    ['eigh', 'sp2_accelerated', 'sp2', 'trs4', 'mcweeny']
     """
     asked = _asked(f, electrons, mu, error, beta, method, block, permutation, start)
     if beta is not None:

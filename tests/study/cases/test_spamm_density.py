@@ -73,7 +73,9 @@ def test_a_simulation_counts_about_what_a_call_does():
     oxygens = water.generated_cluster(molecules).coordinates[:, 0]
     fock = model_water.fock(DECAY, LEVELS, oxygens)
     asked = error * math.sqrt(OCCUPIED * molecules)
-    called = spectile.density_matrix(fock, electrons=OCCUPIED * molecules, error=asked, block=FUNCTIONS)
+    called = spectile.density_matrix(
+        fock, electrons=OCCUPIED * molecules, error=asked, block=FUNCTIONS, method="sp2_accelerated"
+    )
     simulated = partition.Simulation(molecules, partition.products(fock, oxygens, error), seed=2)
     alone = [one.products for one in simulated.counted(1)]
     assert abs(len(alone) - len(called.history)) <= 2
