@@ -193,6 +193,20 @@ def test_three_tf32_products_on_hopper(shape: tuple[int, int, int], beta: float)
     _check_kernel("wgmma_tf32", "tf32x3", shape, (beta,))
 
 
+@pytest.mark.parametrize(
+    ("precision", "kernel", "k"),
+    [("fp16", "wgmma_wide_pair", 49_152), ("fp16c16", "wgmma_wide_pair", 40_032), ("tf32x3", "wgmma_tf32", 36_864)],
+)
+def test_kernels_for_hopper_list_all_of_a_long_inner_dimension(precision: str, kernel: str, k: int) -> None:
+    import cupy
+
+    _needs(kernel)
+    a, b = (cupy.random.standard_normal(shape).astype(DTYPES[precision]) / 16 for shape in ((300, k), (k, 520)))
+    for tau in (0.0, 0.7):
+        found = spamm(a, b, tau=tau, precision=precision)
+        assert float(cupy.linalg.norm(a.astype("f8") @ b.astype("f8") - found.c)) <= found.error_bound
+
+
 @pytest.mark.parametrize("precision", ["fp16", "fp32", "tf32x3", "fp64"])
 def test_tiles_by_work_give_the_same_bits(precision: str) -> None:
     import cupy
