@@ -35,10 +35,10 @@ def contract(patterns: Patterns, wanted: Wanted, x: np.ndarray, y: np.ndarray) -
     Parameters
     ----------
     patterns : Patterns
-    wanted : {"a", "b", "c"}
-        The matrix whose pattern the result has: (c Bᵀ) on A's, (Aᵀ c) on B's, or A B.
+    wanted : {"a", "b"}
+        The matrix whose pattern the result has: (c Bᵀ) on A's, or (Aᵀ c) on B's; A B is a product's ``numeric``.
     x, y : array
-        Entries of the others: b and c, a and c, or a and b.
+        Entries of the others: b and c, or a and c.
 
     Returns
     -------
@@ -70,7 +70,5 @@ def _contract(
                 r = place[b_columns[q]]
                 if wanted == 0:
                     a[p] += b[q] * c[r]
-                elif wanted == 1:
-                    b[q] += a[p] * c[r]
                 else:
-                    c[r] += a[p] * b[q]
+                    b[q] += a[p] * c[r]
