@@ -282,6 +282,10 @@ def test_agreement_is_of_verdicts(verdicts, word):
     assert (f"**Ours {word}**" if word else "**Nothing can be said of ours**") in said
     assert ("a\\_b is 2x faster" in said) == ("differs" in verdicts)
     assert bool(agreement.partly(asked)) == (word != "agrees")
+    beside = pandas.concat([asked, asked[:1].assign(kind="setting", verdict="shown beside")])
+    assert (
+        agreement.partly(beside) and agreement.sentence(beside).startswith(said) and agreement.sentence(beside) != said
+    )
 
 
 def test_a_vendor_that_changed_is_no_disagreement_of_ours():

@@ -38,12 +38,14 @@ def sentence(claims: pandas.DataFrame) -> str:
     """Return one sentence about the evaluated `claims` of one element; nothing where there are none."""
     if not len(claims):
         return ""
+    beside = int((~claims["kind"].isin(JUDGED)).sum())
     claims = claims[claims["kind"].isin(JUDGED)]
     if not len(claims):
         return "Its numbers are those of the paper's machine: no verdict is due."
     judged = claims[claims["verdict"].isin(VERDICTS)]
     left = len(claims) - len(judged)
     more = f" {left} {'have' if left > 1 else 'has'} no verdict." if left else ""
+    more += f" The {beside} printed of the paper's own machine or matrices get none." if beside else ""
     own, vendors = judged[judged["about"] == "own"], judged[judged["about"] == "vendor"]
     told = ""
     if len(vendors):
@@ -118,9 +120,9 @@ def table(claims: pandas.DataFrame) -> str:
 
 
 def partly(claims: pandas.DataFrame) -> list[str]:
-    """Return the sentence that a drawing itself carries where ours agrees in part, or not, or nothing can be said."""
+    """Return the sentence that a drawing itself carries; nothing where ours agrees in all that the paper prints."""
     own = claims[claims["kind"].isin(JUDGED) & (claims["about"] == "own")]
-    if not len(own) or word(own["verdict"]) == "agrees":
+    if not len(own) or (word(own["verdict"]) == "agrees" and claims["kind"].isin(JUDGED).all()):
         return []
     return [sentence(claims).replace("**", "").replace("\\", "")]
 
