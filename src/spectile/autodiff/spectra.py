@@ -202,7 +202,7 @@ def _told_apart(xp: Any, w: Any, gaps: Any, scale: Any, told: Any, anti: Any, si
 def limits(w: Any) -> tuple[float, ...]:
     """Return what a kernel needs to judge as :func:`faults` does, without cotangents of the blocks.
 
-    They are the fields of :class:`spectile.evd.cuda.gradient.Limits`.
+    They are those of :func:`spectile.evd.cuda.gradient.divide_by_gaps`.
     """
     n, unit = w.shape[-1], epsilon(w)
     resolution = RESOLUTION[str(w.dtype).rpartition(".")[2]]

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-#: The largest power of two by which a matrix of either precision is multiplied at once.
-MOST_POWER = {"float32": 120, "float64": 1000}
+from spectile.evd.cpu.load import load_matrix
+
 #: Random vectors that show how far all vectors are from orthonormal, and from solving the problem.
 PROBES = 8
 
@@ -62,11 +62,8 @@ class Steps:
 
     def __init__(self, a: Any, b: Any = None, *, lower: bool) -> None:
         self.n, self.dtype = len(a), a.dtype
-        largest = float(np.abs(a).max())
-        # The squares of entries and their sums are far from either end of the range then.
-        most = MOST_POWER[a.real.dtype.name] if 0 < largest < math.inf else 0
-        self.shift = int(np.clip(-math.frexp(largest)[1], -most, most))
-        self.a = _hermitian(a, lower) * a.real.dtype.type(2.0**self.shift)
+        matrix, self.shift = load_matrix(a, lower=lower, overwrite=False, check_finite=False)
+        self.a = _hermitian(matrix, True)
         self.b = None if b is None else _hermitian(b, lower)
 
     def begin(self, x: Any) -> None:

@@ -194,7 +194,7 @@ def _gradient_on_device(
     s = None if v_bar is None else adjoint(v) @ v_bar
     name, n = str(v.dtype).removeprefix("torch."), w.shape[-1]
     solved = gradient.Solved(SCALARS[name], n, math.prod(w.shape[:-1]), w.data_ptr())
-    limits, bars = gradient.Limits(*spectra.limits(w)), 0 if w_bar is None else w_bar.data_ptr()
+    limits, bars = spectra.limits(w), 0 if w_bar is None else w_bar.data_ptr()
     with on_stream(w.device):
         word = gradient.divide_by_gaps(solved, 0 if s is None else s.data_ptr(), bars, limits)
         left = v @ s if s is not None else v * (2 * cast(torch.Tensor, w_bar)[..., None, :])

@@ -113,7 +113,7 @@ def of_refinement(n, scalar):
     yield "survey", refine.survey_shape(n)
     yield "strong_pairs", refine.pairs_shape(n)
     for name, held in (("lower_turns", 2), ("raise_order", 3), ("exponent", 2)):
-        yield name, refine.tiles_shape(n, scalar, held)
+        yield name, matrix.triangle_shape(n, scalar, held)
 
 
 def of_gradient(n, scalar):

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spectile.evd.cuda.refine import pairs_shape, survey_shape, tiles_shape
+from spectile.evd.cuda.matrix import triangle_shape
+from spectile.evd.cuda.refine import pairs_shape, survey_shape
 from spectile.evd.cuda.units import REFINE
 from spectile.evd.steps import Steps
 from spectile.evd.types import SCALARS
@@ -94,7 +95,7 @@ def test_the_kernels_see_and_correct_as_the_arrays_do(dtype, tmp_path):
         assert count[0] == counts[1] and (pairs[most:] == -1).all()
         assert wanted >= set(map(tuple, pairs[:most])) and len(set(map(tuple, pairs[:most]))) == most
     couplings, firsts = np.full((2, 2, n, n), np.nan, low)
-    launched(library.run_lower_turns, tiles_shape(n, scalar, 2), *pairs_of, steps.cluster, couplings, firsts, ld)
+    launched(library.run_lower_turns, triangle_shape(n, scalar, 2), *pairs_of, steps.cluster, couplings, firsts, ld)
     for two, sign in ((couplings, 1), (firsts, -1)):
         whole = two.astype(scalar.wide).sum(0)  # of a matrix in columns, the transpose
         assert abs(whole - sign * whole.conj().T).max() == 0 < abs(two[1]).max() < 2**-11 * abs(two[0]).max()
@@ -110,14 +111,14 @@ def test_the_kernels_see_and_correct_as_the_arrays_do(dtype, tmp_path):
         product = in_columns(coupling @ first)
         for order in (2, 3)[: 1 + third]:
             launched(
-                *(library.run_raise_order, tiles_shape(n, scalar, 3), *pairs_of, steps.cluster, pair_share, order),
+                *(library.run_raise_order, triangle_shape(n, scalar, 3), *pairs_of, steps.cluster, pair_share, order),
                 *(product, *((half, left) if third and order == 2 else (None, None)), ld, turns, ld, values),
             )
             product = in_columns(coupling @ half + left @ first)
         assert abs(turns + turns.conj().T).max() == 0
         gram = np.asfortranarray(np.tril(turns.conj().T @ turns) + np.triu(np.full((n, n), np.nan, dtype), 1))
         squared, left = np.full((2, 2, n, n), np.nan, low)
-        launched(library.run_exponent, tiles_shape(n, scalar, 2), turns, ld, gram, ld, n, squared, left, ld)
+        launched(library.run_exponent, triangle_shape(n, scalar, 2), turns, ld, gram, ld, n, squared, left, ld)
         before, w = steps.x, steps.w
         steps.advance(share, third)
         squared, left = (two.astype(scalar.wide).sum(0).T for two in (squared, left))

@@ -5,7 +5,8 @@ Matrices lie in rows, and are given by their addresses.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -33,30 +34,8 @@ def clusters_shape(count: int) -> Shape:
     return Shape((count,), 256, 2 * 256 * 8)
 
 
-class Limits(NamedTuple):
-    """What rounding makes of eigenvalues and of cotangents.
-
-    Attributes
-    ----------
-    resolution : float
-        Neighbours with a smaller gap, as a share of the largest eigenvalue, are of one cluster.
-    unit : float
-        How far rounding moves an eigenvalue, as a share of the largest.
-    anti : float
-        Of anti-Hermitian parts within a cluster, as a share of the norm of S.
-    told, turned : float
-        Of differences of the cotangents of w there, as a share of their norm; and of these times how far rounding turns
-        one vector to the other.
-    """
-
-    resolution: float
-    unit: float
-    anti: float
-    told: float
-    turned: float
-
-
-class Solved(NamedTuple):
+@dataclass(frozen=True)
+class Solved:
     """Eigenpairs of `count` matrices of order n on the device, by their addresses.
 
     Attributes
@@ -89,7 +68,7 @@ class Solved(NamedTuple):
         return list(made)
 
 
-def divide_by_gaps(solved: Solved, s: int, w_bar: int, limits: Limits) -> Word:
+def divide_by_gaps(solved: Solved, s: int, w_bar: int, limits: tuple[float, ...]) -> Word:
     """Make S - Sᴴ over the gaps, with twice the cotangents of w on the diagonal, of S in its place.
 
     Parameters
@@ -99,7 +78,11 @@ def divide_by_gaps(solved: Solved, s: int, w_bar: int, limits: Limits) -> Word:
         Shape (count, n, n); 0 within a cluster.  Null where there are cotangents of w alone, which are judged.
     w_bar : int
         Of real numbers, shape (count, n), or null.
-    limits : Limits
+    limits : tuple of float
+        Neighbours with a smaller gap, as a share of the largest eigenvalue, are of one cluster; how far rounding moves
+        an eigenvalue, likewise; the most of anti-Hermitian parts within a cluster, as a share of the norm of S; and of
+        differences of the cotangents of w there, as a share of their norm: of these, and of these times how far
+        rounding turns one vector to the other.
 
     Returns
     -------
@@ -109,13 +92,14 @@ def divide_by_gaps(solved: Solved, s: int, w_bar: int, limits: Limits) -> Word:
     import cupy
 
     n, count, real, word = solved.n, solved.count, np.dtype(solved.scalar.real).type, Word(2 * solved.count)
+    resolution, unit, anti, told, turned = limits
     if n * count:
         shape = tiles_shape(n, count, solved.scalar, 2)
-        cluster, sizes, _ = solved.clusters(w_bar, limits.resolution, limits.unit, word.device)
+        cluster, sizes, _ = solved.clusters(w_bar, resolution, unit, word.device)
         parts = cupy.empty((count, shape.grid[1] * (shape.grid[1] + 1)))
         solved.launch(
             *("divide_by_gaps", shape, np.uintp(s), np.uintp(solved.w), cluster, np.uintp(w_bar), sizes, np.int32(n)),
-            *(real(limits.told), real(limits.turned), np.float64(limits.anti), np.uintp(s), parts, word.device),
+            *(real(told), real(turned), np.float64(anti), np.uintp(s), parts, word.device),
         )
     word.fetch()
     return word

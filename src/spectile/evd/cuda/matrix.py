@@ -65,10 +65,10 @@ def as_array(matrix: Matrix, rows: int, columns: int) -> Any:
     return cupy.ndarray((rows, columns), matrix.owner.dtype, memptr=start, strides=strides)
 
 
-def triangle_shape(n: int, scalar: Scalar) -> Shape:
-    """Launch of a kernel that transposes one triangle of order n in square tiles."""
+def triangle_shape(n: int, scalar: Scalar, held: int = 1) -> Shape:
+    """Launch of a kernel that transposes a triangle of order n in square tiles, so many of which it holds at a time."""
     tiles = -(-n // TILE)
-    return Shape((tiles, tiles), 256, TILE * (TILE + 1) * scalar.itemsize)
+    return Shape((tiles, tiles), 256, held * TILE * (TILE + 1) * scalar.itemsize)
 
 
 def symmetrize(a: Matrix, start: int, n: int) -> None:

@@ -12,9 +12,9 @@ from spectile.core.pointers import address
 from spectile.evd import steps
 from spectile.evd.cuda.blas import Blas, factorize
 from spectile.evd.cuda.load import load_matrix
-from spectile.evd.cuda.matrix import Matrix, as_array, empty_matrix, scaled_values, symmetrize
+from spectile.evd.cuda.matrix import Matrix, as_array, empty_matrix, scaled_values, symmetrize, triangle_shape
 from spectile.evd.cuda.units import REFINE
-from spectile.evd.types import Scalar, scalar_of
+from spectile.evd.types import scalar_of
 
 #: Shares of gaps that are counted at once, as in refine.cu.
 LEVELS = 3
@@ -34,16 +34,11 @@ class Steps(steps.Steps):
             self.b = as_array(self._b, self.n, self.n)
         self._x, self._y, self._s = (empty_matrix(self.n, self.n, a.dtype) for _ in range(3))
         self._blas = Blas(a.dtype)
+        self._view()
 
-    @property
-    def s(self) -> Any:
-        """Xᴴ A X."""
-        return as_array(self._s, self.n, self.n)
-
-    @property
-    def x(self) -> Any:
-        """The vectors."""
-        return as_array(self._x, self.n, self.n)
+    def _view(self) -> None:
+        """Make arrays of X and S where they are now."""
+        self.x, self.s = (as_array(each, self.n, self.n) for each in (self._x, self._s))
 
     def begin(self, x: Any) -> None:
         """Take a copy of the vectors."""
@@ -95,7 +90,7 @@ class Steps(steps.Steps):
 
         n, low, room = self.n, np.dtype("F" if self._scalar.is_complex else "f"), self._y
         coupling, first = (empty_matrix(n, 2 * n, low) for _ in range(2))  # with what single precision leaves
-        product, blas, shape = empty_matrix(n, n, low), Blas(low), functools.partial(tiles_shape, n, self._scalar)
+        product, blas, shape = empty_matrix(n, n, low), Blas(low), functools.partial(triangle_shape, n, self._scalar)
         ld, made, turned = np.int64(product.ld), product.pointer, (np.uintp(room.pointer), np.int64(room.ld))
         pair = np.uintp(coupling.pointer), np.uintp(first.pointer), ld
 
@@ -128,12 +123,12 @@ class Steps(steps.Steps):
         self._s.owner[...] = self._x.owner
         self._multiply(self._x, room, 1.0, self._s)
         self._x, self._s = self._s, self._x
+        self._view()
 
     def result(self) -> tuple[Any, Any] | None:
         """Return values, ascending, and vectors."""
         if self._shift_b:
-            x = self.x
-            x *= self.w.dtype.type(2.0 ** (self._shift_b // 2))  # it is even
+            self.x *= self.w.dtype.type(2.0 ** (self._shift_b // 2))  # it is even
         return super().result()
 
     def unscaled(self, w: Any) -> Any:
@@ -165,9 +160,3 @@ def survey_shape(n: int) -> Shape:
 def pairs_shape(n: int) -> Shape:
     """Launch of `strong_pairs`."""
     return Shape((n,), 256)
-
-
-def tiles_shape(n: int, scalar: Scalar, held: int) -> Shape:
-    """Launch of a kernel over tiles that holds so many in shared memory."""
-    tiles = -(-n // 32)
-    return Shape((tiles, tiles), 256, held * 32 * 33 * scalar.itemsize)

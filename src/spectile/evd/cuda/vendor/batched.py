@@ -18,6 +18,7 @@ from spectile.core.launch import Shape, kernel
 from spectile.core.pointers import address
 from spectile.evd.cuda.small.report import Report
 from spectile.evd.cuda.units import BATCH
+from spectile.evd.cuda.vendor.dense import parameters
 from spectile.evd.types import Options, scalar_of
 
 #: Matrices are solved in groups of about so many bytes.
@@ -129,11 +130,6 @@ def library() -> ctypes.CDLL | None:
     return None
 
 
-@functools.cache
-def _options() -> int:
-    return int(part("cusolver").createParams())
-
-
 def _syev(matrices: Any, lower: bool, vectors: bool, report: Report) -> tuple[Any, Any]:
     """Overwrite the matrices with their eigenvectors by ``cusolverDnXsyevBatched``; return w and what it reports."""
     import cupy
@@ -149,7 +145,7 @@ def _syev(matrices: Any, lower: bool, vectors: bool, report: Report) -> tuple[An
     triangle = cublas.CUBLAS_FILL_MODE_LOWER if lower else cublas.CUBLAS_FILL_MODE_UPPER
     kind, real = ctypes.c_int(_CUDA_TYPES[scalar.name]), ctypes.c_int(_CUDA_TYPES[scalar.real])
     head = (
-        *(ctypes.c_void_p(handle), ctypes.c_void_p(_options()), ctypes.c_int(mode), ctypes.c_int(triangle)),
+        *(ctypes.c_void_p(handle), ctypes.c_void_p(parameters()), ctypes.c_int(mode), ctypes.c_int(triangle)),
         *(ctypes.c_int64(n), kind, ctypes.c_void_p(address(matrices)), ctypes.c_int64(n)),
         *(real, ctypes.c_void_p(address(w)), kind),
     )

@@ -33,7 +33,8 @@ class _Plan(NamedTuple):
 
 
 @functools.cache
-def _options() -> int:
+def parameters() -> int:
+    """Return cuSOLVER's parameters, made once."""
     return int(part("cusolver").createParams())
 
 
@@ -46,7 +47,7 @@ def _plan(n: int, name: str, eigvals_only: bool, device: int) -> _Plan:
     real = np.dtype(SCALARS[name].real)
     kinds = int(to_cuda_dtype(dtype)), int(to_cuda_dtype(real))
     mode = cusolver.CUSOLVER_EIG_MODE_NOVECTOR if eigvals_only else cusolver.CUSOLVER_EIG_MODE_VECTOR
-    problem = (_options(), mode, cublas.CUBLAS_FILL_MODE_LOWER, n)
+    problem = (parameters(), mode, cublas.CUBLAS_FILL_MODE_LOWER, n)
     unread = address(cupy.empty(1, dtype))
     handle = part("get_cusolver_handle")()
     sizes = cusolver.xsyevd_bufferSize(handle, *problem, kinds[0], unread, n, kinds[1], unread, kinds[0])
