@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spectile.evd.cpu.load import load_matrix
+from spectile.evd.load import load_matrix
 
 #: Random vectors that show how far all vectors are from orthonormal, and from solving the problem.
 PROBES = 8

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.evd.cpu.load import divided_by_power, exponent_of, frobenius_of_triangle, near_one, times_power
+from spectile.evd.load import divided_by_power, exponent_of, frobenius_of_triangle, near_one, times_power
 from spectile.evd.types import Subset, exponent_near_one, not_definite, scalar_of
 
 #: Order up to which QR iteration is faster with eigenvectors than divide and conquer, which divides nothing up to here.

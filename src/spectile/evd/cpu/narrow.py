@@ -10,7 +10,7 @@ import numpy as np
 from spectile.core.arrays import host_array
 from spectile.core.host import in_kind_of
 from spectile.evd.arguments import batch_shape, refuse_ragged
-from spectile.evd.cpu.load import divided_by_power, frobenius_of_diagonals, times_power
+from spectile.evd.load import divided_by_power, frobenius_of_diagonals, times_power
 from spectile.evd.types import Subset, exponent_near_one, working_dtype
 
 #: Orders up to which n² + 4 n + 1 and 2 n² + 5 n + 1, the work space of stevd and sbevd for eigenvectors, are 32-bit

@@ -16,7 +16,7 @@ import numpy as np
 
 from spectile.core.progress import OPERATIONS, Progress
 from spectile.evd.cpu import drivers, lapack
-from spectile.evd.cpu.load import divided_by_power, frobenius_of_diagonals, near_one
+from spectile.evd.load import divided_by_power, frobenius_of_diagonals, near_one
 from spectile.evd.types import Scalar, Subset, scalar_of
 
 #: Nanoseconds of LAPACK's steps for a tridiagonal matrix, by precision: bisection and inverse iteration, for a pair and

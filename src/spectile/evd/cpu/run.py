@@ -15,7 +15,7 @@ from spectile.core.pointers import overlap
 from spectile.core.threads import blas_threads
 from spectile.evd.arguments import refuse_ragged
 from spectile.evd.cpu import drivers, part, solver
-from spectile.evd.cpu.load import all_finite, divided_by_power, largest_entry, load_matrix, require_in_range
+from spectile.evd.load import all_finite, divided_by_power, largest_entry, load_matrix, require_in_range
 from spectile.evd.types import SCALARS, Definite, Options, Subset, require_finite, working_dtype
 
 #: Bytes of a matrix from which our two stages find eigenvalues faster than LAPACK's one stage, which reads the matrix

@@ -12,9 +12,9 @@ from spectile.core import memory
 from spectile.core.arrays import host_array
 from spectile.core.ranks import on_every_rank
 from spectile.evd.cpu import run
-from spectile.evd.cpu.load import divided_by_power
 from spectile.evd.distributed.matrix import BlockCyclicMatrix
 from spectile.evd.distributed.scalapack import Grid, grid_of, library
+from spectile.evd.load import divided_by_power
 from spectile.evd.types import (
     SCALARS,
     Definite,

@@ -11,8 +11,8 @@ import numpy as np
 from spectile.evd.api import eigh, eigvalsh
 from spectile.evd.cpu import lapack
 from spectile.evd.cpu import solver as cpu
-from spectile.evd.cpu.load import load_matrix
 from spectile.evd.cpu.run import solve_by_stages
+from spectile.evd.load import load_matrix
 from spectile.evd.types import Options
 from spectile_study.bench.case import Context, Method, Problem, Skipped
 from spectile_study.bench.provenance import digest_array
