@@ -45,7 +45,7 @@ def test_vectors_of_a_matrix_nearby_are_refined(dtype, n, monkeypatch):
     assert all(error < 10 for error in errors.values()), errors
     far = cupy.asarray(rng.standard_normal((n, n)).astype(dtype))
     w, v = spectile.eigh(changed, x0=far)
-    assert pairs[-1] is None
+    assert pairs[1:] in ([], [None])  # too far, or not even independent to rounding
     assert all(error < 10 for error in residuals(*map(cupy.asnumpy, (changed, w, v))).values())
 
 
