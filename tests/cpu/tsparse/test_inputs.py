@@ -366,3 +366,15 @@ def test_lengths_that_do_not_fit_are_refused(form, short):
         multiply(A, sp.eye_array(30, format="csr"))
     with pytest.raises(ValueError, match="A"):
         symbolic(A, sp.eye_array(30, format="csr"), backend="cpu")
+
+
+@pytest.mark.parametrize("form", STORED)
+def test_a_pattern_takes_no_notice_of_values(form):
+    A = sp.random_array((30, 30), density=0.2, format="csr", rng=1)
+    odd = A.copy()
+    odd.data[::3], odd.data[1::5] = np.nan, np.inf
+    product = symbolic(odd.asformat(form), odd.asformat(form), backend="cpu")
+    again = multiply(A, A)
+    found = product.multiply(A.asformat(form), A.asformat(form))
+    assert (found.indptr == again.indptr).all() and (found.indices == again.indices).all()
+    assert (found.data == again.data).all()
