@@ -13,6 +13,7 @@ from spectile import evd
 from spectile.autodiff import spectra
 from spectile.autodiff.spectra import GaugeWarning, adjoint, coincident, diagonal, hermitian, of_triangle, quotients
 from spectile.core.device import Backend
+from spectile.core.pointers import address
 from spectile.evd.arguments import definite_of, require_square, subset_of
 from spectile.evd.types import SCALARS, not_definite
 from spectile.torch.arrays import (
@@ -193,17 +194,17 @@ def _gradient_on_device(
     w, v, w_bar = w.contiguous(), v.contiguous(), None if w_bar is None else w_bar.contiguous()
     s = None if v_bar is None else adjoint(v) @ v_bar
     name, n = str(v.dtype).removeprefix("torch."), w.shape[-1]
-    solved = gradient.Solved(SCALARS[name], n, math.prod(w.shape[:-1]), w.data_ptr())
-    limits, bars = spectra.limits(w), 0 if w_bar is None else w_bar.data_ptr()
+    solved = gradient.Solved(SCALARS[name], n, math.prod(w.shape[:-1]), address(w))
+    limits, bars = spectra.limits(w), 0 if w_bar is None else address(w_bar)
     with on_stream(w.device):
-        word = gradient.divide_by_gaps(solved, 0 if s is None else s.data_ptr(), bars, limits)
+        word = gradient.divide_by_gaps(solved, 0 if s is None else address(s), bars, limits)
         left = v @ s if s is not None else v * (2 * cast(torch.Tensor, w_bar)[..., None, :])
         if v.ndim == 2:
             a_bar = torch.empty_like(v)
-            gradient.multiply_triangle(solved, left.data_ptr(), v.data_ptr(), a_bar.data_ptr(), lower=lower)
+            gradient.multiply_triangle(solved, address(left), address(v), address(a_bar), lower=lower)
         else:
             a_bar = left @ adjoint(v)
-        gradient.take_triangle(solved, a_bar.data_ptr(), lower=lower)
+        gradient.take_triangle(solved, address(a_bar), lower=lower)
         return None if word.get() else a_bar
 
 

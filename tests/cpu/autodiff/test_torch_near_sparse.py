@@ -50,6 +50,21 @@ def test_gradients_have_the_error_that_is_asked(wanted, dtype):
         assert error <= (rtol or 1e-6)
 
 
+@pytest.mark.parametrize(
+    "wanted", [{"tau": 0.5}, {"valid_ratio": 0.5}, {"atol": 1.0}, {"rtol_factors": 1e-3}, {"rtol_factors": 0.5}]
+)
+def test_products_of_the_backward_pass_skip_what_they_were_allowed_and_nothing_else(wanted):
+    n, rng = 768, np.random.default_rng(4)
+    i = np.arange(n)
+    # Of so many tiles so few count that a product with a tolerance skips the others.
+    a, b, bar = (torch.tensor(0.5 ** abs(i[:, None] - i) * (1 + rng.random((n, n)))) for _ in range(3))
+    a.requires_grad_()
+    ours.spamm(a, b, **wanted, block=32, backend="cpu").c.backward(bar)
+    error = (a.grad - bar @ b.mT).norm() / (bar.norm() * b.norm())
+    allowed = wanted.get("rtol_factors", 0.0)
+    assert error <= max(allowed, 1e-14) and (error > 1e-5) == bool(allowed)
+
+
 def test_transformations():
     a = decay(5, 4)
 
