@@ -127,7 +127,5 @@ def test_bad_input_is_worded():
         local_operators(sample, np.dtype(np.complex128), [], 6, stored=True, steps_a_sweep=2)
     with pytest.raises(ValueError, match="devices is empty"):
         MultiGpuMatrix(sample, [])
-    with pytest.raises(ValueError, match="transport"):
-        MultiGpuMatrix(sample, [0], transport="pigeon")
     with pytest.raises(ValueError, match="without a plane"):
         HybridEngine(sample, 5, threads=1)
