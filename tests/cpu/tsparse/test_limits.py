@@ -66,7 +66,8 @@ def judge(run, spread=2**15):
     """Hold what a call asks for against what it uses beside C: within a tenth, but for parts whose size is fixed."""
     whole, enough = run(None), least(run)
     run(enough)
-    peak, C = used(lambda: run(enough))
+    # A thread of a pool may let go of its part a moment after the call has gone on: the least of three.
+    peak, C = min((used(lambda: run(enough)) for _ in range(3)), key=lambda found: found[0])
     uses = peak - bytes_of(C)
     assert uses <= 1.02 * enough + 2**14, (enough, uses)  # Python's own objects, more in a process with many modules
     assert enough <= 1.1 * uses + spread, (enough, uses)
