@@ -2,6 +2,8 @@
 
 import logging
 import sys
+import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -55,6 +57,33 @@ def test_what_counts_other_things_is_not_told_of_parts(impatient):
     with progress.Progress("work", unit=progress.MATRICES) as call:
         each(range(20), 2, lambda item: None)
     assert call.done == 0 and not impatient.records
+
+
+def test_a_call_that_counts_nothing_for_long_is_told_of_until_it_ends(caplog, monkeypatch):
+    monkeypatch.setattr(progress, "SILENCE_S", 0.05)
+    monkeypatch.setattr(progress, "_WATCH", progress._Watch())
+    caplog.set_level(logging.INFO, "spectile.progress")
+
+    @progress.Progress("outer", unit=progress.OPERATIONS)
+    def outer():
+        with progress.Progress("inner"):
+            time.sleep(0.4)
+
+    threads = [threading.Thread(target=outer) for _ in range(3)]
+    outer()
+    alone = len(caplog.records)
+    assert 2 <= alone <= 9 and {record.getMessage().partition(":")[0] for record in caplog.records} == {"outer"}
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(caplog.records) >= alone + 2 * len(threads)
+    told = len(caplog.records)
+    time.sleep(0.2)
+    assert len(caplog.records) == told and progress._WATCH._thread is None
+    caplog.set_level(logging.WARNING, "spectile.progress")
+    outer()
+    assert len(caplog.records) == told
 
 
 def test_a_call_that_failed_hides_no_later_one(impatient):
