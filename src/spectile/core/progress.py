@@ -124,7 +124,8 @@ class Progress(contextlib.ContextDecorator):
                 )  # fmt: skip
                 return
         part = f"{self.done:,}" if not self.total else f"{100 * self.done / self.total:.0f} % of {self.total:,}"
-        _LOGGER.info("%s: %s %s in %.0f s", self.what, part, self.unit, now - self._begun)
+        counted = f"{part} {self.unit} in" if self.done or self.total else "at work for"
+        _LOGGER.info("%s: %s %.0f s", self.what, counted, now - self._begun)
 
 
 class _Watch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any, Literal
 
@@ -147,10 +148,15 @@ def _solve(array: np.ndarray, options: Options, definite: Definite | None) -> tu
     overwrite = overwrite and array.flags.writeable
     if steps:
         return part.solve(array, lower, vectors, overwrite, subset)
-    if driver in ("evr", "evx"):
-        return drivers.standard(array, lower, vectors, overwrite, driver, subset)
-    w, v = drivers.standard(array, lower, vectors, overwrite, driver)
-    return (w, v) if subset is None else _part(w, v, subset)
+    part_of = subset if driver in ("evr", "evx") else None
+    with _told(n):
+        w, v = drivers.standard(array, lower, vectors, overwrite, driver, part_of)
+    return (w, v) if subset is None or part_of is not None else _part(w, v, subset)
+
+
+def _told(n: int) -> contextlib.AbstractContextManager[Any]:
+    """Return what tells of one call of LAPACK that may take long."""
+    return progress.Progress("eigh", unit=progress.OPERATIONS) if n >= CHECKED_ORDER else contextlib.nullcontext()
 
 
 def _generalized_driver(n: int, options: Options) -> str:
@@ -193,17 +199,18 @@ def _solve_generalized(array: np.ndarray, options: Options, definite: Definite) 
             _require_finite(matrix, options)
     # The ends of an interval are compared with all eigenvalues, whose norm says what roundoff is.
     part = options.subset if driver == "gvx" and options.subset is not None and options.subset.by_index else None
-    w, v = drivers.generalized(
-        array,
-        definite.b,
-        kind=definite.kind,
-        lower=options.lower,
-        vectors=options.vectors,
-        overwrite=options.overwrite and array.flags.writeable,
-        overwrite_b=definite.overwrite and definite.b.flags.writeable,
-        driver=driver,
-        part=part,
-    )
+    with _told(len(array)):
+        w, v = drivers.generalized(
+            array,
+            definite.b,
+            kind=definite.kind,
+            lower=options.lower,
+            vectors=options.vectors,
+            overwrite=options.overwrite and array.flags.writeable,
+            overwrite_b=definite.overwrite and definite.b.flags.writeable,
+            driver=driver,
+            part=part,
+        )
     return (w, v) if part is not None or options.subset is None else _part(w, v, options.subset)
 
 
