@@ -17,10 +17,13 @@ from spectile.core.arrays import require_here
 
 
 def address(array: Any) -> int:
-    """Return where an array of NumPy or CuPy, or a tensor of PyTorch, begins."""
-    if isinstance(array, np.ndarray):
-        return int(array.ctypes.data)
-    return array.data_ptr() if hasattr(array, "data_ptr") else array.data.ptr
+    """Return where an array of NumPy or CuPy begins."""
+    return int(array.ctypes.data) if isinstance(array, np.ndarray) else array.data.ptr
+
+
+def address_of_tensor(tensor: Any) -> int:
+    """Return where a tensor of PyTorch begins; null for None."""
+    return 0 if tensor is None else tensor.data_ptr()
 
 
 def beyond_vectors(*arrays: Any) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from spectile import evd
 from spectile.autodiff import spectra
 from spectile.autodiff.spectra import GaugeWarning, adjoint, coincident, diagonal, hermitian, of_triangle, quotients
 from spectile.core.device import Backend
-from spectile.core.pointers import address
+from spectile.core.pointers import address_of_tensor as address
 from spectile.evd.arguments import definite_of, require_square, subset_of
 from spectile.evd.types import SCALARS, not_definite
 from spectile.torch.arrays import (
@@ -195,9 +195,9 @@ def _gradient_on_device(
     s = None if v_bar is None else adjoint(v) @ v_bar
     name, n = str(v.dtype).removeprefix("torch."), w.shape[-1]
     solved = gradient.Solved(SCALARS[name], n, math.prod(w.shape[:-1]), address(w))
-    limits, bars = spectra.limits(w), 0 if w_bar is None else address(w_bar)
+    limits, bars = spectra.limits(w), address(w_bar)
     with on_stream(w.device):
-        word = gradient.divide_by_gaps(solved, 0 if s is None else address(s), bars, limits)
+        word = gradient.divide_by_gaps(solved, address(s), bars, limits)
         left = v @ s if s is not None else v * (2 * cast(torch.Tensor, w_bar)[..., None, :])
         if v.ndim == 2:
             a_bar = torch.empty_like(v)
