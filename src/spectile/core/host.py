@@ -30,7 +30,7 @@ def dlpack_importer(array: Any) -> Callable[[Any], Any] | None:
 def refuse_masked(name: str, array: Any, error: type[TypeError] = TypeError) -> None:
     """Raise TypeError where entries of an array, of those in a list or of a sparse matrix are masked: NumPy forgets."""
     # What a tensor of PyTorch calls its data is refused while it is mapped or traced.
-    own = (array, array.data) if hasattr(array, "tocsr") else (array,)
+    own = (array, getattr(array, "data", None)) if hasattr(array, "tocsr") else (array,)
     for part in array if isinstance(array, list | tuple) else own:
         if isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part):
             raise error(f"{name} has masked entries, whose mask would be lost: fill them, as {name}.filled(0) does")

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.sparse import coo_array, csr_matrix
+from scipy.sparse import coo_array, csr_matrix, eye_array
 
 import spectile
 from spectile import density, evd, kpm, nearsparse, tsparse
 from spectile.core import arrays
 from spectile.core.arrays import host_array, on_device
-from spectile.core.host import refuse_malformed
+from spectile.core.host import refuse_malformed, refuse_masked
 from spectile.tiles import TileMatrix, hilbert_order, partition
 
 VALUES = np.arange(12.0).reshape(3, 4)
@@ -341,3 +341,8 @@ def test_no_mask_is_lost(name):
     with pytest.raises(TypeError, match=r"mask") as caught:
         call(masked)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "coo", "bsr", "dia", "lil", "dok"])
+def test_sparse_matrices_of_every_format_are_looked_at_for_masks(form: str) -> None:
+    refuse_masked("A", eye_array(4).asformat(form))
