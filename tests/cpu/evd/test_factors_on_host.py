@@ -1,7 +1,6 @@
 """Factors of block reflectors, made by the kernel with its threads as fibers of the host."""
 
 import ctypes
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +9,8 @@ from spectile.evd.cuda.back.panels import form_shape
 from spectile.evd.cuda.units import BACK_PANELS
 from spectile.evd.types import SCALARS
 
-from ...on_host import host_library
+from ...on_host import fibers_library
 
-FIBERS = Path(__file__).parents[2] / "fibers.h"
 RUN = """
 extern "C" int run(int blocks, long long shared_bytes, const scalar_t* gram, const scalar_t* taus, int reflectors,
                    int columns, scalar_t* out) {
@@ -24,10 +22,7 @@ extern "C" int run(int blocks, long long shared_bytes, const scalar_t* gram, con
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
 def test_groups_of_reflectors_are_block_reflectors(dtype, tmp_path):
     scalar, unit, rng = SCALARS[dtype], BACK_PANELS[dtype, 1], np.random.default_rng(4)
-    source = unit.source()
-    defines = "".join(f"#define {name} {value}\n" for name, value in unit.defines.items())
-    text = "\n".join((defines, FIBERS.read_text(), source[source.index("// The scalar of a unit") :], RUN))
-    library = host_library(tmp_path / "factors", text, "-w")
+    library = fibers_library(tmp_path / "factors", unit, RUN)
     for columns, reflectors in ((1, 1), (8, 5), (32, 32), (64, 61), (128, 40)):
         rows = 140
         y = np.tril(

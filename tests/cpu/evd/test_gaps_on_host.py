@@ -1,7 +1,6 @@
 """What is between the products of a gradient, made by the kernel with its threads as fibers of the host."""
 
 import ctypes
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +10,8 @@ from spectile.evd.cuda.gradient import tiles_shape
 from spectile.evd.cuda.units import GRADIENT
 from spectile.evd.types import SCALARS
 
-from ...on_host import host_library
+from ...on_host import fibers_library
 
-FIBERS = Path(__file__).parents[2] / "fibers.h"
 RUN = """
 extern "C" int run(int x, int y, int z, long long shared_bytes, const scalar_t* s, const real_t* w, const real_t* w_bar,
                    int n, double resolution, double unit, double most, double told, double turned, int* cluster,
@@ -40,11 +38,7 @@ KINDS = ("distinct", "cluster", "cluster_turned", "cluster_told", "phase")
 
 
 def _library(dtype, path):
-    unit = GRADIENT[dtype]
-    source = unit.source()
-    defines = "".join(f"#define {name} {value}\n" for name, value in unit.defines.items())
-    text = "\n".join((defines, FIBERS.read_text(), source[source.index("// The scalar of a unit") :], RUN))
-    return host_library(path / "gaps", text, "-w")
+    return fibers_library(path / "gaps", GRADIENT[dtype], RUN)
 
 
 def _random(rng, dtype, *shape):

@@ -1,7 +1,6 @@
 """Leaves of divide and conquer, solved by the kernel with its threads as fibers of the host."""
 
 import ctypes
-from pathlib import Path
 
 import numpy as np
 
@@ -9,9 +8,8 @@ from spectile.evd.cuda.choose import LEAF
 from spectile.evd.cuda.tridiagonal.divide import leaf_shape
 from spectile.evd.cuda.units import LEAVES
 
-from ...on_host import host_library
+from ...on_host import fibers_library
 
-FIBERS = Path(__file__).parents[2] / "fibers.h"
 RUN = """
 extern "C" int run(int threads, long long shared_bytes, const double* d, const double* e, int leaf, double* w,
                    double* q, long long ldq) {
@@ -21,10 +19,7 @@ extern "C" int run(int threads, long long shared_bytes, const double* d, const d
 
 
 def test_leaves_are_solved(tmp_path):
-    source = LEAVES.source()
-    defines = "".join(f"#define {name} {value}\n" for name, value in LEAVES.defines.items())
-    text = "\n".join((defines, FIBERS.read_text(), source[source.index("// The scalar of a unit") :], RUN))
-    library, rng = host_library(tmp_path / "leaves", text, "-w", "-std=c++17"), np.random.default_rng(8)
+    library, rng = fibers_library(tmp_path / "leaves", LEAVES, RUN), np.random.default_rng(8)
     for leaf in (1, 2, 7, 25, LEAF):
         shape = leaf_shape(1, leaf)
         for scale in (1.0, 0.0):

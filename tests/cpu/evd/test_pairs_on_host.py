@@ -1,7 +1,6 @@
 """Small generalized problems, solved by the kernel with its threads as fibers of the host."""
 
 import ctypes
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +11,8 @@ from spectile.evd.cuda.small.rotations import pair_shape
 from spectile.evd.cuda.units import PAIRS
 from spectile.evd.types import SCALARS
 
-from ...on_host import host_library
+from ...on_host import fibers_library
 
-FIBERS = Path(__file__).parents[2] / "fibers.h"
 RUN = """
 extern "C" int run(int count, int threads, long long shared_bytes, const scalar_t* a, const scalar_t* b,
                    long long step, long long along_i, long long along_j, int n, int conjugate, int kind, int vectors,
@@ -33,10 +31,7 @@ def library(tmp_path_factory):
 
     def load(dtype):
         if dtype not in known:
-            source = PAIRS[dtype].source()
-            defines = "".join(f"#define {name} {value}\n" for name, value in PAIRS[dtype].defines.items())
-            text = "\n".join((defines, FIBERS.read_text(), source[source.index("// The scalar of a unit") :], RUN))
-            known[dtype] = host_library(tmp_path_factory.mktemp(dtype) / "pairs", text, "-w", "-std=c++17")
+            known[dtype] = fibers_library(tmp_path_factory.mktemp(dtype) / "pairs", PAIRS[dtype], RUN)
         return known[dtype]
 
     return load

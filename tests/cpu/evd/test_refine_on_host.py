@@ -1,7 +1,6 @@
 """What is between the products of a refinement, made by the kernels with their threads as fibers of the host."""
 
 import ctypes
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +11,8 @@ from spectile.evd.cuda.units import REFINE
 from spectile.evd.steps import Steps
 from spectile.evd.types import SCALARS
 
-from ...on_host import host_library
+from ...on_host import fibers_library
 
-FIBERS = Path(__file__).parents[2] / "fibers.h"
 PAIRS = "const scalar_t* s, long long ld, const real_t* w, int n, const real_t* noise"
 GRID = 'extern "C" int run_{}(int x, int y, int z, long long shared_bytes, '
 LAUNCH = " {{\n    return launch({{x, y, z}}, 256, shared_bytes, 3, [=] {{ {}; }});\n}}\n"
@@ -50,11 +48,7 @@ RUN = "".join(
 
 
 def library_of(dtype, path):
-    unit = REFINE[dtype]
-    source = unit.source()
-    defines = "".join(f"#define {name} {value}\n" for name, value in unit.defines.items())
-    text = "\n".join((defines, FIBERS.read_text(), source[source.index("// The scalar of a unit") :], RUN))
-    return host_library(path / "refine", text, "-w")
+    return fibers_library(path / "refine", REFINE[dtype], RUN)
 
 
 def launched(function, shape, *arguments):

@@ -1,7 +1,5 @@
 """What a vendor's solver calls eigenvalues is judged by kernels, with their threads as fibers of the host."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -9,9 +7,8 @@ from spectile.evd.cuda.units import BATCH
 from spectile.evd.cuda.vendor import batched, dense
 from spectile.evd.types import SCALARS, Options, Subset, exponent_for_squares
 
-from ...on_host import host_library
+from ...on_host import FIBERS, host_library
 
-FIBERS = Path(__file__).parents[2] / "fibers.h"
 MEANS = """
 using std::isinf;
 using std::isfinite;

@@ -3,7 +3,6 @@
 import ctypes
 import dataclasses
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,9 +17,8 @@ from spectile.kpm.cuda.problem import Problem, row_launch
 from spectile.kpm.operators.engine import lengthened
 from spectile.kpm.reference import random_phases
 
-from ...on_host import host_library
+from ...on_host import FIBERS, host_library
 
-FIBERS = Path(__file__).parents[2] / "fibers.h"
 DEVICE = """
 #define blockDim (index_t{THREADS, 1, 1})
 inline long long min(long long a, long long b) { return a < b ? a : b; }
