@@ -156,9 +156,8 @@ def _asked(
         raise ValueError(f"mu is {mu}: pass a finite number")
     if start is not None and not _alike(start.matrix, h):
         raise ValueError("start has other tiles or another order of rows than f: give both the same, or no start")
-    if beta is None:
-        method = method or cheapest("density", candidates(h, error)).kernel
-    return _Asked(h, electrons, mu, error, beta, method if beta is None else "fermi", start)
+    taken = "fermi" if beta is not None else method or cheapest("density", candidates(h, error)).kernel
+    return _Asked(h, electrons, mu, error, beta, taken, start)
 
 
 def _found(asked: _Asked, s: Any) -> DensityMatrix:

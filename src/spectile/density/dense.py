@@ -35,7 +35,7 @@ def candidates(h: TileMatrix | GridMatrix, error: float) -> list[Candidate]:
         kept = h.norms > least
         counts = np.bincount(h.layout.tile_rows[kept], minlength=size)
         counts = counts + np.bincount(h.indices[kept & h.layout.mirrored], minlength=size)
-    share = float((counts / max(size, 1)) ** 2 @ np.full(size, 1 / max(size, 1)))
+    share = float((counts.astype(float) ** 2).sum()) / max(size, 1) ** 3
     whole = dense((n, n), (np.zeros(0, h.dtype),), vectors=True, functions=_OTHERS)._replace(moved=0)
     parts = 4 if h.dtype.kind == "c" else 1
     tiles = Work(whole.real, _PRODUCTS * 2 * parts * share * n**3, 0, _PRODUCTS * _SCALAR, _PRODUCTS * _STEPS, 0)

@@ -139,9 +139,9 @@ class Worker:
             process.kill()
 
     def stop(self) -> None:
-        """End the process."""
+        """End the process, and wait for it."""
+        self.kill()
         if self._process is not None:
-            self._process.kill()
             self._process.join()
             self._process = None
 
