@@ -327,6 +327,21 @@ def kpm_conductivity(machine: str) -> str:
     return _markdown(words, rows, frame, machine)
 
 
+def kpm_interior(machine: str) -> str:
+    """Return the time of all pairs of a window beside that of sparse factors on the host."""
+    frame = _frame(machine, "kpm")
+    frame = frame[(frame["p_study"] == "interior") & (frame["status"] == "ok")]
+    rows = []
+    for _, here in frame.sort_values("p_rows").groupby("case", sort=False):
+        ours, times = here.set_index("method").loc["spectile"], here.set_index("method")["time_s"]
+        counted = f"{ours['v_counted']:.0f} ± {ours['v_counted_error']:.0f}"
+        cells = [f"{ours['error_residual']:.0e}", f"{ours['error_orthogonality']:.0e}", _duration(ours["time_s"])]
+        rival = _duration(times["shift_invert"]) if "shift_invert" in times else ""
+        rows.append([f"{int(ours['v_rows']):,}", f"{int(ours['v_pairs'])}", counted, *cells, rival])
+    words = ["rows of H", "pairs", "counted", "residual", "XᵀX - 1", "filter_diagonalize", "SciPy, LU and ARPACK"]
+    return _markdown(words, rows, frame, machine)
+
+
 def kpm_matrices(machine: str) -> str:
     """Return the time of a step of the recurrence, and of a call, with their shares of the copy rate."""
     frame = _frame(machine, "kpm")
@@ -486,6 +501,7 @@ TABLES: dict[str, Callable[[], str]] = {
         for name in ("devices", "gradients", "sequences")
     },
     "kpm conductivity": lambda: kpm_conductivity("h200"),
+    "kpm interior": lambda: kpm_interior("h200"),
 }
 
 

@@ -69,10 +69,15 @@ def on_host(rows: pandas.DataFrame) -> pandas.DataFrame:
     return rows[rows["clock"].isin(["wall", "external"])]
 
 
-def fastest_bandwidth(rows: pandas.DataFrame) -> pandas.DataFrame:
-    """Return the row of the best of a device's measured bandwidths: a triad's bytes leave fetched lines out."""
+def bandwidths(rows: pandas.DataFrame) -> pandas.DataFrame:
+    """Return the rows of a device's measured bandwidths, the best last: a triad's bytes leave fetched lines out."""
     rates = rows[rows["method"].isin(["triad", "update", "copy"]) & rows["p_study"].isin(["machine", "host_machine"])]
-    return rates.sort_values("gbytes_s").iloc[-1:]
+    return rates.sort_values("gbytes_s")
+
+
+def fastest_bandwidth(rows: pandas.DataFrame) -> pandas.DataFrame:
+    """Return the row of the best of a device's measured bandwidths."""
+    return bandwidths(rows).iloc[-1:]
 
 
 def host_bandwidth(rows: pandas.DataFrame) -> float | None:

@@ -4,7 +4,7 @@ import pandas
 
 from spectile_study.bench.claims import printed
 from spectile_study.bench.rows import at
-from spectile_study.figures.kpm import drawn_by, fastest_bandwidth
+from spectile_study.figures.kpm import bandwidths, drawn_by, fastest_bandwidth
 from spectile_study.figures.tables import Table
 
 PAPER = {
@@ -36,7 +36,7 @@ def table(frame: pandas.DataFrame) -> Table:
         line = {"processor": f"{device}, measured"} | properties
         line["b (GB/s)"] = round(float(bandwidth["gbytes_s"].iloc[0]), 1) if len(bandwidth) else None
         line["P_peak (Gflop/s)"] = round(float(peak["gflops"].iloc[0])) if len(peak) else None
-        result.cite(bandwidth, "gbytes_s").cite(peak, "gflops")
+        result.cite(bandwidths(here), "gbytes_s").cite(peak, "gflops")
         lines.append(line)
     result.data = pandas.DataFrame(lines)
     result.formats = dict.fromkeys(COLUMNS, "{:,.6g}")
