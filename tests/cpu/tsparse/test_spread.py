@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -63,8 +64,9 @@ def used(monkeypatch):
             pass
 
     runtime = SimpleNamespace(getDeviceCount=lambda: 4, getDevice=lambda: getattr(current, "number", 0))
-    cuda = SimpleNamespace(Device=Device, runtime=runtime, Stream=lambda non_blocking: Stream())
+    cuda = SimpleNamespace(Device=Device, runtime=runtime, Stream=lambda non_blocking: Stream(), Event=lambda **_: None)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(spread, "pool", lambda name, workers: ThreadPoolExecutor(workers))
     monkeypatch.setattr(api, "choose_backend", lambda backend, *_: "cpu" if backend == "cpu" else "cuda")
     monkeypatch.setattr(spread.memory, "free_bytes", lambda: 2**40)
     monkeypatch.setattr(spread, "fits", lambda *_: None)

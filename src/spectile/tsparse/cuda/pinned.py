@@ -8,16 +8,18 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from spectile.core.pointers import address
 from spectile.core.threads import num_threads
+from spectile.core.tiling import ceil_div
+from spectile.tsparse.cuda.streams import own_streams, pool
 
-#: Bytes of an array from which it goes in pieces, those of a piece, and threads of the host that copy, at most.
-_LARGE, _PIECE, _THREADS = 2**24, 2**22, 8
+#: Bytes of an array from which it goes in pieces, those of a piece, threads of the host that copy, at most, and
+#: pieces of each: one is copied by the host while the link takes the other.
+_LARGE, _PIECE, _THREADS, _AT_ONCE = 2**24, 2**22, 8, 2
 
 
 def to_device(array: np.ndarray) -> Any:
@@ -64,18 +66,22 @@ def _in_pieces(size: int, move: Callable[[int, np.ndarray, int], None]) -> None:
     import cupy
 
     device, ready = cupy.cuda.Device().id, cupy.cuda.get_current_stream().record()
-    workers = min(_THREADS, num_threads(), -(-size // _PIECE))
+    workers = min(_THREADS, num_threads(), ceil_div(size, _PIECE))
 
     def work(worker: int) -> None:
-        with cupy.cuda.Device(device), cupy.cuda.Stream(non_blocking=True) as stream:
-            stream.wait_event(ready)  # the array is made, or its memory free, in the order of that stream
-            pinned = np.frombuffer(cupy.cuda.alloc_pinned_memory(_PIECE), np.uint8, _PIECE)
-            for first in range(worker * _PIECE, size, workers * _PIECE):
-                move(first, pinned[: min(_PIECE, size - first)], stream.ptr)
+        with cupy.cuda.Device(device):
+            streams = own_streams(_AT_ONCE)
+            pieces = [np.frombuffer(cupy.cuda.alloc_pinned_memory(_PIECE), np.uint8, _PIECE) for _ in streams]
+            for stream in streams:
+                stream.wait_event(ready)  # the array is made, or its memory free, in the order of that stream
+            for turn, first in enumerate(range(worker * _PIECE, size, workers * _PIECE)):
+                stream, piece = streams[turn % _AT_ONCE], pieces[turn % _AT_ONCE]
+                stream.synchronize()
+                move(first, piece[: min(_PIECE, size - first)], stream.ptr)
+            for stream in streams:
                 stream.synchronize()
 
-    with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(work, range(workers)))
+    list(pool("copies", workers).map(work, range(workers)))
 
 
 class Pinned:

@@ -7,10 +7,9 @@ multiplied.  A row has the same bits wherever it is made.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +26,7 @@ from spectile.tsparse.cuda.factors import checked, with_checked_factors
 from spectile.tsparse.cuda.given import Given, arranged, copied_bytes, given, require_finite
 from spectile.tsparse.cuda.pinned import Pinned
 from spectile.tsparse.cuda.rows.count import Phase, count_rows
+from spectile.tsparse.cuda.streams import own_streams, pool
 from spectile.tsparse.matrices import device_csr, host_csr, index_type, is_array
 from spectile.tsparse.selection import Wanted, joined, part
 from spectile.tsparse.types import Factor, Operand, Precision
@@ -144,8 +144,8 @@ class RowProduct:
                 return C
 
         pieces = [(number, a, b) for number, (a, b) in zip(ids, _even(self.before, len(ids)), strict=True) if a < b]
-        with ThreadPoolExecutor(len(ids)) as pool:
-            waiting = [pool.submit(made, piece) for piece in pieces or [(ids[0], 0, self.shape[0])]]
+        with ThreadPoolExecutor(len(ids)) as threads:
+            waiting = [threads.submit(made, piece) for piece in pieces or [(ids[0], 0, self.shape[0])]]
         made_parts = [one.result() for one in waiting]
         if self._host:
             return self._joined(made_parts, np)
@@ -186,7 +186,7 @@ class RowProduct:
         device, right = cupy.cuda.Device(), self.right_here()
         device.synchronize()  # what makes blocks has streams of its own
         most, limit = memory.free_bytes() // (_BLOCKS * _PRODUCT_BYTES), memory_limit
-        mine, workers = threading.local(), _BLOCKS if memory_limit is None else 1
+        workers = _BLOCKS if memory_limit is None else 1
         fetch = Pinned(min(memory_limit or _PINNED_BYTES, _PINNED_BYTES)).fetch
         if memory_limit is not None:
             entry = 4 + self._precision.dtype.itemsize
@@ -202,23 +202,23 @@ class RowProduct:
             most = min(int(_BLOCK_ENTRIES * self._products_an_entry(right)), most)
 
         def made(first: int, stop: int) -> Any:
-            with cupy.cuda.Device(device.id):
-                if not hasattr(mine, "stream"):  # CuPy keeps freed memory for the stream that it was of
-                    mine.stream = cupy.cuda.Stream(non_blocking=True)
-                with mine.stream as stream:
-                    C = self.rows(first, stop, right, limit, fetch)
-                    stream.synchronize()
-                    return self._csr(stop - first, C.indptr, C.indices, C.data)
+            with cupy.cuda.Device(device.id), own_streams(1)[0] as stream:
+                C = self.rows(first, stop, right, limit, fetch)
+                stream.synchronize()
+                return self._csr(stop - first, C.indptr, C.indices, C.data)
 
-        with ThreadPoolExecutor(workers) as pool:
-            waiting: deque[tuple[int, int, Any]] = deque()
+        threads, waiting = pool("blocks", workers), deque[tuple[int, int, Any]]()
+        try:
             for first, stop in _blocks(self.before, max(int(most), 1)):
-                waiting.append((first, stop, pool.submit(made, first, stop)))
+                waiting.append((first, stop, threads.submit(made, first, stop)))
                 if len(waiting) > (0 if memory_limit is not None else workers):
                     first, stop, C = waiting.popleft()
                     yield first, stop, C.result()
-            for first, stop, C in waiting:
+            while waiting:
+                first, stop, C = waiting.popleft()
                 yield first, stop, C.result()
+        finally:
+            wait([one for *_, one in waiting if not one.cancel()])
 
 
 def fits(A: Any, B: Any, precision: Precision, memory_limit: int | None) -> int | None:

@@ -1,9 +1,11 @@
-"""Launches of kernels that do not depend on each other, on several streams."""
+"""Launches that do not depend on each other, on several streams, and threads of the host that have their own."""
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 
@@ -23,6 +25,17 @@ class _Kept(threading.local):
 
 
 _kept = _Kept()
+
+
+@functools.cache
+def pool(name: str, workers: int) -> ThreadPoolExecutor:
+    """Return threads of the host that stay, and with them their streams and plans; no work waits for its own pool."""
+    return ThreadPoolExecutor(workers, f"spectile-{name}")
+
+
+def own_streams(count: int) -> list[Any]:
+    """Return streams of this thread and the current device; CuPy keeps freed memory for the stream that it was of."""
+    return [stream for stream, _ in _kept.get(count)[:count]]
 
 
 def side_by_side(launches: Sequence[Callable[[], None]]) -> None:
