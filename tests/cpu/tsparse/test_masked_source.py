@@ -115,6 +115,31 @@ def test_some_rows_and_all_of_a_mask(product):
     assert_same(found, spgemm(A, B, semiring=name, mask=mask, backend="cpu")[7:])
 
 
+@pytest.mark.parametrize("ones", [False, True])
+def test_pieces_are_searched_for_in_far_longer_rows(product, ones):
+    """Of A's row, among rows of B of 700 and 1,100 entries, short ones: sums that round, of exact products."""
+    name, made = product
+    rng = np.random.default_rng(30)
+
+    def numbers(*shape):
+        return np.ldexp(rng.integers(-9, 10, shape) + 0.5, rng.integers(-25, 25, shape))
+
+    A, B, mask = numbers(5, 50), np.zeros((50, 1200)), np.zeros((5, 1200))
+    for row, many in enumerate(rng.choice([3, 40, 700, 1100], 50)):
+        B[row, rng.choice(1200, many, replace=False)] = numbers(many)
+    for row, many in enumerate((3, 20, 33, 64, 400)):
+        mask[row, rng.choice(1200, many, replace=False)] = 1
+    A[1, ::3] = 0
+    A, B, mask = (sp.csr_array(one) for one in (A, B, mask))
+    if ones:
+        A.data[:], B.data[:] = 1, 1
+    held = np.arange(mask.nnz) % 7 > 0
+    mask.data = held.astype(float)
+    found, launched = made(A, B, mask, held, ones=ones)
+    assert_same(found, spgemm(A, B, semiring=name, mask=mask, backend="cpu"))
+    assert ("by_blocks" in launched) == (ones and name == "plus_times") and "by_rows" in launched
+
+
 @pytest.mark.parametrize("held", [False, True])
 def test_blocks_count_larger_pieces(product, held):
     """Rows of more entries than a warp takes, in pieces of columns and of A's entries, where all values are 1."""

@@ -4,7 +4,8 @@
 //   list_pieces  cuts the rows of the mask into pieces of MASK_PIECE entries at most, of MASK_PRODUCTS products about; of a row
 //                whose products are far more than its entries each is a piece, and searched for in B's rows
 //   by_rows      a warp a piece:  a table of its columns;  for k in A's row, in order; for each entry (j, b) of B's row k:
-//                where the table holds j:  c_j += a b
+//                where the table holds j:  c_j += a b;  or where B's row k is far longer than the piece, for each of its columns
+//                that is found there
 //   by_blocks    where values are all 1, a block a larger piece: the same, its sums in whatever order; a hub row's entries of A
 //                are shared by several
 //   compact      the entries that some product fell on
@@ -173,10 +174,22 @@ __device__ __forceinline__ void add_short(PIECE& piece, int first, int last, VAL
     }
 }
 
-// Sums of the products of entries of A from `begin` to `end`, so many `at_once` of each `stride`, with B's columns from `least` to
-// `most`.
+// The same of one row of B, in which the columns of a piece are searched for.
 template <class PIECE>
-__device__ __forceinline__ void add_rows(PIECE& piece, int begin, int end, int at_once, int stride, bool whole, int least, int most,
+__device__ __forceinline__ void add_searched(PIECE& piece, const int* columns, int n, int first, int last, VALUE factor, const int* idx_b,
+                                             const VALUE* val_b, int lane) {
+    for (int e = lane; e < n; e += 32) {
+        const int at = place_from(idx_b, first, last, columns[e]),
+                  place = at < last && idx_b[at] == columns[e] ? piece.find(columns[e]) : -1;
+        if (place >= 0) piece.add(place, factor, value_at(val_b, at));
+    }
+    if (PIECE::ORDERED) __syncwarp();
+}
+
+// Sums of the products of entries of A from `begin` to `end`, so many `at_once` of each `stride`, with the n columns of a piece.  Rows of
+// B that are far longer are not walked.
+template <class PIECE>
+__device__ __forceinline__ void add_rows(PIECE& piece, int begin, int end, int at_once, int stride, bool whole, const int* columns, int n,
                                          const int* idx_a, const VALUE* val_a, const int* ptr_b, const int* idx_b, const VALUE* val_b,
                                          int lane) {
     for (int base = begin; base < end; base += stride) {
@@ -189,13 +202,26 @@ __device__ __forceinline__ void add_rows(PIECE& piece, int begin, int end, int a
             last = ptr_b[k + 1];
             factor = value_at(val_a, base + lane);
             if (!whole) {
-                first = place_from(idx_b, first, last, least);
-                last = place_from(idx_b, first, last, most + 1);
+                first = place_from(idx_b, first, last, columns[0]);
+                last = place_from(idx_b, first, last, columns[n - 1] + 1);
             }
         }
-        if (int(__reduce_add_sync(ALL, min(last - first, longest))) >= MASK_LONG * steps)
-            add_long(piece, steps, first, last, factor, idx_b, val_b, lane);
-        else add_short(piece, first, last, factor, idx_b, val_b, lane);
+        const u32 far = __ballot_sync(ALL, last - first > MASK_SEARCH * max(n, 32));
+        u32 left = far;
+        for (int done = 0; done < 32;) {
+            const int next = PIECE::ORDERED && left ? __ffs(left) - 1 : 32;
+            const int stop = lane < done || lane >= next || (far >> lane & 1) ? first : last;
+            if (int(__reduce_add_sync(ALL, min(stop - first, longest))) >= MASK_LONG * steps)
+                add_long(piece, steps, first, stop, factor, idx_b, val_b, lane);
+            else add_short(piece, first, stop, factor, idx_b, val_b, lane);
+            for (u32 now = next < 32 ? 1u << next : left; now; now &= now - 1) {
+                const int from = __ffs(now) - 1;
+                add_searched(piece, columns, n, __shfl_sync(ALL, first, from), __shfl_sync(ALL, last, from), __shfl_sync(ALL, factor, from),
+                             idx_b, val_b, lane);
+            }
+            left &= left - 1;
+            done = next + 1;
+        }
     }
 }
 
@@ -267,8 +293,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) by_rows(int count, cons
         if (held == nullptr || held[begin + e]) piece.places[piece.insert(idx_m[begin + e])] = (unsigned char)e;
     __syncwarp();
     const bool whole = !which.w && n == ptr_m[row + 1] - ptr_m[row];
-    const int least = idx_m[begin], most = idx_m[begin + n - 1], end = ptr_a[row + 1];
-    add_rows(piece, ptr_a[row], end, 32, 32, whole, least, most, idx_a, val_a, ptr_b, idx_b, val_b, lane);
+    add_rows(piece, ptr_a[row], ptr_a[row + 1], 32, 32, whole, idx_m + begin, n, idx_a, val_a, ptr_b, idx_b, val_b, lane);
     for (int e = lane; e < n; e += 32)
         if (piece.met[e]) {
             val_c[begin + e] = piece.sums[e];
@@ -298,8 +323,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS_OF_BLOCK) by_blocks(int 
     const long long length = ptr_a[row + 1] - ptr_a[row];
     const int from = ptr_a[row] + int(length * part / parts), to = ptr_a[row] + int(length * (part + 1) / parts);
     const int at_once = min(max((to - from + WARPS_OF_BLOCK - 1) / WARPS_OF_BLOCK, 4), 32);  // so that all warps have some
-    add_rows(piece, from + (t >> 5) * at_once, to, at_once, WARPS_OF_BLOCK * at_once, whole, idx_m[begin], idx_m[begin + n - 1], idx_a,
-             (const VALUE*)nullptr, ptr_b, idx_b, (const VALUE*)nullptr, t & 31);
+    add_rows(piece, from + (t >> 5) * at_once, to, at_once, WARPS_OF_BLOCK * at_once, whole, idx_m + begin, n, idx_a, (const VALUE*)nullptr,
+             ptr_b, idx_b, (const VALUE*)nullptr, t & 31);
     __syncthreads();
     for (int e = begin + t; e < begin + n; e += blockDim.x) {
         const int slot = held == nullptr || held[e] ? piece.slot_of(idx_m[e]) : -1, count = slot < 0 ? 0 : s_counts[slot];
