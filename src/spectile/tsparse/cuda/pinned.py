@@ -87,8 +87,9 @@ def _in_pieces(size: int, move: Callable[[int, np.ndarray, int], None]) -> None:
 class Pinned:
     """Host memory for results that are read one after the other: pinned as long as few of them are held.
 
-    CuPy keeps what is given back for the next, since pinning takes longer than a copy.  An array beyond `most_bytes` of
-    those that are alive is of plain memory: a caller that keeps all results must not pin the host's memory.
+    CuPy keeps what is given back for the next of that size, since pinning takes longer than a copy: sizes are rounded
+    up to four between powers of two.  An array beyond `most_bytes` of those that are alive is of plain memory: a caller
+    that keeps all results must not pin the host's memory.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -99,6 +100,8 @@ class Pinned:
         import cupy
 
         nbytes = array.size * array.dtype.itemsize
+        unit = 1 << max(nbytes.bit_length() - 3, 0)
+        nbytes = ceil_div(nbytes, unit) * unit
         if not nbytes or not self._take(nbytes):
             return to_host(array)
         try:

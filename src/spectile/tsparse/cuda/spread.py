@@ -32,8 +32,8 @@ from spectile.tsparse.selection import Wanted, joined, part
 from spectile.tsparse.types import Factor, Operand, Precision
 
 #: Entries of a block of rows, about, bytes of free memory for each of its products, and blocks that are made at a time:
-#: one is copied to the host while the next is computed.
-_BLOCK_ENTRIES, _PRODUCT_BYTES, _BLOCKS = 2**23, 64, 3
+#: one is copied to the host while the next is computed.  Of the first block a part in so many.
+_BLOCK_ENTRIES, _PRODUCT_BYTES, _BLOCKS, _FIRST = 2**23, 64, 3, 8
 _SAMPLE = 64  # one part of the rows in so many is counted, to tell the products of an entry
 _PINNED_BYTES = 2**30  # of blocks on the host that the caller has not dropped
 
@@ -279,10 +279,14 @@ def _even(before: np.ndarray, count: int) -> list[tuple[int, int]]:
 
 
 def _blocks(before: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
-    """Yield first row and end of successive rows, of so many products at most if more than one."""
+    """Yield first row and end of successive rows, of so many products at most if more than one.
+
+    The first ones are smaller, and none has more products than all before it, so that the link has work soon.
+    """
     first, rows = 0, len(before) - 1
     while first < rows or not rows:
-        stop = max(int(np.searchsorted(before, before[first] + most, side="right")) - 1, min(first + 1, rows))
+        upto = before[first] + min(most, max(before[first], ceil_div(most, _FIRST)))
+        stop = max(int(np.searchsorted(before, upto, side="right")) - 1, min(first + 1, rows))
         yield first, stop
         if not rows:
             return
