@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import wait
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,12 @@ def _in_pieces(size: int, move: Callable[[int, np.ndarray, int], None]) -> None:
             for stream in streams:
                 stream.synchronize()
 
-    list(pool("copies", workers).map(work, range(workers)))
+    under_way = [pool("copies", workers).submit(work, worker) for worker in range(workers)]
+    try:
+        for one in under_way:
+            one.result()
+    finally:
+        wait(under_way)  # whatever ends this call, its memory is not given back before
 
 
 class Pinned:
