@@ -26,9 +26,16 @@ from spectile.kpm.operators.protocol import on_host
 from spectile.kpm.reference import seed_of
 from spectile.kpm.types import Array, Engine
 
-#: Vectors for each state that is expected in the interval, at least and where there is room, and beside them: with more
-#: the first sweep is hardly longer, as the polynomial's degree is lower, and the others filter the interval's alone.
-OVERSAMPLED, MOST_OVERSAMPLED, BESIDE = 2.0, 3.0, 12
+#: Vectors for each state that is expected in the interval, at least; beyond those within the filter's reach for each of
+#: them, and beside them.
+OVERSAMPLED, SPARE, BESIDE = 1.25, 0.1, 12
+#: The logarithm of the ratio by which the first sweep's polynomial, of all vectors, separates, over that of two alike;
+#: the second's, of those that the interval needs, makes up for it.
+FIRST = 15 / 16
+#: Products that take as long as, for each vector of a basis, its part in making it.
+PRODUCTS_OF_BASIS = 1 / 16
+#: How alike what is left of two states beyond the reach is.
+ALIKE = 0.1
 MOST_SWEEPS = 60
 #: Moments of the density by which states are counted.
 MOST_MOMENTS = 1 << 15
@@ -175,7 +182,7 @@ def filter_diagonalize(
     interval : (float, float)
         Lowest and highest energy.
     num_states : int or None
-        Vectors to filter; two to three times what :func:`count` estimates, and some, if None.
+        Vectors to filter; as many as take the fewest products, of those that fit into memory, if None.
     num_moments : int or None
         Terms of the polynomial; so many that two multiplications suffice if None.
     tolerance : float or None
@@ -244,13 +251,11 @@ def filter_diagonalize(
             )
             estimate = _counted(density, low, high)
             fitting = room_for_vectors(engine) // (ARRAYS * engine.num_rows * engine.dtype.itemsize)
-            least, most = (
-                math.ceil(times * (estimate.value + 2 * estimate.error)) + BESIDE
-                for times in (OVERSAMPLED, MOST_OVERSAMPLED)
-            )
-            states = min(engine.num_rows, wanted or max(least, min(most, fitting)))
+            gain = math.log(_ratio(engine, max(1.0, estimate.value), tolerance))
+            states, reach = _width(density, (low, high), estimate, wanted, min(engine.num_rows, fitting), gain)
+            states = min(engine.num_rows, states)
             arguments = [low, high, num_states, num_moments, tolerance, seed]
-            return _Filter(engine, low, high, states, given, tolerance, estimate, arguments, run).run(density)
+            return _Filter(engine, low, high, states, given, tolerance, estimate, arguments, run).run(tried, reach)
 
         pairs: InteriorPairs = within_bounds(engine, bounds, work, run)
         return pairs
@@ -286,70 +291,69 @@ class _Filter:
                 f"{needed:,} bytes and {free:,} are free: take a narrower interval"
             )
 
-    def _reach(self, density: SpectralDensity) -> float:
-        """Return half the width, around the interval's middle, of one expected to hold as many states as vectors."""
-        middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
-        reach = LEAST_REACH * half
-        for wider in half * np.geomspace(LEAST_REACH, MOST_REACH, 64):
-            found = _counted(density, middle - wider, middle + wider)
-            if found.value + 2 * found.error > self.states - BESIDE:
-                break
-            reach = float(wider)
-        return reach
-
-    def run(self, density: SpectralDensity) -> InteriorPairs:
+    def run(self, bounds: tuple[float, float], reach: float) -> InteriorPairs:
         """Filter and diagonalize until all pairs in the interval have converged."""
-        engine, xp, bounds = self.engine, self.engine.xp, density.bounds
+        engine, xp = self.engine, self.engine.xp
         a, b = spectrum.scaling(bounds)
-        limit = (self.tolerance or max(1e-10, 64 * float(np.finfo(engine.dtype).eps))) / a
-        reach = self._reach(density)
+        limit = (self.tolerance or _least_tolerance(engine)) / a
         ends = (np.array([self.low, self.high]) - b) * a
-        # Of what the vectors hold beyond the reach, sqrt(N/R) times as much as of a state, two sweeps leave the limit.
-        ratio = math.sqrt(100 * math.sqrt(engine.num_rows / self.states) / (limit * a))
-        weights, sweeps = _resonance(ends, reach * a, ratio, self.given)
-        weights = weights[:, None]
+        ratio = _ratio(engine, self.states, self.tolerance)
+        (first, sweeps), (second, _) = (
+            _resonance(ends, reach * a, ratio**power, self.given) for power in (FIRST, 2 - FIRST)
+        )
         source = random_source(engine, self.seed)
-        held = self.call.length("block", 0)
-        if held:
-            self._require_room(held)
-        block = xp.zeros((engine.num_rows, held), engine.dtype) if held else source(0, self.states)
+        # Of a pair that is not filtered again its residual, over its distance, times the square of what the first sweep
+        # leaves is left in the interval's, as far as they are alike.
+        apart = ALIKE * engine.num_rows / self.states * ratio ** (-2 * FIRST) / (limit * a)
+        saved = self.call.length("block", 0)
+        if saved:
+            self._require_room(saved)
+        block = xp.zeros((engine.num_rows, saved), engine.dtype) if saved else source(0, self.states)
         # Vectors made, pairs that the last sweep told from mixtures, sweeps done.
         counts = np.array([self.states, -1, 0])
-        # Vectors that a sweep filters: those that may be of the interval.  The others stay as they are: of
-        # what a state beyond it has left of itself in a pair, a sweep and the diagonalization leave as much as if both
-        # were filtered.
+        # Vectors that a sweep filters: all, and once the space holds the interval's states those that may be of it.
+        # The others stay as they are: of what a state beyond the interval has left of itself in a pair, a sweep and
+        # the diagonalization leave as much as if both were filtered.
         filtered = np.ones(block.shape[1], bool)
         while counts[2] < MOST_SWEEPS:
-            widths = np.array([sums_at_once(engine, block, weights)])
+            widths = np.array([sums_at_once(engine, block, first[:, None])])
             self.call.begin(bounds, self.arguments, widths, block=block, counts=counts, filtered=filtered)
+            weights = (second if counts[2] else first)[:, None]
             chosen = xp.asarray(np.flatnonzero(filtered))
             for columns, (piece,) in column_sums(engine, block, weights, bounds, self.call, widths[0], chosen):
                 block[:, columns] = piece
                 del piece
-            values, block, residuals = self._diagonalized(block, a, b)
+            values, block, residuals = self._diagonalized(block, a, reach)
             # A level at an end is one of the interval's: rounding puts its copies on both sides.
             inside = (values >= self.low - limit) & (values <= self.high + limit)
             good = inside & (residuals <= limit)
             # What is left in the interval has either converged or is a mixture of states on both its sides.
             resolved = int((inside & (residuals <= max(limit, 0.05 * (self.high - self.low)))).sum())
             found = int(good.sum())
-            filtered = np.maximum(self.low - values, values - self.high) <= np.maximum(limit, residuals)
+            held, filtered = counts[2] + 1 >= sweeps, np.ones(block.shape[1], bool)
+            if held:
+                filtered[len(values) :] = False
+                distance = np.maximum(self.low - values, values - self.high)
+                filtered[: len(values)] = (distance <= np.maximum(limit, apart * residuals)) & ~good
             full = inside.sum() + BESIDE // 2 > block.shape[1] and block.shape[1] < engine.num_rows
             if full:
                 more = min(engine.num_rows - block.shape[1], max(BESIDE, block.shape[1] // 2))
                 self._require_room(block.shape[1] + more)
                 made = int(counts[0])
                 block = xp.concatenate([block, source(made, made + more)], axis=1)
-                filtered = np.append(filtered, np.ones(more, bool))
-                counts[0] += more
+                filtered = np.ones(block.shape[1], bool)
+                counts[0], counts[2] = made + more, -1
             # Before vectors were filtered for it, what is missing need not show itself.
-            elif (counts[2] + 1 >= sweeps or found > self.estimate.value + 4 * self.estimate.error - 0.5) and (
+            elif (held or found > self.estimate.value + 4 * self.estimate.error - 0.5) and (
                 found == resolved == counts[1] or (found and not (inside & ~good & (residuals < 4 * reach)).any())
             ):
                 if abs(found - self.estimate.value) > 4 * self.estimate.error + 1:
                     break
                 chosen = np.flatnonzero(good)
                 vectors = block[:, xp.asarray(chosen)]
+                # Of one sign or phase, in whichever order the work was done.
+                phases = _overlaps(source(0, 1), vectors, xp)[0].conj()
+                vectors *= (phases / abs(phases)).astype(vectors.dtype)
                 return InteriorPairs(values[chosen], vectors, residuals[chosen], self.estimate)
             counts[1:] = resolved, counts[2] + 1
         raise RuntimeError(
@@ -357,31 +361,77 @@ class _Filter:
             "expected: give more num_states or num_moments, or a larger tolerance"
         )
 
-    def _diagonalized(self, block: Any, a: float, b: float) -> tuple[Array, Any, Array]:
-        """Return Ritz values, Ritz vectors, written over a block, and their residuals' norms in the space it spans.
+    def _diagonalized(self, block: Any, a: float, reach: float) -> tuple[Array, Any, Array]:
+        """Return Ritz values, vectors, written over a block, and residuals' norms of those near the interval.
 
-        Of a (H − b), whose rounding does not grow with the distance of the spectrum from zero.
+        The block's other vectors stand behind them: mixtures of states on both sides.  Squares of the distance from the
+        interval's middle show how far they are, about as far as the spectrum's end; between it and the reach lies the
+        geometric mean of both.
         """
         xp: Any = self.engine.xp
+        b = (self.low + self.high) / 2
         block = _orthonormal(block, xp)
-        small = [_overlaps(block, image, xp) for _, image in self._images(block, a, b)]
-        joined = xp.concatenate(small, axis=1)
-        values, turn = xp.linalg.eigh((joined + joined.conj().T) / 2)
+        once, twice = (
+            xp.concatenate([_overlaps(block, image, xp) for _, image in self._images(block, a, b, m)], axis=1)
+            for m in (1, 2)
+        )
+        squares, turn = xp.linalg.eigh((twice + twice.conj().T) / 4)  # T_2 is 2 x² − 1
+        near = int((squares + 0.5 <= max(a * reach, (a * reach) ** 2)).sum())
+        some = turn[:, :near]
+        once = some.conj().T @ once @ some
+        values, within = xp.linalg.eigh((once + once.conj().T) / 2) if near else (xp.zeros(0), once)
+        turn[:, :near] = some @ within
         block = _turned(block, turn)
-        residuals = xp.empty(len(values))
-        for some, image in self._images(block, a, b):
-            image -= block[:, some] * values[some].astype(image.real.dtype)
-            residuals[some] = xp.linalg.norm(image, axis=0)
+        residuals = xp.empty(near)
+        for columns, image in self._images(block[:, :near], a, b):
+            image -= block[:, columns] * values[columns].astype(image.real.dtype)
+            residuals[columns] = xp.linalg.norm(image, axis=0)
         levels, errors = (np.asarray(on_host(each)) for each in (values, residuals))
         return levels / a + b, block, errors / a
 
-    def _images(self, block: Any, a: float, b: float) -> Iterator[tuple[slice, Any]]:
-        """Yield a (H − b) times some columns of a block, and which."""
+    def _images(self, block: Any, a: float, b: float, degree: int = 1) -> Iterator[tuple[slice, Any]]:
+        """Yield T_degree of a (H − b) times some columns of a block, and which."""
         engine = self.engine
         for some in slices_of(block.shape[1], columns_at_once(engine, 3)):
             recursion: Any = engine.start(engine.xp.array(block[:, some], order="C", copy=True), a, b)
-            recursion.advance(1)
+            recursion.advance(degree)
             yield some, recursion.vectors(recursion.blocks())
+
+
+def _least_tolerance(engine: Engine) -> float:
+    return max(1e-10, 64 * float(np.finfo(engine.dtype).eps))
+
+
+def _ratio(engine: Engine, states: float, tolerance: float | None) -> float:
+    """Return the ratio of which two polynomials leave the tolerance of what R vectors hold beyond the reach.
+
+    It is √(N/R) times as much as of a state.
+    """
+    return math.sqrt(100 * math.sqrt(engine.num_rows / states) / (tolerance or _least_tolerance(engine)))
+
+
+def _width(
+    density: SpectralDensity, ends: tuple[float, float], estimate: Count, wanted: int | None, most: int, gain: float
+) -> tuple[int, float]:
+    """Return how many vectors to filter, and half the width, around the interval's middle, of one for as many states.
+
+    Of those that fit the number, or `wanted`, that takes the fewest products; with more vectors the polynomials' degree
+    is lower.  `gain` is the logarithm of the ratio that each of two polynomials is to have.
+    """
+    middle, half = sum(ends) / 2, (ends[1] - ends[0]) / 2
+    a, b = spectrum.scaling(density.bounds)
+    needed = max(1.0, estimate.value + 2 * estimate.error)
+    least = wanted or math.ceil(OVERSAMPLED * needed) + BESIDE
+    best = math.inf, least, LEAST_REACH * half
+    for wider in half * np.geomspace(LEAST_REACH, MOST_REACH, 64):
+        found = _counted(density, middle - wider, middle + wider)
+        states = max(least, math.ceil(found.value + max(2 * found.error, SPARE * found.value)) + BESIDE)
+        if states > (wanted or max(least, most)):
+            break
+        degree = 2 * gain / float(_growth(a * half, a * (middle - b), a * wider))
+        swept = FIRST * states + (2 - FIRST) * needed
+        best = min(best, (swept * degree + 2 * PRODUCTS_OF_BASIS * states**2, states, float(wider)))
+    return best[1:]
 
 
 def _parts(block: Any) -> list[slice]:
@@ -443,12 +493,7 @@ def _resonance(ends: Array, reach: float, ratio: float, count: int | None) -> tu
     from scipy.fft import dct
 
     middle, half = ends.sum() / 2, (ends[1] - ends[0]) / 2
-    far = max(1 + abs(middle), 1.01 * reach)
-
-    def growth(offset: Any) -> Any:
-        return np.arccosh(np.maximum(1, (far**2 + reach**2 - 2 * offset**2) / (far**2 - reach**2)))
-
-    ratio, slope = max(2.0, ratio), float(growth(half))
+    ratio, slope = max(2.0, ratio), float(_growth(half, middle, reach))
     if count is None:
         degree = max(1, math.ceil(math.acosh(ratio) / slope))
         require_host_free(128 * degree, "a polynomial of so high a degree")
@@ -456,14 +501,25 @@ def _resonance(ends: Array, reach: float, ratio: float, count: int | None) -> tu
         degree = max(1, (count - 1) // 2)
     points = 1 << (2 * degree + 1).bit_length()
     x = np.cos(np.pi * (np.arange(points) + 0.5) / points) - middle
-    most, here = float(growth(0.0)), growth(x)
+    most, here = float(_growth(0.0, middle, reach)), _growth(x, middle, reach)
     inner = (1 + np.exp(-2 * degree * here)) / (1 + np.exp(-2 * degree * most)) * np.exp(degree * (here - most))
-    angle = np.arccos(np.clip((far**2 + reach**2 - 2 * x**2) / (far**2 - reach**2), -1, 1))
+    angle = np.arccos(np.clip(_parabola(x, middle, reach), -1, 1))
     values = np.where(here > 0, inner, np.cos(degree * angle) / math.cosh(min(700.0, degree * most)))
     c = dct(values, type=2)[: 2 * degree + 1] / points
     c[0] /= 2
     gained = degree * slope + math.log1p(math.exp(-2 * degree * slope)) - math.log(2)  # the logarithm of its cosh
     return np.asarray(c), math.log(ratio) / gained
+
+
+def _parabola(offset: Any, middle: float, reach: float) -> Any:
+    """Return the parabola that maps what lies beyond a distance from the middle, as far as the spectrum, to [−1, 1]."""
+    far = max(1 + abs(middle), 1.01 * reach)
+    return (far**2 + reach**2 - 2 * offset**2) / (far**2 - reach**2)
+
+
+def _growth(offset: Any, middle: float, reach: float) -> Any:
+    """Return by how much the logarithm of the polynomial grows with its degree at a distance from the middle."""
+    return np.arccosh(np.maximum(1, _parabola(offset, middle, reach)))
 
 
 def _ends(interval: tuple[float, float]) -> tuple[float, float]:

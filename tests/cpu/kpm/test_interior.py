@@ -9,6 +9,7 @@ from scipy.sparse.linalg import aslinearoperator
 
 from spectile.kpm import count, filter_diagonalize, functions, interior
 from spectile.kpm.cpu.engine import CpuEngine
+from spectile.kpm.moments import make_engine
 from spectile.kpm.operators.lattices import anderson, chain, graphene
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from tests.hamiltonians import haldane
@@ -131,7 +132,24 @@ def test_a_second_sweep_leaves_what_is_surely_beyond_the_interval_as_it_is(monke
     pairs = filter_diagonalize(sp.diags_array(levels), (0.2497, 0.3503), rng=1, backend="cpu")
     np.testing.assert_allclose(pairs.eigenvalues, exact, atol=1e-9)
     (first, columns), *later = filtered
-    assert first == columns and later and all(len(exact) <= some < 0.8 * columns for some, columns in later)
+    assert first == columns and later and all(some < 2 * len(exact) < columns for some, columns in later)
+
+
+def test_vectors_are_as_many_as_take_the_fewest_products_and_fit():
+    levels = np.linspace(-1, 1, 20_000)
+    engine = make_engine(sp.diags_array(levels).tocsr(), "cpu")
+    with interior.Progress("count", shown=False) as counted:
+        density = interior.SpectralDensity.of_engine(engine, 4096, 16, 1, (-1.0, 1.0), fixed=True, progress=counted)
+    ends = 0.30005, 0.30505  # fifty states
+    estimate = interior._counted(density, *ends)
+    found = [interior._width(density, ends, estimate, None, most, 16.0) for most in (0, 150, 300, 20_000)]
+    states, reach = np.array(found).T
+    assert (np.diff(states) > 0).all() and (np.diff(reach) > 0).all() and (states[1:3] <= (150, 300)).all()
+    assert states[0] > 50 and states[3] < 2000
+    # Within the reach there are fewer states than vectors.
+    assert all(20_000 * width < some for some, width in found)
+    wanted = interior._width(density, ends, estimate, 150, 20_000, 16.0)
+    assert wanted[0] == 150 and wanted[1] == reach[1]
 
 
 def test_a_basis_of_vectors_that_are_nearly_dependent_or_not_there():
