@@ -141,6 +141,17 @@ def test_what_an_inspector_finds_is_heeded(caplog):
     assert all(part.kernel != "staged" for part in choose(matrix, TABLE["A100"], {}))
 
 
+def test_copies_from_the_cache_count_less_than_those_from_memory():
+    device = TABLE["H200"]
+    weighed = [staged.weighed(1.85, apart, 256, device) for apart in (0, 4000, 40_000, 400_000)]
+    assert 1 < weighed[0] <= weighed[1] < 1.35 < weighed[2] == weighed[3] == 1.85
+    assert staged.weighed(1.0, 4000, 256, device) == 1
+    # A cube whose planes are walked through together, and a sample whose parts are apart.
+    cube = problem(7, 32, "float64", "lattice", 1_953_125)
+    assert choose(cube, device, {("staged", 32): weighed[1]}) == (Part("staged", 32, 32),)
+    assert choose(cube, device, {("staged", 32): weighed[3]})[0].kernel == "sliced"
+
+
 def test_kernels_are_taken_for_what_they_are_made_for():
     h100 = TABLE["H100"]
     assert choose(problem(7, 8, "float64"), h100, {})[0].kernel == "sliced"

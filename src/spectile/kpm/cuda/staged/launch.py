@@ -11,6 +11,7 @@ from spectile.core.compile import Unit
 from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel
 from spectile.kpm.cuda.common import BULK, FULL, PACKAGE, REAL, mode_defines, number_defines
+from spectile.kpm.cuda.staged import when
 from spectile.kpm.cuda.staged.inspector import Plan, lattice_of, likeness_of, plan
 from spectile.kpm.cuda.staged.when import PAGE, StagedRoom, StagedShape, staged_launch, staged_room, staged_shape
 from spectile.kpm.cuda.step import Step
@@ -77,6 +78,8 @@ class Planned(NamedTuple):
         How rows and shared memory are divided.
     launched : Shape
         The launch.
+    walks : int
+        How many parts of V are walked through: one where all workers are on a wave together.
     arrays : list of cupy.ndarray
         The schedule and the values, as the kernel takes them.
     """
@@ -84,6 +87,7 @@ class Planned(NamedTuple):
     plan: Plan
     room: StagedRoom
     launched: Shape
+    walks: int
     arrays: list[Any]
 
 
@@ -118,11 +122,14 @@ class StagedOperator(StoredOperator):
         self._plans: dict[tuple[StagedShape, int, Runs], Planned | None] = {}
 
     def copies(self, num_vectors: int) -> float | None:
-        """Return how often a row of V is copied to shared memory, or None where no plan is found, or looked for."""
+        """Return as how many copies of a row of V the plan's count, or None where none is found, or looked for."""
         if self._likeness < _ALIKE:
             return None
         made = self.planned(num_vectors)
-        return None if made is None else made.plan.reuse
+        if made is None:
+            return None
+        apart = made.walks * min(self.lattice[0], made.plan.pages // made.walks)
+        return when.weighed(made.plan.reuse, apart, num_vectors * self.dtype.itemsize, describe())
 
     @functools.cached_property
     def lattice(self) -> tuple[int, int]:
@@ -157,9 +164,9 @@ class StagedOperator(StoredOperator):
         room = staged_room(
             shape, num_vectors, pages, max(1, self.longest), wave, self.dtype.itemsize, self._table_bytes, describe()
         )
-        turns = room.turns
+        turns, walks = room.turns, 1
         if not (4 * room.workers * turns <= wave <= pages // 2):
-            wave, line, turns = pages, 0, 1
+            wave, line, turns, walks = pages, 0, 1, room.workers
         made = room.slots > 0 and plan(
             self.indptr, self.indices, self.data, self.kinds, wave_pages=wave, line_pages=line, workers=room.workers,
             turns=turns, slots=room.slots, tile=shape.tile, depth=shape.depth, groups=shape.groups, runs=parts,
@@ -170,7 +177,7 @@ class StagedOperator(StoredOperator):
         arrays = [made.tiles, made.first, made.loads, made.codes, made.values]
         table = cupy.zeros(1, self.dtype) if self.table is None else self.table
         launched = staged_launch(shape, room, num_vectors, self._table_bytes)
-        return Planned(made, room, launched, [*arrays, table])
+        return Planned(made, room, launched, walks, [*arrays, table])
 
     def _ready(self, num_vectors: int, runs: Runs) -> Planned:
         made = self.planned(num_vectors, runs)

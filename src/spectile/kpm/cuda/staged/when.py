@@ -16,6 +16,8 @@ from spectile.kpm.cuda.problem import STATIC_BYTES, Problem, seconds, streamed
 _LEAST_ROW_BYTES = 64
 # As in ``csr/when.py``, for each byte, each product of two numbers, and each row.
 _STREAM, _WORD, _ROW = 0.89, 0.03, 194.0
+# What a copy from the L2 cache costs of one from memory (40 matrices on an H200).
+_CACHED = 0.25
 # Seconds of the inspector and for each entry (an H200), over the thousand steps of an ordinary call.
 _INSPECTOR, _INSPECTED = 3e-3 / 1000, 3e-10 / 1000
 #: Slots that the inspector keeps in order, and a code can name: 16 bits are a slot and one of its four rows.
@@ -100,6 +102,16 @@ def cost(problem: Problem, device: Device, copies: float) -> float:
     moved = _STREAM * (streamed(problem, problem.entries, chunks) + again)
     inspector = _INSPECTOR + _INSPECTED * problem.entries
     return inspector + seconds(problem, device, moved + _WORD * words + _ROW * problem.rows * chunks)
+
+
+def weighed(copies: float, apart: int, row_bytes: int, device: Device) -> float:
+    """Return as how many copies from memory count so many of each row of V.
+
+    All beyond the first come from the L2 cache where it holds what is read and written between two of them: two waves
+    of V and of W, of `apart` pages each.
+    """
+    between = 4 * apart * PAGE * row_bytes
+    return 1 + (copies - 1) * min(1.0, max(_CACHED, between / device.l2_bytes))
 
 
 def staged_shape(num_vectors: int, dtype: Any, longest: int) -> StagedShape:
