@@ -29,6 +29,8 @@ from spectile.kpm.types import Array, Engine
 #: Vectors for each state that is expected in the interval, at least; beyond those within the filter's reach for each of
 #: them, and beside them.
 OVERSAMPLED, SPARE, BESIDE = 1.25, 0.1, 12
+#: The first where the polynomial's degree is given.
+GIVEN = 3.0
 #: The logarithm of the ratio by which the first sweep's polynomial, of all vectors, separates, over that of two alike;
 #: the second's, of those that the interval needs, makes up for it.
 FIRST = 15 / 16
@@ -252,7 +254,10 @@ def filter_diagonalize(
             estimate = _counted(density, low, high)
             fitting = room_for_vectors(engine) // (ARRAYS * engine.num_rows * engine.dtype.itemsize)
             gain = math.log(_ratio(engine, max(1.0, estimate.value), tolerance))
-            states, reach = _width(density, (low, high), estimate, wanted, min(engine.num_rows, fitting), gain)
+            most = min(engine.num_rows, fitting)
+            # Of a given degree the ratio is the larger, the more vectors there are.
+            many = min(most, math.ceil(GIVEN * (estimate.value + 2 * estimate.error)) + BESIDE) if given else None
+            states, reach = _width(density, (low, high), estimate, wanted or many, most, gain)
             states = min(engine.num_rows, states)
             arguments = [low, high, num_states, num_moments, tolerance, seed]
             return _Filter(engine, low, high, states, given, tolerance, estimate, arguments, run).run(tried, reach)
@@ -330,12 +335,12 @@ class _Filter:
             # What is left in the interval has either converged or is a mixture of states on both its sides.
             resolved = int((inside & (residuals <= max(limit, 0.05 * (self.high - self.low)))).sum())
             found = int(good.sum())
-            held, filtered = counts[2] + 1 >= sweeps, np.ones(block.shape[1], bool)
+            held, filtered = counts[2] + 1 >= sweeps or block.shape[1] == engine.num_rows, np.ones(block.shape[1], bool)
             if held:
                 filtered[len(values) :] = False
                 distance = np.maximum(self.low - values, values - self.high)
                 filtered[: len(values)] = (distance <= np.maximum(limit, apart * residuals)) & ~good
-            full = inside.sum() + BESIDE // 2 > block.shape[1] and block.shape[1] < engine.num_rows
+            full = inside.sum() + BESIDE // 2 > block.shape[1] and counts[0] < engine.num_rows
             if full:
                 more = min(engine.num_rows - block.shape[1], max(BESIDE, block.shape[1] // 2))
                 self._require_room(block.shape[1] + more)
