@@ -61,10 +61,11 @@ def number(name: str, value: Any) -> float:
     ValueError
         If none of float64 is so large.
     """
-    if type(value) is float:  # as most are: a call of small matrices takes no longer than a few such looks
+    kind = type(value)
+    if kind is float:  # as most are: a call of small matrices takes no longer than a few such looks
         return value
     try:
-        if not is_real(value):
+        if kind is not int and not is_real(value):
             raise TypeError
         found = float(value)
         if math.isinf(found) and found != value:

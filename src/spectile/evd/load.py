@@ -64,17 +64,24 @@ def largest_entry(matrix: Any) -> float:
     return float(np.max(tops))  # np.max, like the maxima above, keeps NaN
 
 
+@functools.lru_cache
+def _below(n: int) -> np.ndarray:
+    """Return where a square is below its diagonal."""
+    return np.tri(n, k=-1, dtype=bool)
+
+
 def frobenius_of_triangle(matrix: Any) -> float:
     """Return the Frobenius norm of the Hermitian matrix with this lower triangle, whose entries are near 1."""
-    total = 0.0
-    for start in range(0, matrix.shape[0], STRIP):
-        columns = np.tril(matrix[start:, start : start + STRIP], -1)
-        total += sum(2 * float(np.square(part, dtype=np.float64).sum()) for part in _parts(columns))
-    return float(np.sqrt(total + np.square(np.diagonal(matrix).real, dtype=np.float64).sum()))
+    parts, zero = [matrix.diagonal().real], matrix.dtype.type(0)
+    for start in range(0, len(matrix), STRIP):
+        columns = matrix[start:, start : start + STRIP]
+        square, rest = columns[: columns.shape[1]], columns[STRIP:]
+        parts += [np.where(_below(len(square)), square, zero), rest]
+    return frobenius_of_diagonals(parts)
 
 
 def frobenius_of_diagonals(diagonals: Sequence[Any]) -> float:
-    """Return the Frobenius norm of a Hermitian matrix from its main diagonal and those below, of entries near 1."""
+    """Return the Frobenius norm of a Hermitian matrix from its main diagonal and all below, of entries near 1."""
     squares = [float(np.vdot(one, one).real) for one in diagonals]
     return math.sqrt(sum(squares[:1]) + 2 * sum(squares[1:]))
 

@@ -158,10 +158,10 @@ class Subset:
         if scale:
             with np.errstate(over="ignore", under="ignore"):
                 low, high = (float(end) for end in np.ldexp((low, high), scale))
-        roundoff = END_ROUNDOFF * float(np.finfo(dtype).eps) * norm
+        limits = np.finfo(dtype)
+        roundoff = END_ROUNDOFF * float(limits.eps) * norm
         moved = roundoff if high - low > 2 * roundoff else 0.0
-        real = np.empty(0, dtype).real.dtype
-        return rounded_down(low + moved, real), rounded_down(high + moved, real)
+        return rounded_down(low + moved, limits.dtype), rounded_down(high + moved, limits.dtype)
 
     def count(self) -> int:
         """Return how many eigenvalues an index subset keeps."""
@@ -170,6 +170,8 @@ class Subset:
 
 def rounded_down(number: float, dtype: np.dtype) -> float:
     """Return the largest number of a dtype that is not above another."""
+    if dtype.char == "d":
+        return number
     with np.errstate(over="ignore", under="ignore"):
         near = dtype.type(number)
         # NumPy would compare in `dtype`.

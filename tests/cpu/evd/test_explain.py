@@ -38,6 +38,8 @@ def watched(monkeypatch):
     ("shape", "keywords"),
     [
         ((8, 8), {}),
+        ((12, 12), {"subset_by_index": (0, 0)}),
+        ((12, 12), {"subset_by_value": (0.0, 1.0)}),
         ((40, 40), {}),
         ((40, 40), {"subset_by_index": (0, 4)}),
         ((40, 40), {"subset_by_index": (0, 20)}),
@@ -75,8 +77,9 @@ def test_stages_are_told_where_they_are_taken(monkeypatch):
 
 
 def test_generalized_problems_are_told():
-    a = np.eye(5)
-    assert taken(spectile.explain(spectile.eigh, a, a, backend="cpu")) == "LAPACK's gvd"
+    a, large = np.eye(5), np.eye(40)
+    assert taken(spectile.explain(spectile.eigh, a, a, backend="cpu")) == "LAPACK's gv"
+    assert taken(spectile.explain(spectile.eigh, large, large, backend="cpu")) == "LAPACK's gvd"
     assert taken(spectile.explain(spectile.eigh, a, a, driver="gvx", backend="cpu")) == "LAPACK's gvx"
     with pytest.raises(ValueError, match="wrong b dimensions"):
         spectile.explain(spectile.eigh, a, np.eye(4), backend="cpu")

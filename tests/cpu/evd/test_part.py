@@ -8,7 +8,7 @@ import pytest
 import spectile
 from spectile import evd
 from spectile.evd.cpu import drivers, lapack, part, run
-from spectile.evd.types import Subset
+from spectile.evd.types import SCALARS, Subset
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 PARTS = {
@@ -129,6 +129,19 @@ def test_more_pairs_never_cost_less(real):
             assert taken[0] == ("stebz", "stein")
             assert taken[-1] == (("stevd", "stevd") if vectors else ("sterf", "stein"))
             assert len(set(taken)) == 1 + sum(one != other for one, other in itertools.pairwise(taken))
+
+
+@pytest.mark.parametrize("scalar", SCALARS.values(), ids=list(SCALARS))
+@pytest.mark.parametrize("vectors", [False, True])
+def test_one_call_finds_a_few_pairs_of_a_small_matrix(scalar, vectors):
+    """One call finds each pair for itself: it is left as more are wanted, and does not come back."""
+    for n in (2, 3, 8, 19, 40, 90):
+        taken = [part.way(scalar, n, wanted, vectors) for wanted in range(1, n + 1)]
+        few = taken.count("call")
+        assert taken[:few] == ["call"] * few
+        assert n < 40 or 1 <= few < n // 2
+        assert part.way(scalar, n, None, vectors) == taken[max(1, n // 4) - 1]
+    assert part.way(scalar, part.CALLED_ORDER, 1, vectors) == "steps"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

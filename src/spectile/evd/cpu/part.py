@@ -10,7 +10,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,7 +23,33 @@ from spectile.evd.types import Scalar, Subset, scalar_of
 #: Nanoseconds of LAPACK's steps for a tridiagonal matrix, by precision: bisection and inverse iteration, for a pair and
 #: a row; QR iteration and divide and conquer, for n²; and what makes two vectors orthogonal, for a row.
 NS = {"s": (95, 80, 11, 40, 2), "d": (300, 80, 17, 60, 3)}
+#: Nanoseconds of what Python does between the steps; of a rotation of QR iteration's vectors, for n³; and of an
+#: operation where they are brought back.
+BETWEEN_NS, ROTATION_NS, BACK_NS = 20_000, 3, 0.15
+#: Order from which steps take less time than one call for the same part, whatever its size.
+CALLED_ORDER = 96
 EPSILON = {"s": float(np.finfo(np.float32).eps), "d": float(np.finfo(np.float64).eps)}
+
+
+@functools.lru_cache
+def way(scalar: Scalar, n: int, wanted: int | None, vectors: bool) -> Literal["call", "steps", "all"]:
+    """Return which finds a part of a spectrum first: LAPACK's driver of parts, its steps, or all of it.
+
+    Of an interval, None, a quarter of the spectrum is expected; the steps alone count it before they begin.
+    """
+    if n >= CALLED_ORDER:
+        return "steps"
+    k = max(1, n // 4) if wanted is None else wanted
+    bisection, inverse, qr, divided, orthogonal = NS[_real(scalar.letter)]
+    called, stepped, whole = k * n * bisection, n * n * qr, float(n * n * qr)
+    if vectors:
+        called += k * n * (inverse + k * orthogonal)
+        stepped += n * n * divided
+        whole = n * n * divided + BACK_NS * (n - k) * 2 * (n * scalar.parts) ** 2
+        if n <= drivers.QR_ORDER:
+            whole = n * n * qr + ROTATION_NS * scalar.parts * n**3
+    stepped = BETWEEN_NS + min(called, stepped)
+    return "call" if called <= min(stepped, whole) else "steps" if stepped < whole else "all"
 
 
 def ways(real: str, n: int, wanted: int, vectors: bool) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from spectile.core.threads import blas_threads
 from spectile.evd.arguments import refuse_ragged
 from spectile.evd.cpu import drivers, part, solver
 from spectile.evd.load import all_finite, divided_by_power, largest_entry, load_matrix, require_in_range
-from spectile.evd.types import SCALARS, Definite, Options, Subset, require_finite, working_dtype
+from spectile.evd.types import SCALARS, Definite, Options, Subset, require_finite, scalar_of, working_dtype
 
 #: Bytes of a matrix from which our two stages find eigenvalues faster than LAPACK's one stage, which reads the matrix
 #: from memory again and again once it outgrows the caches (docs/notes).
@@ -29,9 +29,9 @@ CHECKED_ORDER = 1024
 #: double both call the same driver, and from the larger order on a call is less than 2 % of it; for complex numbers
 #: ours soon has the larger work space (`drivers._work`).
 LOOPED_ORDER = {"float32": 16, "complex64": 16, "float64": 128, "complex128": 64}
-#: Orders from which a part of a spectrum, by index and by value, takes less time by LAPACK's steps than by one call;
-#: and from which all eigenvectors come by steps, which take no longer: after each a long call tells how far it is.
-PART_ORDER, STEPS_ORDER = {True: 96, False: 24}, 1024
+#: Order from which all eigenvectors come by LAPACK's steps, which take no longer: after each a long call tells how far
+#: it is.
+STEPS_ORDER = 1024
 
 
 def eigh(a: Any, options: Options, definite: Definite | None = None) -> Any:
@@ -93,23 +93,19 @@ def _solve_each(array: np.ndarray, options: Options, definite: Definite | None) 
 def _is_looped(array: np.ndarray, options: Options) -> bool:
     """Return whether a batch goes to NumPy, which knows no driver, and no part of a larger matrix that costs less."""
     n = array.shape[-1]
-    return n <= LOOPED_ORDER[array.dtype.name] and _driver(n, options) is None and not _by_steps(n, options)
+    if n > LOOPED_ORDER[array.dtype.name] or options.driver is not None:
+        return False
+    return n <= drivers.UNBLOCKED_ORDER or _way(array, options) == "all"
 
 
-def _by_steps(n: int, options: Options) -> bool:
-    """Return whether LAPACK's steps are called one by one."""
-    subset = options.subset
+def _way(array: np.ndarray, options: Options) -> str:
+    """Return whether one "call" of a driver finds what is wanted, LAPACK's "steps" do, or "all" is found first."""
+    n, subset = array.shape[-1], options.subset
+    if options.driver is not None:
+        return "call"
     if subset is None:
-        return options.driver is None and options.vectors and STEPS_ORDER <= n <= drivers.DIVIDED_ORDER
-    return options.driver is None and n >= PART_ORDER[subset.by_index]
-
-
-def _driver(n: int, options: Options) -> str | None:
-    """Return the driver that the caller names, or that finds a part faster than all; None for the fastest of all."""
-    subset = options.subset
-    if options.driver is None and subset is not None and subset.by_index and n > drivers.UNBLOCKED_ORDER:
-        return "evx" if subset.count() <= n // 6 else None
-    return options.driver
+        return "steps" if options.vectors and STEPS_ORDER <= n <= drivers.DIVIDED_ORDER else "all"
+    return part.way(scalar_of(array.dtype), n, subset.count() if subset.by_index else None, options.vectors)
 
 
 def _stacked(results: list[tuple[Any, Any]], lead: tuple[int, ...]) -> tuple[Any, Any]:
@@ -140,13 +136,14 @@ def _solve(array: np.ndarray, options: Options, definite: Definite | None) -> tu
     if driver is None and by_stages(array, vectors=vectors):
         return solve_by_stages(array, options)
     n = len(array)
-    steps, driver = _by_steps(n, options), _driver(n, options)
+    way = _way(array, options)
+    driver = "evx" if way == "call" and driver is None else driver
     if n >= CHECKED_ORDER:
         _require_memory(array, _elements(array, options, driver or drivers.fastest(n, vectors)))
     if not all_finite(array):
         _require_finite(array, options)
     overwrite = overwrite and array.flags.writeable
-    if steps:
+    if way == "steps":
         return part.solve(array, lower, vectors, overwrite, subset)
     part_of = subset if driver in ("evr", "evx") else None
     with _told(n):
@@ -162,8 +159,9 @@ def _told(n: int) -> contextlib.AbstractContextManager[Any]:
 def _generalized_driver(n: int, options: Options) -> str:
     subset = options.subset
     few = subset is not None and subset.by_index and subset.count() <= n // 16
-    divided = not options.vectors or n <= drivers.DIVIDED_ORDER
-    return options.driver or ("gvd" if divided and not few else "gvx")
+    return options.driver or (
+        "gvx" if few else {"evr": "gvx", "evd": "gvd", "ev": "gv"}[drivers.fastest(n, options.vectors)]
+    )
 
 
 def explain(shape: tuple[int, ...], a: Any, options: Options, definite: Definite | None) -> list[Candidate]:
@@ -175,17 +173,19 @@ def explain(shape: tuple[int, ...], a: Any, options: Options, definite: Definite
     looped = batch and _is_looped(array, options)
     staged = not looped and n > 0 and options.driver is None
     staged = staged and by_stages(array.reshape(-1, n, n)[0], vectors=options.vectors)
-    steps = not looped and not staged and _by_steps(n, options)
-    driver = _driver(n, options) or drivers.fastest(n, options.vectors)
+    way = "" if looped or staged else _way(array, options)
+    driver = options.driver or ("evx" if way == "call" else drivers.fastest(n, options.vectors))
     return [
         Candidate(
             "NumPy's loop", math.nan if looped else None, f"a batch up to order {LOOPED_ORDER[array.dtype.name]}"
         ),
         Candidate("two stages", math.nan if staged else None, f"eigenvalues of {STAGES_BYTES:,} bytes and few threads"),
         Candidate(
-            "LAPACK's steps", math.nan if steps else None, "parts of the spectrum, and vectors of larger matrices"
+            "LAPACK's steps",
+            math.nan if way == "steps" else None,
+            "parts of the spectrum, and vectors of larger matrices",
         ),
-        Candidate(f"LAPACK's {driver}", None if looped or staged or steps else math.nan, "all else"),
+        Candidate(f"LAPACK's {driver}", math.nan if way in ("call", "all") else None, "all else"),
     ]
 
 
@@ -297,7 +297,7 @@ def _elements(array: np.ndarray, options: Options, driver: str) -> int:
     n, subset = len(array), options.subset
     own = options.overwrite and array.flags.f_contiguous and array.flags.writeable
     columns = subset.count() if subset is not None and subset.by_index else n
-    if _by_steps(n, options) and not driver.startswith("g"):
+    if _way(array, options) == "steps" and not driver.startswith("g"):
         return part.work_elements(array.dtype, n, columns, vectors=options.vectors, overwrite=own)
     return drivers.work_elements(driver, n, columns, vectors=options.vectors, overwrite=own)
 
