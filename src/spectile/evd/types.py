@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -169,13 +170,12 @@ class Subset:
 
 
 def rounded_down(number: float, dtype: np.dtype) -> float:
-    """Return the largest number of a dtype that is not above another."""
-    if dtype.char == "d":
-        return number
-    with np.errstate(over="ignore", under="ignore"):
-        near = dtype.type(number)
-        # NumPy would compare in `dtype`.
-        return float(near if float(near) <= number else np.nextafter(near, dtype.type(-np.inf)))
+    """Return the largest number of a dtype, float32 or float64, that is not above another."""
+    near = number if dtype.char == "d" else ctypes.c_float(number).value
+    if near <= number:
+        return near
+    with np.errstate(under="ignore"):
+        return float(np.nextafter(dtype.type(near), dtype.type(-np.inf)))
 
 
 class EighResult(NamedTuple):

@@ -1,6 +1,7 @@
 """Parts of a spectrum on the CPU, by steps of their own: each way to the wanted pairs, and from each to the next."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -140,7 +141,7 @@ def test_one_call_finds_a_few_pairs_of_a_small_matrix(scalar, vectors):
         few = taken.count("call")
         assert taken[:few] == ["call"] * few
         assert n < 40 or 1 <= few < n // 2
-        assert part.way(scalar, n, None, vectors) == taken[max(1, n // 4) - 1]
+        assert part.way(scalar, n, None, vectors) == taken[math.isqrt(n) - 1]
     assert part.way(scalar, part.CALLED_ORDER, 1, vectors) == "steps"
 
 

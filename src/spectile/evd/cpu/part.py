@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, Literal
 
 import numpy as np
@@ -35,11 +36,11 @@ EPSILON = {"s": float(np.finfo(np.float32).eps), "d": float(np.finfo(np.float64)
 def way(scalar: Scalar, n: int, wanted: int | None, vectors: bool) -> Literal["call", "steps", "all"]:
     """Return which finds a part of a spectrum first: LAPACK's driver of parts, its steps, or all of it.
 
-    Of an interval, None, a quarter of the spectrum is expected; the steps alone count it before they begin.
+    Of an interval, None, the middle of one and all in powers is expected; the steps alone count it before they begin.
     """
     if n >= CALLED_ORDER:
         return "steps"
-    k = max(1, n // 4) if wanted is None else wanted
+    k = math.isqrt(n) if wanted is None else wanted
     bisection, inverse, qr, divided, orthogonal = NS[_real(scalar.letter)]
     called, stepped, whole = k * n * bisection, n * n * qr, float(n * n * qr)
     if vectors:
