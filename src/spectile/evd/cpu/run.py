@@ -28,7 +28,7 @@ CHECKED_ORDER = 1024
 #: costs about 12 us.  The loop works in double precision, so that for single it soon takes twice LAPACK's time; for
 #: double both call the same driver, and from the larger order on a call is less than 2 % of it; for complex numbers
 #: ours soon has the larger work space (`drivers._work`).
-LOOPED_ORDER = {"float32": 16, "complex64": 16, "float64": 128, "complex128": 64}
+LOOPED_ORDER = {"float32": 24, "complex64": 24, "float64": 128, "complex128": 64}
 #: Order from which all eigenvectors come by LAPACK's steps, which take no longer: after each a long call tells how far
 #: it is.
 STEPS_ORDER = 1024
