@@ -136,16 +136,23 @@ def _middle(column: pandas.Series) -> Cell | None:
 
 
 def bound_by(row: pandas.Series) -> str:
-    """Return what takes most of a call's time: on a GPU the host, the preparation (of KPM) or the kernels."""
-    share = row["device_share"]
-    if pandas.isna(share):
-        return ""
+    """Return what takes most of a call's time, or of SpAMM on a CPU all but the product; "" where the row cannot tell.
+
+    On a GPU the host, the preparation (of KPM) or the kernels; on a CPU the preparation or the recurrence.
+    """
+    share, setup = row["device_share"], row.get("s_setup")
+    prepared = 0.0 if pandas.isna(setup) else min(1.0, setup / row["seconds"])
     if share < 0.5:
         return f"the host, {1 - share:.0%} of the call"
-    setup = row.get("s_setup")
-    if setup is not None and setup > row["seconds"] / 2:
-        return f"the preparation, {min(1.0, setup / row['seconds']):.0%} of the call"
-    return f"the kernels, {share:.0%} of the call"
+    if prepared > 0.5:
+        return f"the preparation, {prepared:.0%} of the call"
+    if not pandas.isna(share):
+        return f"the kernels, {share:.0%} of the call"
+    if prepared:
+        return f"the recurrence, {1 - prepared:.0%} of the call"
+    if row["system"] == "spamm" and not pandas.isna(row["allowed_share"]):
+        return f"all but the product, {max(0.0, 1 - row['allowed_share']):.0%} of the call"
+    return ""
 
 
 def worst(frame: pandas.DataFrame) -> Table:

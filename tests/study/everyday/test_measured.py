@@ -382,6 +382,26 @@ def test_a_frame_is_drawn_with_its_worst_draws_and_what_is_left_out(tmp_path):
     assert "last (wrong result)" in (tmp_path / "everyday/distribution.html").read_text()
 
 
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ({"device_share": 0.2, "s_setup": 0.9}, "the host, 80% of the call"),
+        ({"device_share": 0.8, "s_setup": 0.9}, "the preparation, 90% of the call"),
+        ({"device_share": 0.8}, "the kernels, 80% of the call"),
+        ({"device_share": None, "s_setup": 0.9}, "the preparation, 90% of the call"),
+        ({"device_share": None, "s_setup": 0.1}, "the recurrence, 90% of the call"),
+        ({"device_share": None, "allowed_share": 0.7}, "all but the product, 30% of the call"),
+        ({"device_share": None}, ""),
+    ],
+)
+def test_a_row_tells_what_its_call_is_bound_by(columns, told):
+    empty = {"system": "spamm", "seconds": 1.0, "s_setup": None, "allowed_share": None}
+    frame = pandas.DataFrame([empty | columns]).astype(
+        {"device_share": float, "s_setup": float, "allowed_share": float}
+    )
+    assert drawing.bound_by(frame.iloc[0]) == told
+
+
 SMALL_WORK = {
     "spamm": {"p_m": 900, "p_k": 900, "p_n": 900, "p_rtol": 1e-4, "w_share": 0.1},
     "tsparse": {"w_rows": 1e4, "w_factors": 2e5, "w_products": 1e6, "w_nnz": 9e5},
