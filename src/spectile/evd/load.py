@@ -75,8 +75,7 @@ def frobenius_of_triangle(matrix: Any) -> float:
     parts, zero = [matrix.diagonal().real], matrix.dtype.type(0)
     for start in range(0, len(matrix), STRIP):
         columns = matrix[start:, start : start + STRIP]
-        square, rest = columns[: columns.shape[1]], columns[STRIP:]
-        parts += [np.where(_below(len(square)), square, zero), rest]
+        parts += [np.where(_below(columns.shape[1]), columns[: columns.shape[1]], zero), columns[STRIP:]]
     return frobenius_of_diagonals(parts)
 
 

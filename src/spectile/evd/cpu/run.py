@@ -159,9 +159,8 @@ def _told(n: int) -> contextlib.AbstractContextManager[Any]:
 def _generalized_driver(n: int, options: Options) -> str:
     subset = options.subset
     few = subset is not None and subset.by_index and subset.count() <= n // 16
-    return options.driver or (
-        "gvx" if few else {"evr": "gvx", "evd": "gvd", "ev": "gv"}[drivers.fastest(n, options.vectors)]
-    )
+    driver = "evx" if few else drivers.fastest(n, options.vectors)
+    return options.driver or {"evr": "gvx"}.get(driver, "g" + driver[1:])
 
 
 def explain(shape: tuple[int, ...], a: Any, options: Options, definite: Definite | None) -> list[Candidate]:
@@ -180,11 +179,7 @@ def explain(shape: tuple[int, ...], a: Any, options: Options, definite: Definite
             "NumPy's loop", math.nan if looped else None, f"a batch up to order {LOOPED_ORDER[array.dtype.name]}"
         ),
         Candidate("two stages", math.nan if staged else None, f"eigenvalues of {STAGES_BYTES:,} bytes and few threads"),
-        Candidate(
-            "LAPACK's steps",
-            math.nan if way == "steps" else None,
-            "parts of the spectrum, and vectors of larger matrices",
-        ),
+        Candidate("LAPACK's steps", math.nan if way == "steps" else None, "parts, and vectors of larger matrices"),
         Candidate(f"LAPACK's {driver}", math.nan if way in ("call", "all") else None, "all else"),
     ]
 
