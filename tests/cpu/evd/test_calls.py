@@ -142,6 +142,21 @@ def test_one_array_for_both_matrices(driver):
     np.testing.assert_allclose(w, 1)
 
 
+@pytest.mark.parametrize("driver", [None, "gv", "gvd", "gvx"])
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_batches_of_one_array_that_may_be_overwritten(dtype, driver):
+    """What a problem leaves in its memory is not what the next one reads as its other matrix."""
+    n, rng = 40, np.random.default_rng(1)
+    given = np.stack([random_hermitian(n, rng, dtype) / n + k * np.eye(n, dtype=dtype) for k in (3, 5, 4, 7)])
+    for first, second in ((0, 1), (1, 0), (0, 2), (2, 0), (0, 0)):
+        places = slice(first, first + 2), slice(second, second + 2)
+        wanted = evd.eigvalsh(*(given[place] for place in places), backend="cpu")
+        for words in ({"overwrite_a": True}, {"overwrite_b": True}, {"overwrite_a": True, "overwrite_b": True}):
+            left = given.swapaxes(1, 2).copy().swapaxes(1, 2)  # columns are contiguous, as LAPACK wants them
+            w = evd.eigvalsh(*(left[place] for place in places), **words, driver=driver, backend="cpu")
+            np.testing.assert_allclose(w, wanted, rtol=100 * n * np.finfo(dtype).eps, err_msg=f"{first} {second}")
+
+
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(
     n=st.integers(4, 60),

@@ -352,6 +352,8 @@ def test_tridiagonalize(n, dtype):
     assert np.linalg.norm(t.q @ full @ t.q.conj().T - a) < 10 * n * eps * np.linalg.norm(a)
     assert np.linalg.norm(t.q.conj().T @ t.q - np.eye(n)) < 10 * n * eps
     assert evd.tridiagonalize(a, backend="cpu").q is None
+    with pytest.raises(ValueError, match="loop over the batch"):
+        evd.tridiagonalize(np.stack([a, a]), backend="cpu")
 
 
 @pytest.mark.usefixtures("solver")

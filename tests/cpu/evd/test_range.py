@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from spectile import evd
+from spectile.evd import load
 from spectile.evd.cpu import run as cpu_run
 from spectile_study.inputs.spectra import random_hermitian
 
@@ -26,6 +27,17 @@ def test_the_two_stages_take_every_size(dtype, monkeypatch):
     for scale in scales_of(dtype, 70):
         for path in ("whole", "index", "value"):
             check_path(path, 70, dtype, scale, backend="cpu")
+
+
+@pytest.mark.parametrize("n", [1, 3, load.STRIP, 2 * load.STRIP + 7])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_norms_count_both_triangles_and_the_diagonal_once(dtype, n):
+    a = random_hermitian(n, np.random.default_rng(n), dtype)
+    one_triangle = np.tril(a) + np.triu(np.full_like(a, np.nan), 1)
+    assert load.frobenius_of_triangle(one_triangle) == pytest.approx(np.linalg.norm(a), rel=1e-6)
+    diagonals = [np.diagonal(a, -k) for k in range(min(n, 5))]
+    band = np.where(abs(np.subtract.outer(np.arange(n), np.arange(n))) < 5, a, 0)
+    assert load.frobenius_of_diagonals(diagonals) == pytest.approx(np.linalg.norm(band), rel=1e-6)
 
 
 @pytest.mark.parametrize("n", [3, 30, 100])

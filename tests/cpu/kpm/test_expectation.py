@@ -137,6 +137,8 @@ def test_integrals_of_a_density_come_in_rows_with_errors():
     for power in (1, 2):
         assert abs(values[power] - np.sum(energies**power)) < 5 * errors[power] + 1e-9
     assert density.integrate(rows)[0] == pytest.approx(density.integrate())
+    np.testing.assert_array_equal(density.integrate(rows), density.integrate(rows, damped=True))
+    assert not np.array_equal(density.integrate(rows), density.integrate(rows, damped=False))
     alone = kpm_dos(REAL, 64, 1, rng=1, backend="cpu").integrate(rows, return_error=True)
     assert np.isnan(alone[1]).all()
     with pytest.raises(ValueError, match="one value for each"):

@@ -9,6 +9,8 @@ import scipy.sparse as sp
 from spectile.tsparse import galerkin, spgemm
 from spectile.tsparse.cpu import wanted
 
+from .test_limits import bytes_of, least, used
+
 
 def grid(n, dtype=float):
     line = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n))
@@ -67,6 +69,24 @@ def test_the_middle_product_is_never_whole(monkeypatch):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < (middle.data.nbytes + middle.indices.nbytes) / 4
+
+
+@pytest.mark.parametrize(("left", "right"), [("f8", "f8"), ("f8", "f4"), ("c16", "c16")])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_limit_is_kept_within_a_tenth(left, right, again):
+    """By the first product, and by one of other values on its pattern, which is held, too."""
+    A, P = grid(120, left)
+    R, P = P.T.tocsr(), P.astype(right)
+
+    def product(limit=None):
+        first = galerkin(R, A, P, memory_limit=limit)
+        return first.numeric(A) if again else first.C
+
+    product()
+    enough = least(product)
+    peak, C = min((used(lambda: product(enough)) for _ in range(3)), key=lambda found: found[0])
+    uses = peak - (1 + again) * bytes_of(C)
+    assert uses <= 1.1 * enough + 2**14 and enough <= 1.1 * uses + 2**15
 
 
 def test_a_set_up_of_multigrid_runs_on_ours():

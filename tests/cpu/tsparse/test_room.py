@@ -57,6 +57,13 @@ def test_work_space_is_what_it_is_said_to_be(columns, dtype):
     again = phases.Workspaces(10, columns, np.dtype(dtype), marks=False)
     assert again.sums.nbytes == columns * np.dtype(dtype).itemsize and not hasattr(again, "mark")
     assert phases.Workspaces(10, columns, None).mark.nbytes == 4 * columns
+    marks = phases.Workspaces(10, columns, None)
+    assert marks.mark.nbytes == 4 * columns and not {"bitmap", "words", "met", "sums"} & set(vars(marks))
+
+
+def test_columns_of_64_bits_take_twice_as_much_in_the_list_of_those_met():
+    n = 2**32
+    assert memory.workspace(n, 8) - memory.workspace(n - 1, 8) == 12 + 16 + 8 * (n + 65) - 4 * (n + 64)
 
 
 @pytest.mark.parametrize("entries", [1, 5, 1000, 5000])
