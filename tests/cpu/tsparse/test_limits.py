@@ -190,6 +190,24 @@ def test_what_a_call_asks_for_is_what_it_uses(structure, wanted):
     assert abs(C.astype(complex) - whole.astype(complex)).max() < 1e-9
 
 
+@pytest.mark.parametrize("form", ["csr", "csc", "coo", "bsr"])
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.9])
+def test_a_call_that_is_refused_has_not_taken_more_than_its_limit(form, share):
+    """Of many columns, whose pointer is the largest of all arrays."""
+    A, B = random(300, 2000, 4, 1, form=form), random(2000, 200_000, 4, 2, form=form)
+
+    def product(limit):
+        return spgemm(A, B, memory_limit=limit, backend="cpu")
+
+    limit = int(share * least(product))
+
+    def refused():
+        with pytest.raises(MemoryError, match="raise it to at least"):
+            product(limit)
+
+    assert used(refused)[0] <= 1.1 * limit + 2**17
+
+
 @pytest.mark.parametrize("form", ["csr", "csc"])
 @pytest.mark.parametrize("wanted", ["csc", "coo", "dense"])
 def test_a_limit_is_kept_in_other_formats(form, wanted):

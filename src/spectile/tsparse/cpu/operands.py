@@ -128,9 +128,7 @@ def one_operand(
     room = room or Room()
     names = ("indptr", "indices", "data", "row", "col") if room.limit is not None else ()
     given = [getattr(matrix, part, None) for part in names]
-    if turned:
-        refuse_malformed(name, matrix)
-    indptr, indices, order, stored = _arranged(matrix, name, room)
+    indptr, indices, order, stored = _arranged(matrix, name, room, turned)
     places, kind = Places(stored.shape, order), np.dtype(index_type(columns))
     if room.limit is not None:
         part = room.nested()
@@ -182,13 +180,14 @@ def _values_bytes(stored: np.ndarray, moved: bool, integers: bool) -> int:
     return stored.size * (kind.itemsize * moved + wide * converted)
 
 
-def _arranged(matrix: Any, name: str, room: Room) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]:
+def _arranged(matrix: Any, name: str, room: Room, turned: bool) -> tuple[Any, Any, Any, Any]:
     """Return row pointer and columns by rows, the stored place of each entry (None: as stored), and stored values."""
     form = matrix.format
     if form not in ("csr", "csc", "coo", "bsr"):  # these hold no entry twice, and their values have no places
         room.require(int(matrix.nnz) * (4 + matrix.dtype.itemsize) + 12 * (matrix.shape[0] + 1))
         matrix, form = matrix.tocsr(), "csr"
-    elif form != "csr":
+    elif form != "csr" or turned:
+        room.require(0 if form == "coo" else matrix.indptr.nbytes)  # SciPy's look takes as much as the pointer
         refuse_malformed(name, matrix)
     if form == "csr":
         if room.limit is not None:
