@@ -112,3 +112,34 @@ def test_the_choice_follows_the_work(precision: str) -> None:
 def test_both_products_are_told() -> None:
     a = np.eye(64)
     assert [one.kernel for one in explain(a, a, tau=0.0, backend="cpu", method="auto")] == ["cpu", "dense"]
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8", "c16"])
+@pytest.mark.parametrize("shape", [(40, 300, 25), (90, 20, 80)])
+@pytest.mark.parametrize("size", ["one", "near what underflows"])
+def test_an_error_that_rounding_just_reaches_is_kept_or_refused(
+    dtype: str, shape: tuple[int, int, int], size: str
+) -> None:
+    """By the look at all entries of C and by that at A and B, whichever takes less."""
+    m, k, n = shape
+    least = {"f2": 2.0**-8, "f4": 2.0**-63, "c8": 2.0**-63, "f8": 2.0**-511, "c16": 2.0**-511}[dtype]
+    scale = np.dtype(dtype).type(1.0 if size == "one" else least)
+    a, b = scale * decay(m, k, dtype, 1e3, 1), scale * decay(k, n, dtype, 1e3, 2)
+    kept = refused = 0
+    floor = spamm(a, b, tau=0.0, backend="cpu").error_bound
+    wide = a.astype("c16"), b.astype("c16")
+    norms = float(np.linalg.norm(wide[0])) * float(np.linalg.norm(wide[1]))
+    for share in (0.3, 0.6, 0.9, 0.97, 0.99, 1.01, 1.03, 1.1, 1.5, 2.5, 6.0):
+        for words in ({"atol": share * floor}, {"rtol_factors": share * floor / norms}):
+            if not 0 < next(iter(words.values())) < 1e300:
+                continue
+            try:
+                result = spamm(a, b, **words, method="auto", backend="cpu")
+            except ValueError as reason:
+                assert "rounding" in str(reason)
+                refused += 1
+                continue
+            kept += 1
+            within = share * floor * (1 + 1e-9)
+            assert result.error_bound <= within and np.linalg.norm(result.c - wide[0] @ wide[1]) <= within
+    assert kept and refused
