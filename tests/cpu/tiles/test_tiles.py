@@ -432,3 +432,21 @@ def test_norms_of_tiles_and_of_their_map_are_those_of_dense_ones(dtype, hermitia
     # Sharpened to what the map's own norm is, of a map with one largest eigenvalue.
     assert np.linalg.norm(held, 2) * (1 - 1e-12) <= x.norm("spectral") <= 1.1 * np.linalg.norm(held, 2)
     assert (x + x.H if not hermitian else x).hermitian_part().to_dense().diagonal().imag.max() == 0
+
+
+@pytest.mark.parametrize("kind", ["a row", "a column", "an arrow"])
+@pytest.mark.parametrize("share", [0.5, 0.9, 1.0, 1.1, 2.0, 5.0, 20.0])
+def test_sums_over_rows_and_over_columns_both_end_what_is_left_out(kind, share):
+    n = 64
+    line = np.linspace(1.0, 2.0, n) * 1e-3
+    x = np.eye(n) * (kind == "an arrow")
+    x[0 if kind == "a row" else slice(None), slice(None) if kind == "a row" else 0] = line
+    if kind == "an arrow":
+        x[0], x[0, 0] = line, 1.0
+    atol = share * 2e-3
+    matrix = TileMatrix.from_dense(x, 1, hermitian=kind == "an arrow")
+    kept = matrix.truncate(atol, norm="spectral")
+    left_out = x - kept.to_dense()
+    assert abs(left_out).sum(axis=0).max() <= atol and abs(left_out).sum(axis=1).max() <= atol
+    assert np.linalg.norm(left_out, 2) <= kept.error.spectral <= atol
+    assert (kept.fill < matrix.fill) == (share >= 0.9)
