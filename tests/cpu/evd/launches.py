@@ -24,11 +24,11 @@ def of_triangular(scalar):
     yield "invert_blocks", triangular.invert_shape(triangular.SIZE, scalar)
 
 
-def of_several_devices(n, scalar, bandwidth, block, parts):
+def of_several_devices(n, scalar, bandwidth, block, parts, on):
     """The largest ones on `parts` devices."""
     columns = Cyclic(n, block, parts).count(0)
     yield "place_rows", reduction.place_shape(columns, bandwidth)
-    yield "mirror", reduction.mirror_shape(n, columns, scalar)
+    yield "mirror", reduction.mirror_shape(n, columns, scalar, on)
 
 
 def of_panels_back(n, bandwidth, scalar):

@@ -3,6 +3,7 @@ panels and rank-one eigenvectors by their definition."""
 
 import contextlib
 import ctypes
+import itertools
 import sys
 import weakref
 from types import SimpleNamespace
@@ -21,44 +22,20 @@ from spectile.evd.cuda.reduction.panel import Panels
 from spectile.evd.types import SCALARS
 from spectile_study.inputs.spectra import random_hermitian
 
-from ...on_host import host_library
+from ...on_host import fibers_library
 
-# The threads of a block run one after the other, first up to the barrier and then whole: what is before it can be run
-# again.
-HOST = """
-#include <cmath>
-using std::fma;
-struct index_t { int x, y, z; };
-index_t threadIdx, blockIdx;
-alignas(16) unsigned char shared[1 << 16];
-bool whole;
-#define __global__
-#define __device__
-#define __shared__
-#define __forceinline__ inline
-#define __launch_bounds__(threads)
-#define __align__(bytes) alignas(bytes)
-#define __syncthreads() if (!whole) return
-inline int min(int a, int b) { return a < b ? a : b; }
-inline double rsqrt(double x) { return 1 / std::sqrt(x); }
-template <class T> T __shfl_xor_sync(unsigned, T value, int) { return value; }
-template <class T> T __shfl_sync(unsigned, T value, int) { return value; }
-%s
-template <class F> void launch(int x, int y, F body) {
-    for (int block = 0; block < x * y; ++block)
-        for (int turn = 0; turn < 2; ++turn)
-            for (int t = 0; t < 256; ++t) {
-                threadIdx = {t, 0, 0}, blockIdx = {block %% x, block / x, 0}, whole = turn;
-                body();
-            }
+RUN = """
+extern "C" int run_mirror(int x, int threads, long long shared_bytes, const unsigned long long* owners, long long ld,
+                          int width, int part, int parts, int top, int stop, int first, int columns) {
+    return launch({x, 1, 1}, threads, shared_bytes, 3, [=] {
+        mirror(owners, ld, width, part, parts, top, stop, first, columns);
+    });
 }
-extern "C" void run_mirror(int x, int y, const unsigned long long* owners, long long ld, int width, int part, int parts,
-                           int top, int first, int columns) {
-    launch(x, y, [=] { mirror(owners, ld, width, part, parts, top, first, columns); });
-}
-extern "C" void run_place_rows(int x, int y, const scalar_t* product, long long ldp, int width, int part, int parts,
-                               int top, int first, int columns, scalar_t* out, long long ldo) {
-    launch(x, y, [=] { place_rows(product, ldp, width, part, parts, top, first, columns, out, ldo); });
+extern "C" int run_place_rows(int x, int y, int threads, const scalar_t* product, long long ldp, int width, int part,
+                              int parts, int top, int first, int columns, scalar_t* out, long long ldo) {
+    return launch({x, y, 1}, threads, 0, 3, [=] {
+        place_rows(product, ldp, width, part, parts, top, first, columns, out, ldo);
+    });
 }
 """
 
@@ -119,6 +96,10 @@ class HostBlas:
 
 
 class HostMember(Member):
+    @property
+    def beside(self):
+        return self
+
     def current(self):
         return contextlib.nullcontext()
 
@@ -187,10 +168,7 @@ def libraries(tmp_path_factory):
 
     def of(dtype):
         if dtype not in made:
-            unit = EXCHANGE[dtype]
-            source = HOST % unit.source()
-            defines = [flag for flag in unit.flags() if flag.startswith("-D")]
-            made[dtype] = host_library(tmp_path_factory.mktemp(dtype) / "exchange", source, "-std=c++17", *defines)
+            made[dtype] = fibers_library(tmp_path_factory.mktemp(dtype) / "exchange", EXCHANGE[dtype], RUN)
         return made[dtype]
 
     return of
@@ -211,7 +189,8 @@ def test_the_band_has_the_eigenvalues_of_the_matrix(dtype, n, bandwidth, block, 
                 return
             kinds = {np.uintp: ctypes.c_void_p, np.int64: ctypes.c_longlong, np.int32: ctypes.c_int}
             given = [kinds[type(x)](int(x)) if not isinstance(x, np.ndarray) else x.ctypes for x in arguments]
-            getattr(library, f"run_{name}")(*shape.grid, *given)
+            sizes = *shape.grid, shape.threads, *([ctypes.c_longlong(shape.shared_bytes)] if shape.shared_bytes else [])
+            assert getattr(library, f"run_{name}")(*sizes, *given)
 
         return launch
 
@@ -219,6 +198,7 @@ def test_the_band_has_the_eigenvalues_of_the_matrix(dtype, n, bandwidth, block, 
     team = SimpleNamespace(members=members, home=members[0], others=members[1:], meet=lambda: None, join=lambda: None)
     for module in (reduction, band_reduction):
         monkeypatch.setattr(module, "kernel", kernel)
+    monkeypatch.setattr(reduction, "describe", lambda: SimpleNamespace(multiprocessors=2))
     monkeypatch.setattr(reduction, "Blas", HostBlas)
     monkeypatch.setattr(reduction, "empty_matrix", empty_matrix)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(asarray=np.asarray))
@@ -357,6 +337,9 @@ def test_every_column_has_one_owner_and_one_place(n, width, parts):
         assert all(columns.before(part, column + 1) == len(stored[part]) for part in range(parts))
     for part in range(parts):
         assert columns.count(part) == len(stored[part])
-        for first in range(0, n + 1, width):
-            listed = [c for column, size in columns.blocks(part, first) for c in range(column, column + size)]
+        for first, count in itertools.product(range(0, n, width), (1, 2, 8)):
+            strips = list(columns.strips(first, count))
+            assert [column for strip in strips for column in strip] == list(range(first, n)) and len(strips) <= count
+            blocks = [own for strip in strips for own in columns.blocks(part, strip)]
+            listed = [c for column, size in blocks for c in range(column, column + size)]
             assert listed == [column for column in stored[part] if column >= first]

@@ -81,7 +81,7 @@ def test_what_several_devices_share_fits_each(name, dtype):
     for n in (1, 33, 13_000, largest_order(device)):
         for parts in (1, 2, 8):
             bandwidth, block = stage_parameters(n, scalar, vectors=True, device=device)
-            for kernel, shape in of_several_devices(n, scalar, bandwidth, block, parts):
+            for kernel, shape in of_several_devices(n, scalar, bandwidth, block, parts, device):
                 assert shape.refusal(device) is None, (n, parts, kernel, shape)
 
 
@@ -98,7 +98,7 @@ def test_every_kernel_is_counted():
     } | {kernel for kernel, _ in launches(40_000, "float64", TABLE["H200"], vectors=False)}
     counted |= {kernel for kernel, _ in of_batches(100, 10)}
     counted |= {kernel for kernel, _ in of_triangular(SCALARS["float64"])}
-    counted |= {kernel for kernel, _ in of_several_devices(1000, SCALARS["float64"], 32, 128, 2)}
+    counted |= {kernel for kernel, _ in of_several_devices(1000, SCALARS["float64"], 32, 128, 2, TABLE["H200"])}
     for part in (of_gradient, of_refinement):
         counted |= {kernel for kernel, _ in part(1000, SCALARS["float64"])}
     assert written == counted

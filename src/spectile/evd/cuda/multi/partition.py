@@ -39,11 +39,18 @@ class Cyclic:
         """Return how many columns a device owns."""
         return self.before(part, self.n)
 
-    def blocks(self, part: int, first: int) -> Iterator[tuple[int, int]]:
-        """Yield first column and width of each block of a device that begins at column `first` or later."""
+    def blocks(self, part: int, columns: range | None = None) -> Iterator[tuple[int, int]]:
+        """Yield first column and width of each block of a device, of those that begin among some columns."""
         for column in range(part * self.width, self.n, self.width * self.parts):
-            if column >= first:
+            if columns is None or column in columns:
                 yield column, min(self.width, self.n - column)
+
+    def strips(self, first: int, count: int) -> Iterator[range]:
+        """Yield the columns from a block's first on, in at most so many pieces, even for every device."""
+        step = self.width * self.parts
+        step *= -(-(self.n - first) // (count * step))
+        for column in range(first, self.n, step):
+            yield range(column, min(column + step, self.n))
 
 
 def pieces(columns: int, parts: int) -> list[slice]:

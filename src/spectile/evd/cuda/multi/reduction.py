@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.device import describe
 from spectile.core.devices import Device
 from spectile.core.launch import Shape, kernel
 from spectile.evd.cuda.blas import Blas
@@ -26,9 +27,10 @@ from spectile.evd.cuda.reduction.panel import Panels
 from spectile.evd.types import Scalar
 
 
-def mirror_shape(rows: int, columns: int, scalar: Scalar) -> Shape:
-    """Launch of `mirror` for so many rows and own columns."""
-    return Shape((-(-columns // TILE), -(-rows // TILE)), 256, TILE * (TILE + 1) * scalar.itemsize)
+def mirror_shape(rows: int, columns: int, scalar: Scalar, on: Device) -> Shape:
+    """Launch of `mirror` for so many rows and own columns: a block a multiprocessor, beside those of products."""
+    tiles = -(-columns // TILE) * -(-rows // TILE)
+    return Shape((min(tiles, on.multiprocessors),), 256, TILE * (TILE + 1) * scalar.itemsize)
 
 
 def place_shape(columns: int, bandwidth: int) -> Shape:
@@ -36,6 +38,8 @@ def place_shape(columns: int, bandwidth: int) -> Shape:
     return Shape((-(-columns // 256), bandwidth), 256)
 
 
+#: Strips of columns of a trailing update: a triangle's last one of so many is 1/64 of it.
+STRIPS = 8
 #: Seconds of a panel on one device beside the products.
 PANEL_SECONDS = 1.7e-4
 #: What the host does for a panel, in times that it takes to record an event and to let a stream wait for it: for home,
@@ -133,7 +137,7 @@ class _Share:
 
     def load(self, a: Matrix) -> None:
         """Copy the own columns from the whole matrix."""
-        for column, width in self._columns.blocks(self.member.number, 0):
+        for column, width in self._columns.blocks(self.member.number):
             own = self._columns.before(self.member.number, column)
             self.member.fetch(self.a, a, self._columns.n, width, at=own, of=column)
 
@@ -159,11 +163,11 @@ class _Share:
     def _place(self) -> tuple[Any, ...]:
         return np.int32(self._columns.width), np.int32(self.member.number), np.int32(self._columns.parts)
 
-    def update(self, first: int, columns: int) -> None:
-        """Subtract V Xᴴ, whose rows count from `first` on, from the own blocks right of it, below the diagonal."""
+    def update(self, first: int, columns: int, strip: range) -> None:
+        """Subtract V Xᴴ, whose rows count from `first` on, from the own blocks in a strip, below the diagonal."""
         v, x, a, n = self.v, self.x, self.a, self._columns.n
         with self.member.current():
-            for column, width in self._columns.blocks(self.member.number, first + self._columns.width):
+            for column, width in self._columns.blocks(self.member.number, strip):
                 row, own = column - first, self._columns.before(self.member.number, column)
                 self._blas.gemm(
                     *(n - column, width, columns, -1.0, v.at(row, 0), v.ld, x.at(row, 0), x.ld),
@@ -171,15 +175,17 @@ class _Share:
                     ops="NC",
                 )
 
-    def mirror(self, top: int) -> None:
-        """Fill what is above the diagonal in the own columns, from row `top` on."""
-        first = self._columns.before(self.member.number, top)
+    def mirror(self, strip: range, made: list[Any]) -> None:
+        """Fill a strip of rows above the diagonal in the own columns, once its columns are made."""
+        first = self._columns.before(self.member.number, strip.start)
+        beside = self.member.beside
+        beside.wait(*made)
         if first < self._count:
-            with self.member.current():
+            with beside.current():
                 kernel(self._unit, "mirror")(
-                    mirror_shape(self._columns.n - top, self._count - first, self.a.scalar),
+                    mirror_shape(len(strip), self._count - first, self.a.scalar, describe()),
                     *(self._owners, np.int64(self.a.ld), *self._place),
-                    *(np.int32(top), np.int32(first), np.int32(self._count)),
+                    *(np.int32(strip.start), np.int32(strip.stop), np.int32(first), np.int32(self._count)),
                 )
 
 
@@ -229,15 +235,21 @@ class _SharedReduction(_Reduction):
             share.member.copy(share.v.at(local, used + b), own, z, own, width, b)
 
     def update(self, first: int, columns: int) -> None:
-        """Update what is right of the block at column `first`, and bring the next block to home."""
-        rest = first + self.block
-        for share in self._shares:
-            share.update(first, columns)
-        self._team.meet()
+        """Update what is right of the block at column `first`, and bring the next block to home.
+
+        While columns of a strip are updated, what is above the diagonal is filled from those of the strips before.
+        """
+        rest, n, team = first + self.block, self.panels.n, self._team
+        for strip in self._columns.strips(rest, STRIPS):
+            for share in self._shares:
+                share.update(first, columns, strip)
+            made = [member.mark() for member in team.members]
+            for share in self._shares:
+                share.mirror(strip, made)
+        for member in team.members:
+            member.wait(member.beside.mark())
         owner = self._shares[self._columns.owner(rest)]
-        a, size, n = self.panels.a, self.panels.a.itemsize, self.panels.n
+        a, size = self.panels.a, self.panels.a.itemsize
         source = owner.a.at(rest, self._columns.before(owner.member.number, rest))
         width = min(self.block, n - rest)
-        self._team.home.copy(a.at(rest, rest), a.ld * size, source, owner.a.ld * size, (n - rest) * size, width)
-        for share in self._shares:
-            share.mirror(rest)
+        team.home.copy(a.at(rest, rest), a.ld * size, source, owner.a.ld * size, (n - rest) * size, width)

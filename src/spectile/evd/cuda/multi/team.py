@@ -17,8 +17,8 @@ from spectile.evd.cuda.matrix import Matrix
 
 
 @functools.cache
-def _stream(index: int) -> Any:
-    """Return the stream that a device helps others on, always the same: CuPy keeps freed memory by stream."""
+def _stream(index: int, number: int = 0) -> Any:
+    """Return a stream that a device helps others on, always the same: CuPy keeps freed memory by stream."""
     import cupy
 
     with cupy.cuda.Device(index):
@@ -39,6 +39,11 @@ class Member:
 
     def __init__(self, number: int, index: int, stream: Any) -> None:
         self.number, self.index, self.stream = number, index, stream
+
+    @property
+    def beside(self) -> Member:
+        """The device with a stream for what needs no memory and runs beside its other work."""
+        return Member(self.number, self.index, _stream(self.index, 1))
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -200,5 +205,5 @@ class Team:
     def finish(self) -> None:
         """Let home and the host wait for the others: what they hold may be freed after that."""
         self.join()
-        for member in self.others:
+        for member in (*self.others, *(one.beside for one in self.members)):
             member.stream.synchronize()
