@@ -64,13 +64,13 @@ def pays(n: int, scalar: Scalar, bandwidth: int, parts: int, device: Device, lin
         Between them.
     """
     products = 4 / 3 * n**3 * scalar.parts**2 / device.product_rate(scalar.real)
-    # Of each panel Y and Z go to all, and rows of a product come back; after each block of columns all devices at once
-    # read what of their other triangle others own.
+    # Of each panel Y and Z go to all, and rows of a product come back; beside the updates, half of the products, all
+    # devices at once read what of their other triangle others own.
     panels = n / bandwidth
-    mirrored = n**3 / (6 * tuning(device).block) * (parts - 1) / parts**2
-    sent = scalar.itemsize * (3 * n * n / 2 + mirrored)
-    alone = products + panels * PANEL_SECONDS
-    together = products / parts + panels * PANEL_SECONDS + sent / link.bytes_per_second
+    sent = scalar.itemsize * 3 * n * n / 2 / link.bytes_per_second
+    mirrored = scalar.itemsize * n**3 / (6 * tuning(device).block) * (parts - 1) / parts**2 / link.bytes_per_second
+    alone, half = products + panels * PANEL_SECONDS, products / parts / 2
+    together = half + max(half, mirrored) + panels * PANEL_SECONDS + sent
     begun = panels * link.call_seconds * (HOME_CALLS + MEMBER_CALLS * (parts - 1))
     return max(together, begun) < alone
 
