@@ -64,10 +64,10 @@ def pays(n: int, scalar: Scalar, bandwidth: int, parts: int, device: Device, lin
         Between them.
     """
     products = 4 / 3 * n**3 * scalar.parts**2 / device.product_rate(scalar.real)
-    # Of each panel Y and Z go to all, and rows of a product come back; beside the updates, half of the products, all
-    # devices at once read what of their other triangle others own.
+    # Of each panel Y and then [Y Z] go to all, and rows of a product come back; beside the updates, half of the
+    # products, all devices at once read what of their other triangle others own.
     panels = n / bandwidth
-    sent = scalar.itemsize * 3 * n * n / 2 / link.bytes_per_second
+    sent = scalar.itemsize * 2 * n * n / link.bytes_per_second
     mirrored = scalar.itemsize * n**3 / (6 * tuning(device).block) * (parts - 1) / parts**2 / link.bytes_per_second
     alone, half = products + panels * PANEL_SECONDS, products / parts / 2
     together = half + max(half, mirrored) + panels * PANEL_SECONDS + sent
@@ -223,16 +223,14 @@ class _SharedReduction(_Reduction):
         home.wait(*(share.member.mark() for share in self._others))
 
     def _keep(self, local: int, used: int, m: int) -> None:
-        """Copy Z to the members, and complete their V and X, while home goes on with the next panel."""
-        b, size = self.panels.bandwidth, self.x.itemsize
-        pitch, width = self.x.ld * size, m * size
-        made = self._team.home.mark()
+        """Copy [Y Z] to the members, and complete their X, while home goes on with the next panel."""
+        b, v, made = self.panels.bandwidth, self.v, self._team.home.mark()
+        width = m * v.itemsize
         for share in self._others:
-            y, z, own = share.x.at(local, used + b), share.x.at(local, used), share.x.ld * size
+            own, pitch = share.v.at(local, used), share.v.ld * v.itemsize
             share.member.wait(made)
-            share.member.copy(z, own, self.x.at(local, used), pitch, width, b)
-            share.member.copy(share.v.at(local, used), own, y, own, width, b)
-            share.member.copy(share.v.at(local, used + b), own, z, own, width, b)
+            share.member.copy(own, pitch, v.at(local, used), v.ld * v.itemsize, width, 2 * b)
+            share.member.copy(share.x.at(local, used), pitch, share.v.at(local, used + b), pitch, width, b)
 
     def update(self, first: int, columns: int) -> None:
         """Update what is right of the block at column `first`, and bring the next block to home.
