@@ -20,14 +20,16 @@ extern "C" __global__ void __launch_bounds__(256) mirror(const unsigned long lon
     for (int t = blockIdx.x; t < across * ((stop - top + 31) / 32); t += gridDim.x) {
         const int c0 = first + t % across * 32, i0 = top + t / across * 32;
         if (column_of(min(c0 + 31, columns - 1), width, part, parts) <= i0) continue;
-        const int column = column_of(c0 + x, width, part, parts);
+        const int column = column_of(c0 + x, width, part, parts), end = c0 + x < columns ? min(column, stop) : 0;
+        scalar_t read[4];  // all four on their way before the first is there
 #pragma unroll
-        for (int i = 0; i < 32; i += 8) {
-            const int row = i0 + i + y;
-            if (c0 + x >= columns || row >= min(column, stop)) continue;
+        for (int i = 0; i < 4; ++i) {
+            const int row = i0 + y + 8 * i;
             const scalar_t* below = (const scalar_t*)owners[row / width % parts];
-            tile[x + (i + y) * 33] = conj(below[column + (row / (width * parts) * width + row % width) * ld]);
+            read[i] = row < end ? below[column + (row / (width * parts) * width + row % width) * ld] : zero();
         }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) tile[x + (y + 8 * i) * 33] = conj(read[i]);
         __syncthreads();
         for (int c = y; c < 32; c += 8)
             if (c0 + c < columns && i0 + x < min(stop, column_of(c0 + c, width, part, parts)))

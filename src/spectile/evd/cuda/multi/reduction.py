@@ -28,9 +28,9 @@ from spectile.evd.types import Scalar
 
 
 def mirror_shape(rows: int, columns: int, scalar: Scalar, on: Device) -> Shape:
-    """Launch of `mirror` for so many rows and own columns: a block a multiprocessor, beside those of products."""
+    """Launch of `mirror` for so many rows and own columns: few blocks, beside those of products."""
     tiles = -(-columns // TILE) * -(-rows // TILE)
-    return Shape((min(tiles, on.multiprocessors),), 256, TILE * (TILE + 1) * scalar.itemsize)
+    return Shape((min(tiles, 2 * on.multiprocessors),), 256, TILE * (TILE + 1) * scalar.itemsize)
 
 
 def place_shape(columns: int, bandwidth: int) -> Shape:
