@@ -77,6 +77,19 @@ def test_each_way_finds_the_wanted_pairs(kind, dtype, name, monkeypatch):
         np.testing.assert_array_equal(half, kept)
 
 
+@pytest.mark.parametrize("n", range(1, 6))
+def test_every_part_by_index_is_what_it_names(n):
+    matrices = np.diag(np.arange(n, 0.0, -1)) * np.array([1.0, 2.0])[:, None, None]
+    for low, high in itertools.combinations_with_replacement(range(n), 2):
+        wanted = np.arange(low + 1.0, high + 2)
+        for a, values in ((matrices[0], wanted), (matrices, np.stack([wanted, 2 * wanted]))):
+            w, v = spectile.eigh(a, subset_by_index=(low, high), backend="cpu")
+            np.testing.assert_array_equal(w, values)
+            np.testing.assert_array_equal(a @ v, v * w[..., None, :])
+            w = spectile.eigvalsh(a, subset_by_index=(low, high), backend="cpu")
+            np.testing.assert_array_equal(w, values)
+
+
 @pytest.mark.parametrize("failing", ["stein", "sterf", "stebz", "too few"])
 def test_where_a_step_fails_divide_and_conquer_takes_its_place(failing, monkeypatch):
     a, routine = matrix("random", "float64"), drivers.routine

@@ -7,10 +7,10 @@ import pytest
 from scipy.sparse.linalg import LinearOperator
 
 from spectile.core import memory
-from spectile.kpm import SpectralDensity
+from spectile.kpm import SpectralDensity, correlator
 from spectile.kpm.cpu import engine as cpu_engine
 from spectile.kpm.moments import make_engine
-from spectile.kpm.operators.lattices import anderson, graphene
+from spectile.kpm.operators.lattices import anderson, chain, graphene
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 
 
@@ -89,3 +89,30 @@ def test_a_density_whose_vectors_fit_one_by_one_is_right(monkeypatch):
     passes = SpectralDensity(H, 16, 3, rng=1, bounds=(-3.1, 3.1))
     assert passes._engine.capacity() == 1
     np.testing.assert_allclose(passes.moments, whole.moments, atol=1e-9)
+
+
+@pytest.mark.parametrize("vectors_kept", [60, 204, 2 * 204, 2 * 300, 4 * 204])
+def test_a_correlator_keeps_no_more_than_its_limit(vectors_kept):
+    """Where one vector's terms fit in part, where those of one, two or four do, and where there is room for more."""
+    H, num_moments, num_vectors = chain(10_000), 128, 4
+    limit = vectors_kept * 8 * H.shape[0]
+
+    def peak(num_moments):
+        tracemalloc.start()
+        try:
+            correlator(
+                H,
+                None,
+                None,
+                num_moments=num_moments,
+                num_vectors=num_vectors,
+                rng=1,
+                backend="cpu",
+                memory_limit=limit,
+            )
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(2)  # what a first call keeps
+    assert peak(num_moments) < limit + 3 * 16 * num_vectors * num_moments**2

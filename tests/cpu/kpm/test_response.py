@@ -256,6 +256,18 @@ def test_bastin_and_greenwood_agree_along_one_direction():
         np.testing.assert_allclose(two(0.3, temperature), weight @ two(0.3 + grid), rtol=1e-3)
 
 
+@pytest.mark.parametrize("num_moments", [8, 24, 64])
+@pytest.mark.parametrize(("H", "axes"), [("graphene", "xx"), ("haldane", "xy")])
+def test_an_empty_and_a_full_spectrum_conduct_nothing(H, axes, num_moments):
+    """Kubo and Bastin's integral begins at its lower end and ends at zero, however few moments smear the spectrum."""
+    H, r, periods = graphene(6) if H == "graphene" else haldane(6)
+    cell = unit_vectors(len(r), [0, 1])
+    sigma = conductivity(
+        H, *axes, r, periods=periods, vectors=cell, num_moments=num_moments, formula="bastin", backend="cpu"
+    )
+    assert sigma(-9.0) == 0 and abs(sigma(9.0)) < 1e-12
+
+
 def test_greenwoods_formula_is_a_double_sum():
     H = anderson(5, disorder=3, rng=2)
     r = np.array(np.unravel_index(np.arange(125), (5, 5, 5))).T * 1.0
