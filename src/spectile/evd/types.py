@@ -147,7 +147,7 @@ class Subset:
         first, last = np.searchsorted(w, ends, side="right")
         return slice(int(first), max(int(first), int(last)))
 
-    def ends(self, norm: float, dtype: Any, scale: int = 0) -> tuple[float, float]:
+    def ends(self, norm: float, dtype: Any, scale: int) -> tuple[float, float]:
         """Return the ends of the interval for a matrix times 2**scale, of a Frobenius norm, moved up by roundoff.
 
         Of a multiple eigenvalue at an end roundoff puts some copies on either side.  So what is within roundoff of an

@@ -125,9 +125,7 @@ def spectral_bound(norms: Any, layout: Layout) -> float:
     For a map N of norms and positive x, y: ``||N||_2^2 <= max(N y / x) max(N^T x / y)``, sharpened by steps of the
     power method.
     """
-    if not len(norms) or not np.isfinite(norms).all():
-        return float(norms.max(initial=0.0))
-    unit = float(norms.max())
+    unit = float(norms.max(initial=0.0))
     if unit == 0:
         return 0.0
     with np.errstate(under="ignore"):
