@@ -168,6 +168,25 @@ def test_each_correction_takes_the_error_to_its_fourth_power(change, corrections
     assert found == [most >= corrections for most in range(5)]
 
 
+@pytest.mark.parametrize("worth", [0, 1])
+def test_a_refinement_is_tried_where_one_correction_is_worth_it(worth, monkeypatch):
+    rng, n, ends = np.random.default_rng(7), 24, counted(monkeypatch)
+    monkeypatch.setattr(refine, "worth_on_cpu", lambda threads: worth)
+    a = hermitian(rng, n, "float64")
+    x0 = np.linalg.eigh(a)[1]
+    require_solved(a, *spectile.eigh(a, x0=x0, backend="cpu"))
+    assert ends == [True] * worth
+
+
+@pytest.mark.parametrize("n", range(2, 12))
+def test_one_pair_of_nearly_equal_values_is_solved_in_a_matrix_of_any_order(n):
+    a = np.diag([*range(1, n), n - 1.0])
+    a[-1, -2] = a[-2, -1] = 1e-9
+    pair = refine.refined(refine.Steps(a, lower=True), np.eye(n), 1)
+    assert pair is not None
+    require_solved(a, *pair)
+
+
 @pytest.mark.parametrize("step", [2, 3, 4, 5, 6])
 def test_steps_of_a_self_consistent_field_take_one_correction_or_two(step):
     n = 256
