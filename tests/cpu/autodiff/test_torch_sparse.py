@@ -6,6 +6,8 @@ import scipy.sparse as sp
 
 torch = pytest.importorskip("torch")
 
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+
 import spectile.torch as ours  # noqa: E402
 
 
@@ -68,6 +70,17 @@ def test_vmap_and_the_hessian_of_entries():
     jacobian = torch.func.jacrev(product.numeric)(a, b)
     found = torch.func.hessian(lambda a: (product.numeric(a, b) ** 2).sum())(a)
     assert torch.allclose(found, 2 * jacobian.mT @ jacobian)
+
+
+@pytest.mark.parametrize("on_gpu", [(0,), (1,), (0, 1)])
+def test_entries_on_a_gpu_are_refused_wherever_they_stand(on_gpu):
+    matrix = csr(4, 4, 7)
+    product, entries = ours.symbolic(matrix, matrix), [matrix.values(), matrix.values()]
+    with FakeTensorMode():
+        for place in on_gpu:
+            entries[place] = torch.empty(entries[place].shape, dtype=torch.float64, device="cuda:0")
+    with pytest.raises(TypeError, match="on the host"):
+        product.numeric(*entries)
 
 
 def test_wrong_input_gets_one_sentence():
