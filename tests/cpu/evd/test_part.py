@@ -181,3 +181,12 @@ def test_a_long_call_tells_how_far_it_is(keywords, lines, impatient, monkeypatch
     shares = [int(line.split()[1]) for line in told]
     assert len(told) >= lines and shares == sorted(shares) and shares[-1] == 100
     assert shares[0] < 100 and all(line.startswith("eigh: ") for line in told)
+
+
+@pytest.mark.parametrize(("dtype", "operations"), [("float64", "36,000,000"), ("complex128", "144,000,000")])
+def test_values_by_stages_tell_how_many_operations_a_reduction_takes(dtype, operations, impatient, monkeypatch):
+    monkeypatch.setattr(run, "by_stages", lambda array, vectors: not vectors)
+    n = 300  # 4/3 n³, each of four of real numbers where they are complex
+    spectile.eigvalsh(np.diag(np.arange(n)).astype(dtype), backend="cpu")
+    told = [record.getMessage() for record in impatient.records if record.name == "spectile.progress"]
+    assert told and all(f" of {operations} " in line for line in told)
