@@ -115,7 +115,7 @@ def test_both_products_are_told() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8", "c16"])
-@pytest.mark.parametrize("shape", [(40, 300, 25), (90, 20, 80)])
+@pytest.mark.parametrize("shape", [(40, 300, 25), (90, 20, 80), (1, 3, 1)])
 @pytest.mark.parametrize("size", ["one", "near what underflows"])
 def test_an_error_that_rounding_just_reaches_is_kept_or_refused(
     dtype: str, shape: tuple[int, int, int], size: str
@@ -140,6 +140,6 @@ def test_an_error_that_rounding_just_reaches_is_kept_or_refused(
                 refused += 1
                 continue
             kept += 1
-            within = share * floor * (1 + 1e-9)
+            within = share * floor * (1 + 1e-9) + 2.0**-1073  # the least numbers have few digits
             assert result.error_bound <= within and np.linalg.norm(result.c - wide[0] @ wide[1]) <= within
     assert kept and refused
