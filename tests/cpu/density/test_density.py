@@ -201,6 +201,23 @@ def test_polynomials_take_intervals_to_intervals_and_back(method, middle, gap, y
     assert last[1] > 1 - 1e-6 and last[2] < 1e-6
 
 
+@pytest.mark.parametrize("method", list(maps.METHODS))
+def test_a_step_is_off_by_no_more_than_its_budget(method):
+    """Whatever the degree of its polynomial: the spectral norm is that of passes whose steps take one product."""
+    h, _ = insulator(5, 80, 1, 0.6)
+    values = np.linalg.eigvalsh(h)
+    x = TileMatrix.from_dense((values[-1] * np.eye(80) - h) / (values[-1] - values[0]), 4, hermitian=True)
+    for polynomial, *_ in itertools.islice(maps.planned(method, 0.7, 0.3), 5):
+        values, vectors = np.linalg.eigh(x.to_dense())
+        exact = vectors * np.polyval(polynomial.coefficients[::-1], values) @ vectors.T
+        for norm, order in (("spectral", 2), ("fro", "fro"))[polynomial.products - 1 :]:
+            for allowed in (1e-1, 1e-2, 1e-4, 1e-7):
+                made, apart = purify._step(polynomial, x, (-0.1, 1.1), allowed, norm)
+                assert np.linalg.norm(made.to_dense() - exact, order) <= getattr(made.error, norm) <= allowed
+                assert np.linalg.norm(values - values**2) <= apart.fro
+        x = purify.exact(made)
+
+
 def test_less_is_computed_where_less_is_asked_for():
     h, sites = insulator(3, 400, 1, 0.6)
     order, rows = partition(np.ones(400, int), 10, positions=sites)
@@ -250,6 +267,25 @@ def test_single_precision_says_how_far_it_comes(dtype):
         purified(h, electrons=occupied, error=1e-9, block=8)
 
 
+def test_an_error_that_rounding_just_reaches_with_an_overlap_is_kept_or_refused():
+    s, kept = gaussians(3, 8, 1.0), []
+    root = scipy.linalg.sqrtm(s)
+    vectors = np.linalg.qr(np.random.default_rng(3).normal(size=(8, 8)))[0]
+    h = root @ (vectors * np.concatenate([[-1], np.linspace(0, 1, 7)])) @ vectors.T @ root
+    h, s = ((h + h.T) / 2).astype(np.float32), s.astype(np.float32)
+    exact = scipy.linalg.eigh(h.astype(float), s.astype(float))[1][:, :1]
+    for error in 10.0 ** np.arange(-4, -1.5, 0.15):
+        try:
+            found = purified(h, s, electrons=1, error=error, block=4)
+        except ValueError as reason:
+            assert "is below what can be guaranteed" in str(reason)
+            kept.append(False)
+        else:
+            assert np.linalg.norm(found.matrix.to_dense() - exact @ exact.T) <= found.error <= error
+            kept.append(True)
+    assert kept[-1] and not kept[0]
+
+
 def test_an_overlap():
     rng = np.random.default_rng(6)
     h, _ = insulator(6, 60, 1, 0.8)
@@ -296,6 +332,14 @@ def test_an_overlap_and_a_small_gap():
     found = purified(h, s, electrons=15, error=1e-4, block=6)
     assert found.error <= 1e-4
     assert_guaranteed(found, h, 15, s, slack=1e-10)
+
+
+def test_an_inverse_factor_that_is_close_enough_is_taken_as_it_is():
+    s = TileMatrix.from_dense(gaussians(3, 40, 1.0), 4, hermitian=True)
+    for error in (1e-3, 1e-7, 1e-10):
+        first = factor.refined(s, error)
+        again = factor.refined(s, error, start=first.z)
+        assert first.errors and not again.errors and again.size <= error
 
 
 def gaussians(seed, n, exponent, complex_=False):

@@ -1,5 +1,6 @@
 """What `explain` predicts: the way that is taken, more for more work, and nothing that runs."""
 
+import dataclasses
 import logging
 
 import numpy as np
@@ -112,6 +113,9 @@ def test_ways_on_a_gpu_take_as_long_as_what_they_move(device):
     assert here.seconds == plain.seconds <= there.seconds >= 12 * work.entries / 25e9
     dense = [candidates.dense_block(A.nnz, 2000, columns, 8, 1, device).seconds for columns in (1, 8, 32)]
     assert sorted(set(dense)) == dense
+    for name in ("rows", "factors", "products", "entries"):
+        more = dataclasses.replace(work, **{name: 100 * getattr(work, name)})
+        assert candidates.on_gpu(more, double, device).seconds > plain.seconds, name
 
 
 def test_conversions_take_time():

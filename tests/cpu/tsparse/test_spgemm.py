@@ -178,8 +178,9 @@ def test_same_bits_for_every_number_of_threads():
         np.testing.assert_array_equal(result, results[0])
 
 
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("kept", [2**25, 0])
-def test_chunks_of_rows_on_threads_are_put_together(kept, monkeypatch):
+def test_chunks_of_rows_are_put_together(kept, threads, monkeypatch):
     from spectile.tsparse.cpu import one_pass
     from spectile.tsparse.cpu.work import chunks, survey
 
@@ -187,7 +188,7 @@ def test_chunks_of_rows_on_threads_are_put_together(kept, monkeypatch):
     B = random(900, 1200, 0.02, 23)
     left, right = ((x.indptr.astype(np.int64), x.indices, x.data) for x in (A, B))
     monkeypatch.setattr(one_pass, "LARGEST_KEPT", kept)
-    monkeypatch.setattr(one_pass, "num_threads", lambda: 3)
+    monkeypatch.setattr(one_pass, "num_threads", lambda: threads)
     work = survey(left[0], left[1], right[0])
     assert work.products == np.diff(B.indptr)[A.indices].sum()
     pieces = chunks(work, 3, 3000)
