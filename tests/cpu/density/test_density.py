@@ -207,12 +207,12 @@ def test_a_step_is_off_by_no_more_than_its_budget(method):
     h, _ = insulator(5, 80, 1, 0.6)
     values = np.linalg.eigvalsh(h)
     x = TileMatrix.from_dense((values[-1] * np.eye(80) - h) / (values[-1] - values[0]), 4, hermitian=True)
-    for polynomial, *_ in itertools.islice(maps.planned(method, 0.7, 0.3), 5):
+    for step, *_ in itertools.islice(maps.planned(method, 0.7, 0.3), 5):
         values, vectors = np.linalg.eigh(x.to_dense())
-        exact = vectors * np.polyval(polynomial.coefficients[::-1], values) @ vectors.T
-        for norm, order in (("spectral", 2), ("fro", "fro"))[polynomial.products - 1 :]:
+        exact = vectors * np.polyval(step.coefficients[::-1], values) @ vectors.T
+        for norm, order in (("spectral", 2), ("fro", "fro"))[step.products - 1 :]:
             for allowed in (1e-1, 1e-2, 1e-4, 1e-7):
-                made, apart = purify._step(polynomial, x, (-0.1, 1.1), allowed, norm)
+                made, apart = purify._step(step, x, (-0.1, 1.1), allowed, norm)
                 assert np.linalg.norm(made.to_dense() - exact, order) <= getattr(made.error, norm) <= allowed
                 assert np.linalg.norm(values - values**2) <= apart.fro
         x = purify.exact(made)
@@ -238,6 +238,18 @@ def test_degenerate_levels_and_a_wide_range():
     assert_guaranteed(found, h, 60, slack=1e-11)
     with pytest.raises(ValueError, match=r"no gap at this number of electrons, .*give a temperature \(beta=\)"):
         purified(np.kron(np.eye(30), np.ones((2, 2))), electrons=15, error=1e-4, block=9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_budget_that_leaves_no_certificate_is_followed_by_a_stricter_one(seed):
+    """A large error and a level just below mu, with none above it for long."""
+    vectors = np.linalg.qr(np.random.default_rng(seed).normal(size=(9, 9)))[0]
+    h = (vectors * [-1, *[-1e-5] * 7, 1]) @ vectors.T
+    h = (h + h.T) / 2
+    for error in (0.3, 0.1):
+        found = purified(h, mu=0.0, error=error, block=1)
+        assert found.error <= error
+        assert_guaranteed(found, h, 8)
 
 
 def test_no_gap_is_refused_and_a_small_one_is_not():

@@ -243,6 +243,14 @@ def test_few_entries_in_many_columns_take_little():
         assert C.indices.tolist() == [3, 5, 7, 9, 10**9 - 1, 7, 9, 10**9 - 1]
 
 
+@pytest.mark.parametrize("options", [{"top_n": 1}, {"prune": 1e9}, {"semiring": "max_plus", "top_n": 1}])
+def test_what_is_selected_is_never_made_as_a_whole(options):
+    A, B = (sp.csr_array(np.random.default_rng(1).normal(size=size)) for size in ((1000, 100), (100, 100)))
+    whole, _ = used(lambda: spgemm(A, B, backend="cpu"))
+    part, C = used(lambda: spgemm(A, B, backend="cpu", **options))
+    assert C.nnz == 1000 * ("top_n" in options) and part < whole / 2
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("counted", [False, True])
 @pytest.mark.usefixtures("hears_ctrl_c")
