@@ -251,6 +251,15 @@ def test_what_is_selected_is_never_made_as_a_whole(options):
     assert C.nnz == 1000 * ("top_n" in options) and part < whole / 2
 
 
+def test_columns_get_their_numbers_back_in_little_room():
+    from spectile.tsparse.cpu import one_pass
+
+    indices, held = np.random.default_rng(2).integers(0, 1000, 10**6), np.arange(1000) * 2**33 + 5
+    expected = held[indices]
+    assert used(lambda: one_pass.rename(indices, held))[0] < indices.nbytes / 10
+    np.testing.assert_array_equal(indices, expected)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("counted", [False, True])
 @pytest.mark.usefixtures("hears_ctrl_c")
