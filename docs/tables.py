@@ -314,16 +314,21 @@ def density(machine: str) -> str:
 
 
 def kpm_conductivity(machine: str) -> str:
-    """Return the time of a whole conductivity beside that of matrix products by cuBLAS."""
-    frame = _frame(machine, "kpm")
-    frame = frame[(frame["p_study"] == "conductivity") & (frame["status"] == "ok")]
+    """Return the time of a whole conductivity beside that of matrix products by cuBLAS, and beside Kwant on a CPU."""
+    frame, host = (_frame(name, "kpm") for name in (machine, "epyc2"))
+    frame, host = (one[(one["p_study"] == "conductivity") & (one["status"] == "ok")] for one in (frame, host))
+    kwant = host[host["method"] == "kwant_extrapolated"].set_index("case")["time_s"]
     rows = []
-    for _, here in frame.groupby("case", sort=False):
+    for case, here in frame.groupby("case", sort=False):
         first, times = here.iloc[0], here.set_index("method")["time_s"]
+        if "spectile" not in times:
+            continue
         size, moments = int(first["p_rows"]), int(first["p_num_moments"])
-        cells = [_duration(times["spectile"]), _duration(times["gemm"]), f"{times['gemm'] / times['spectile']:.1f}"]
-        rows.append([f"{size:,}", f"{moments} x {moments}", f"{int(first['p_num_vectors'])}", *cells])
-    words = ["rows of H", "moments", "vectors R", "conductivity", "CuPy: SpMM and GEMM", "ratio"]
+        rivals = [rival.get(name) for rival, name in ((times, "gemm"), (kwant, case))]
+        cells = ["" if time is None else f"{_duration(time)}, {time / times['spectile']:,.1f}" for time in rivals]
+        ours = _duration(times["spectile"])
+        rows.append([f"{size:,}", f"{moments} x {moments}", f"{int(first['p_num_vectors'])}", ours, *cells])
+    words = ["rows of H", "moments", "vectors R", "conductivity", "CuPy: SpMM and GEMM, ratio", "Kwant on epyc2, ratio"]
     return _markdown(words, rows, frame, machine)
 
 
@@ -333,10 +338,13 @@ def kpm_interior(machine: str) -> str:
     frame = frame[(frame["p_study"] == "interior") & (frame["status"] == "ok")]
     rows = []
     for _, here in frame.sort_values("p_rows").groupby("case", sort=False):
-        ours, times = here.set_index("method").loc["spectile"], here.set_index("method")["time_s"]
+        methods = here.set_index("method")
+        if "spectile" not in methods.index:
+            continue
+        ours = methods.loc["spectile"]
         counted = f"{ours['v_counted']:.0f} ± {ours['v_counted_error']:.0f}"
         cells = [f"{ours['error_residual']:.0e}", f"{ours['error_orthogonality']:.0e}", _duration(ours["time_s"])]
-        rival = _duration(times["shift_invert"]) if "shift_invert" in times else ""
+        rival = _duration(methods.at["shift_invert", "time_s"]) if "shift_invert" in methods.index else ""
         rows.append([f"{int(ours['v_rows']):,}", f"{int(ours['v_pairs'])}", counted, *cells, rival])
     words = ["rows of H", "pairs", "counted", "residual", "XᵀX - 1", "filter_diagonalize", "SciPy, LU and ARPACK"]
     return _markdown(words, rows, frame, machine)
