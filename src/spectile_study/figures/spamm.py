@@ -33,18 +33,23 @@ def waters(row: pandas.Series) -> str:
     return f"{row['p_molecules']:.0f} waters" + ", generated" * str(row["v_cluster"]).startswith("generated")
 
 
-def lines_of(rows: pandas.DataFrame, group: str, n: int) -> list[tuple[pandas.DataFrame, Look, bool]]:
-    """Return the series of a panel: rows with speed-ups, their look, and whether they are of the device alone."""
+def between_events(gpus: int) -> str:
+    """Return the words for a time between CUDA events: several GPUs wait there for what the host launches, too."""
+    return "between events" if gpus > 1 else "the device alone"
+
+
+def lines_of(rows: pandas.DataFrame, group: str, n: int) -> list[tuple[pandas.DataFrame, Look, str]]:
+    """Return the series of a panel: rows with speed-ups, their look, and what is said of times that are no call's."""
     if group == "cpu":
         looks = {"fp32": GPUS[1], "fp64": GPUS[4]}
         return [
-            (series(at(rows, p_precision=p, p_n=n), "blas"), look._replace(label=p), False) for p, look in looks.items()
+            (series(at(rows, p_precision=p, p_n=n), "blas"), look._replace(label=p), "") for p, look in looks.items()
         ]
     lines = []
     for count, look in GPUS.items():
         here = at(rows[rows["p_gpus"].clip(lower=1) == count], p_n=n, p_precision=group)
         called = pandas.concat([as_called(here, f"spectile_{ratio:02}") for ratio in RATIOS])
-        lines += [(called, look, False), (series(here, "cublas"), look, True)]
+        lines += [(called, look, ""), (series(here, "cublas"), look, between_events(count))]
     return lines
 
 

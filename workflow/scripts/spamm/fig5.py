@@ -28,11 +28,11 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             if not any(len(ours) for ours, *_ in found[group][n]):
                 drawing.empty(ax, "no record")
                 continue
-            for ours, (color, marker, label), device in found[group][n]:
+            for ours, (color, marker, label), events in found[group][n]:
                 # The device's own time is a lighter mark beside what a call takes.
                 look = {"label": label, "color": color, "marker": marker}
-                if device:
-                    look |= {"label": f"{label}, the device alone", "alpha": 0.3, "linestyle": ":"}
+                if events:
+                    look |= {"label": f"{label}, {events}", "alpha": 0.3, "linestyle": ":"}
                 drawing.marks(ax, ours, "v_valid_ratio", "speedup", **look)
             one = "1 / valid ratio" if group == "cpu" else "1 / valid ratio (1 GPU)"
             drawing.model_line(ax, ratios, [1 / ratio for ratio in ratios], one)

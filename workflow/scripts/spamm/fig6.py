@@ -7,7 +7,7 @@ from spectile_study.bench.stats import speedups
 from spectile_study.cases.spamm.thresholds import ERGO_TAUS
 from spectile_study.figures.drawing import Drawing
 from spectile_study.figures.palette import GPUS
-from spectile_study.figures.spamm import LARGE_NORM, as_called, waters
+from spectile_study.figures.spamm import LARGE_NORM, as_called, between_events, waters
 
 NEEDS = ("t4",)  # elements whose cases are drawn here, too
 
@@ -53,7 +53,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             look = {"label": label, "color": color, "marker": marker, "linestyle": line}
             drawing.marks(ax, called, "v_tau", "speedup", **look)
             if not ours.empty and not is_as_called("spamm", "water", ours["method"].iloc[0]):
-                look["label"] = f"{label}, the device alone"
+                look["label"] = f"{label}, {between_events(int(gpus))}"
             if len(called):
                 look |= {"alpha": 0.3, "linestyle": ":"}
             drawing.marks(ax, ours, "v_tau", "speedup", **look)
