@@ -35,25 +35,15 @@ CACHE_BYTES = 2 << 20
 
 @dataclass(frozen=True)
 class CpuOperator:
-    """A Hermitian matrix as the CPU kernels take it.
+    """A Hermitian matrix as the CPU kernels take it."""
 
-    Attributes
-    ----------
-    num_rows, num_columns : int
-        Rows to update, and rows of the block vector that they read (more than `num_rows` where a halo follows).
-    dtype : dtype
-        Of the matrix: complex128, complex64, float64 or float32.
-    rows : callable
-        ``rows(v, w, scalars, blocks, partial)`` updates row blocks, shape (n, 2), and sums into `partial`, (n, 2, R).
-    plane_rows : int
-        Rows of a lattice plane, where the rows are known to lie plane by plane; else zero.
-    """
-
+    #: Rows to update, and rows of the block vector that they read (more than `num_rows` where a halo follows).
     num_rows: int
     num_columns: int
-    dtype: np.dtype[Any]
+    dtype: np.dtype[Any]  #: Of the matrix: complex128, complex64, float64 or float32.
+    #: ``rows(v, w, scalars, blocks, partial)`` updates row blocks, shape (n, 2), and sums into `partial`, (n, 2, R).
     rows: Callable[..., None]
-    plane_rows: int = 0
+    plane_rows: int = 0  #: Rows of a lattice plane, where the rows are known to lie plane by plane; else zero.
 
     @classmethod
     def from_matrix(cls, matrix: Any) -> CpuOperator:

@@ -21,27 +21,13 @@ MOST_PATTERNS = 1024
 
 @dataclass(frozen=True)
 class RowPatterns:
-    """A sparse matrix with real diagonal, every distinct row stored once.
+    """A sparse matrix with real diagonal, every distinct row stored once."""
 
-    Attributes
-    ----------
-    first : ndarray, int64, shape (patterns + 1,)
-        Where the entries of a pattern begin.
-    offsets : ndarray of int
-        Column minus row of each entry, ascending within a pattern.
-    values : ndarray
-        Values of the entries.
-    number : ndarray, uint16, shape (N,)
-        Pattern of each row.
-    diagonal : ndarray, real, shape (N,)
-        Diagonal of the matrix, as far as the patterns do not hold it.
-    """
-
-    first: Array
-    offsets: Array
-    values: Array
-    number: Array
-    diagonal: Array
+    first: Array  #: Where the entries of a pattern begin: int64, shape (patterns + 1,).
+    offsets: Array  #: Column minus row of each entry, ascending within a pattern.
+    values: Array  #: Values of the entries.
+    number: Array  #: Pattern of each row: uint16, shape (N,).
+    diagonal: Array  #: Diagonal of the matrix, as far as the patterns do not hold it: real, shape (N,).
 
     @classmethod
     def from_csr(cls, matrix: Any) -> RowPatterns | None:

@@ -25,29 +25,16 @@ _LAUNCH, _MULTIPLY_ADDS = 2e-6, 128 * 1.5e9
 
 
 class Problem(NamedTuple):
-    """A stored matrix and a block of vectors.
+    """A stored matrix and a block of vectors."""
 
-    Attributes
-    ----------
-    rows, entries, longest : int
-        Rows and entries of the matrix, and entries of its longest row.
-    slots : int
-        Slots of its sliced ELLPACK form.
-    groups : int
-        Groups of up to eight adjacent rows with the same columns.
-    dtype : str
-        float32, float64, complex64 or complex128.
-    vectors : int
-        R, padding included.
-    """
-
+    #: Rows and entries of the matrix, and entries of its longest row.
     rows: int
     entries: int
     longest: int
-    slots: int
-    groups: int
-    dtype: str
-    vectors: int
+    slots: int  #: Slots of its sliced ELLPACK form.
+    groups: int  #: Groups of up to eight adjacent rows with the same columns.
+    dtype: str  #: float32, float64, complex64 or complex128.
+    vectors: int  #: R, padding included.
 
     @property
     def item(self) -> int:
@@ -71,14 +58,9 @@ class Problem(NamedTuple):
 
 
 class Lanes(NamedTuple):
-    """How the threads of a warp share a row of V.
+    """How the threads of a warp share a row of V."""
 
-    Attributes
-    ----------
-    vector, lanes, pieces : int
-        Adjacent vectors that a thread reads at once, threads of a row, and pieces of a thread.
-    """
-
+    #: Adjacent vectors that a thread reads at once, threads of a row, and pieces of a thread.
     vector: int
     lanes: int
     pieces: int

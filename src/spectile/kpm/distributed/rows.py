@@ -23,32 +23,17 @@ from spectile.kpm.types import Array
 
 @dataclass
 class LocalRows:
-    """Rows of a stored matrix on one device: its own, then the halo's as rows of the block vectors.
+    """Rows of a stored matrix on one device: its own, then the halo's as rows of the block vectors."""
 
-    Attributes
-    ----------
-    device : PartitionDevice
-        The device.
-    operator : CsrOperator
-        Own rows; columns from the number of own rows on are the halo's.
-    order : cupy.ndarray, int32
-        Number in the whole matrix of each own row and each row of the halo.
-    interior : (int, int)
-        Run of own rows that need no halo and that nobody waits for.
-    sends : list of (partition, rows)
-        Own rows that another partition needs: a slice, or their numbers on the device.
-    receives : list of (partition, start, stop)
-        Rows of the halo, counted from its beginning, that a partition owns.
-    matrix : cupyx CSR matrix or None
-        What the staged kernel may plan from, where own rows are whole planes.
-    """
-
-    device: PartitionDevice
-    operator: CsrOperator
-    order: Any
-    interior: tuple[int, int]
+    device: PartitionDevice  #: The device.
+    operator: CsrOperator  #: Own rows; columns from the number of own rows on are the halo's.
+    order: Any  #: Number in the whole matrix of each own row and each row of the halo.
+    interior: tuple[int, int]  #: Run of own rows that need no halo and that nobody waits for: (int, int).
+    #: Own rows that another partition needs: a slice, or their numbers on the device.  List of (partition, rows).
     sends: list[tuple[int, Any]]
+    #: Rows of the halo, counted from its beginning, that a partition owns: list of (partition, start, stop).
     receives: list[tuple[int, int, int]]
+    #: What the staged kernel may plan from, where own rows are whole planes: cupyx CSR matrix or None.
     matrix: Any = None
     _staged: StagedOperator | None = field(default=None, init=False)
 

@@ -19,19 +19,13 @@ FAR = 16
 
 @dataclass(frozen=True)
 class Frame:
-    """The zero and the unit of energy in which an engine holds a stored matrix: H = offset + unit H'.
+    """The zero and the unit of energy in which an engine holds a stored matrix: H = offset + unit H'."""
 
-    Attributes
-    ----------
-    offset : float
-        Zero but for a spectrum far from zero.  There the recurrence would subtract numbers that are much larger than
-        their difference; the entries of H' are exact.
-    unit : float
-        A power of two; one but for matrices whose squares, or the inverse of whose width, leave the range of
-        floating-point numbers.
-    """
-
+    #: Zero but for a spectrum far from zero.  There the recurrence would subtract numbers that are much larger than
+    #: their difference; the entries of H' are exact.
     offset: float = 0.0
+    #: A power of two; one but for matrices whose squares, or the inverse of whose width, leave the range of
+    #: floating-point numbers.
     unit: float = 1.0
 
     @classmethod

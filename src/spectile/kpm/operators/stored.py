@@ -155,28 +155,15 @@ def _settled(matrix: Any) -> Iterator[None]:
 
 
 class Inspection(NamedTuple):
-    """What one pass over a CSR matrix says of it.
+    """What one pass over a CSR matrix says of it."""
 
-    Attributes
-    ----------
-    finite : bool
-        Whether every entry is a finite number.
-    difference, largest : float
-        Largest difference between an entry and its adjoint one, and largest entry.
-    bounds : (float, float)
-        Gershgorin's.
-    longest : int
-        Entries of the longest row.
-    canonical : bool
-        Whether the columns of every row ascend without duplicates; else the rest means nothing.
-    """
-
-    finite: bool
+    finite: bool  #: Whether every entry is a finite number.
+    #: Largest difference between an entry and its adjoint one, and largest entry.
     difference: float
     largest: float
-    bounds: tuple[float, float]
-    longest: int
-    canonical: bool = True
+    bounds: tuple[float, float]  #: Gershgorin's: (float, float).
+    longest: int  #: Entries of the longest row.
+    canonical: bool = True  #: Whether the columns of every row ascend without duplicates; else the rest means nothing.
 
     def require_hermitian(self, dtype: Any) -> None:
         """Raise ValueError where entries differ from their adjoint ones by more than rounding of the largest, or are

@@ -29,30 +29,14 @@ BOXES_THREADS = 256
 
 
 class BoxedShape(NamedTuple):
-    """Shape of the kernel for a width of the block vector.
+    """Shape of the kernel for a width of the block vector."""
 
-    Attributes
-    ----------
-    columns : int
-        Vectors of a warp.
-    unroll : int
-        Steps of eight entries in flight.
-    tile : int
-        Groups of a tile at most, each of which a warp takes.
-    sets : int
-        Tiles at work.
-    depth : int
-        Tiles in flight or at work, a multiple of `sets`.
-    box : int
-        Rows of a box, a multiple of eight.
-    """
-
-    columns: int
-    unroll: int
-    tile: int
-    sets: int
-    depth: int
-    box: int
+    columns: int  #: Vectors of a warp.
+    unroll: int  #: Steps of eight entries in flight.
+    tile: int  #: Groups of a tile at most, each of which a warp takes.
+    sets: int  #: Tiles at work.
+    depth: int  #: Tiles in flight or at work, a multiple of `sets`.
+    box: int  #: Rows of a box, a multiple of eight.
 
     @property
     def threads(self) -> int:
@@ -128,24 +112,12 @@ def boxed_shape(num_vectors: int, dtype: Any) -> BoxedShape:
 
 
 class BoxedRoom(NamedTuple):
-    """How the kernel divides shared memory.
+    """How the kernel divides shared memory."""
 
-    Attributes
-    ----------
-    length : int
-        Codes of a group's columns: entries of the longest row and more.
-    pieces : int
-        Parts of a warp's row of V, 128 bytes or 64, which lie apart in a box.
-    slots : int
-        Boxes of a tile at most: none if values and codes leave no space.
-    shared_bytes : int
-        All of it.
-    """
-
-    length: int
-    pieces: int
-    slots: int
-    shared_bytes: int
+    length: int  #: Codes of a group's columns: entries of the longest row and more.
+    pieces: int  #: Parts of a warp's row of V, 128 bytes or 64, which lie apart in a box.
+    slots: int  #: Boxes of a tile at most: none if values and codes leave no space.
+    shared_bytes: int  #: All of it.
 
 
 def boxed_room(shape: BoxedShape, dtype: Any, longest: int, device: Device) -> BoxedRoom:

@@ -21,24 +21,12 @@ _STREAM, _LOAD, _ROW = 1.08, 3.5, 6.5
 
 
 class CsrShape(NamedTuple):
-    """Shape of the kernel.
+    """Shape of the kernel."""
 
-    Attributes
-    ----------
-    lanes : Lanes
-        How threads share a row of V.
-    split : int
-        Threads that share a row's entries.
-    unroll : int
-        Entries of a thread in flight.
-    threads : int
-        Threads of a block, of which a multiprocessor has one.
-    """
-
-    lanes: Lanes
-    split: int
-    unroll: int
-    threads: int
+    lanes: Lanes  #: How threads share a row of V.
+    split: int  #: Threads that share a row's entries.
+    unroll: int  #: Entries of a thread in flight.
+    threads: int  #: Threads of a block, of which a multiprocessor has one.
 
 
 def applies(problem: Problem, device: Device) -> str:

@@ -21,27 +21,13 @@ _STREAM, _LOAD, _ROW = 0.85, 3.7, 18.0
 
 
 class SlicedShape(NamedTuple):
-    """Shape of the kernel.
+    """Shape of the kernel."""
 
-    Attributes
-    ----------
-    lanes : Lanes
-        How threads share a row of V.
-    unroll : int
-        Slots of a row in flight.
-    uniform : bool
-        Whether all slices have `unroll` slots a row.
-    keep : bool
-        Whether V and W stay in the L2 cache from step to step.
-    threads : int
-        Threads of a block, of which a multiprocessor has one.
-    """
-
-    lanes: Lanes
-    unroll: int
-    uniform: bool
-    keep: bool
-    threads: int
+    lanes: Lanes  #: How threads share a row of V.
+    unroll: int  #: Slots of a row in flight.
+    uniform: bool  #: Whether all slices have `unroll` slots a row.
+    keep: bool  #: Whether V and W stay in the L2 cache from step to step.
+    threads: int  #: Threads of a block, of which a multiprocessor has one.
 
 
 def even_slots(rows: int, longest: int) -> int:

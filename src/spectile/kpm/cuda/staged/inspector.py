@@ -39,30 +39,18 @@ def inspector_unit(value_bytes: int, *, wide: bool = False) -> Unit:
 
 @dataclass(frozen=True)
 class Plan:
-    """The schedule of all workers: arrays of CuPy, or of NumPy where tests make it on the host.
+    """The schedule of all workers: arrays of CuPy, or of NumPy where tests make it on the host."""
 
-    Attributes
-    ----------
-    first : array, int32, shape (workers + 1,)
-        First tile of each worker.
-    tiles : array, int32, shape (tiles + 1, 4)
-        First copy, first 16 bytes of codes, first four values of each tile, and whether it copies the last page.
-    loads : array, int32, shape (copies, 2)
-        Page and slot of each copy.
-    codes : array, uint16
-        Headers and codes of the tiles as the kernel reads them; with a table, each code is followed by its kind.
-    values : array
-        The matrix's entries in the kernel's order, zero for fill-in; four zeros with a table.
-    pages : int
-        Pages of V.
-    """
-
-    first: Any
+    first: Any  #: First tile of each worker: array, int32, shape (workers + 1,).
+    #: First copy, first 16 bytes of codes, first four values of each tile, and whether it copies the last page:
+    #: array, int32, shape (tiles + 1, 4).
     tiles: Any
-    loads: Any
+    loads: Any  #: Page and slot of each copy: array, int32, shape (copies, 2).
+    #: Headers and codes of the tiles as the kernel reads them; with a table, each code is followed by its kind:
+    #: array, uint16.
     codes: Any
-    values: Any
-    pages: int
+    values: Any  #: The matrix's entries in the kernel's order, zero for fill-in; four zeros with a table.
+    pages: int  #: Pages of V.
 
     @property
     def reuse(self) -> float:

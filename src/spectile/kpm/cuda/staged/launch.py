@@ -68,27 +68,13 @@ def staged_unit(
 
 
 class Planned(NamedTuple):
-    """A plan for R vectors, ready to launch.
+    """A plan for R vectors, ready to launch."""
 
-    Attributes
-    ----------
-    plan : Plan
-        The schedule.
-    room : StagedRoom
-        How rows and shared memory are divided.
-    launched : Shape
-        The launch.
-    walks : int
-        How many parts of V are walked through: one where all workers are on a wave together.
-    arrays : list of cupy.ndarray
-        The schedule and the values, as the kernel takes them.
-    """
-
-    plan: Plan
-    room: StagedRoom
-    launched: Shape
-    walks: int
-    arrays: list[Any]
+    plan: Plan  #: The schedule.
+    room: StagedRoom  #: How rows and shared memory are divided.
+    launched: Shape  #: The launch.
+    walks: int  #: How many parts of V are walked through: one where all workers are on a wave together.
+    arrays: list[Any]  #: The schedule and the values, as the kernel takes them.
 
 
 class StagedOperator(StoredOperator):

@@ -28,24 +28,14 @@ INSPECTOR_THREADS = 128
 
 
 class StagedShape(NamedTuple):
-    """Shape of the kernel for a width of the block vector.
+    """Shape of the kernel for a width of the block vector."""
 
-    Attributes
-    ----------
-    vector : int
-        Numbers of 16 bytes.
-    pieces : int
-        16-byte pieces of a row that a thread holds.
-    tile, depth : int
-        Pages of a tile, tiles in flight or at work.
-    workers, producers : int
-        Warps that compute, and warps that issue copies.
-    """
-
-    vector: int
-    pieces: int
+    vector: int  #: Numbers of 16 bytes.
+    pieces: int  #: 16-byte pieces of a row that a thread holds.
+    #: Pages of a tile, tiles in flight or at work.
     tile: int
     depth: int
+    #: Warps that compute, and warps that issue copies.
     workers: int
     producers: int
 
@@ -124,25 +114,15 @@ def staged_shape(num_vectors: int, dtype: Any, longest: int) -> StagedShape:
 
 
 class StagedRoom(NamedTuple):
-    """How the kernel divides rows and shared memory.
+    """How the kernel divides rows and shared memory."""
 
-    Attributes
-    ----------
-    slots : int
-        Pages of V in shared memory: none, or fewer, if the codes and values of a stage leave too little space.
-    code_bytes, value_bytes : int
-        Bytes of a stage's codes and values.
-    workers : int
-        Thread blocks that share the rows, for each chunk of vectors.
-    turns : int
-        Parts of each: three planes of a part, and what lies around it, fit into the slots.
-    """
-
+    #: Pages of V in shared memory: none, or fewer, if the codes and values of a stage leave too little space.
     slots: int
+    #: Bytes of a stage's codes and values.
     code_bytes: int
     value_bytes: int
-    workers: int
-    turns: int
+    workers: int  #: Thread blocks that share the rows, for each chunk of vectors.
+    turns: int  #: Parts of each: three planes of a part, and what lies around it, fit into the slots.
 
 
 def staged_room(

@@ -31,19 +31,12 @@ def sweep_unit(dtype: str, nz: int, tile: SweepTile) -> Unit:
 
 @dataclass(frozen=True)
 class Slab:
-    """Planes x of the sample that one device holds.
+    """Planes x of the sample that one device holds."""
 
-    Attributes
-    ----------
-    first, planes : int
-        Its own planes: `planes` from `first` on.
-    halo : int
-        Planes of the neighbours that it holds on either side: the steps of a sweep.
-    """
-
+    #: Its own planes: `planes` from `first` on.
     first: int
     planes: int
-    halo: int
+    halo: int  #: Planes of the neighbours that it holds on either side: the steps of a sweep.
 
 
 class StencilOperator:
