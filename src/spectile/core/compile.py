@@ -47,32 +47,17 @@ _LOGGER = logging.getLogger("spectile.compile")
 
 @dataclass(frozen=True)
 class Unit:
-    """One CUDA C++ translation unit.
+    """One CUDA C++ translation unit."""
 
-    Attributes
-    ----------
-    package : str
-        The Python package whose folder holds the sources, for example ``"spectile.evd.cuda"``.
-    sources : tuple of str
-        File names, concatenated in order; ``package:name`` for a file of another package.
-    archs : tuple of str
-        Every architecture that the unit is written for, `PORTABLE` or those whose instructions it uses; CI compiles
-        all of them.  A device uses its own, or the nearest older one of its family, or else the PTX of the newest one
-        that is not newer than the device (never of an architecture with an ``a``, which suits one device only).
-    defines : mapping
-        Preprocessor constants: the unit's tuning parameters.
-    options : tuple of str
-        Further NVRTC options.
-    preamble : str
-        Text before the sources that the host makes, for example what it declares for both.
-    """
-
-    package: str
-    sources: tuple[str, ...]
+    package: str  #: The Python package whose folder holds the sources, for example ``"spectile.evd.cuda"``.
+    sources: tuple[str, ...]  #: File names, concatenated in order; ``package:name`` for a file of another package.
+    #: Every architecture that the unit is written for, `PORTABLE` or those whose instructions it uses; CI compiles
+    #: all of them.  A device uses its own, or the nearest older one of its family, or else the PTX of the newest one
+    #: that is not newer than the device (never of an architecture with an ``a``, which suits one device only).
     archs: tuple[str, ...]
-    defines: Mapping[str, str] = field(default_factory=dict)
-    options: tuple[str, ...] = ()
-    preamble: str = ""
+    defines: Mapping[str, str] = field(default_factory=dict)  #: Preprocessor constants: the unit's tuning parameters.
+    options: tuple[str, ...] = ()  #: Further NVRTC options.
+    preamble: str = ""  #: Text before the sources that the host makes, for example what it declares for both.
 
     def __hash__(self) -> int:
         defines = tuple(sorted(self.defines.items()))

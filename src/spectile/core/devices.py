@@ -16,40 +16,22 @@ LAUNCH_SECONDS = 3e-6
 
 @dataclass(frozen=True)
 class Device:
-    """What the choice of a kernel and its launch need to know of a device.
+    """What the choice of a kernel and its launch need to know of a device."""
 
-    Attributes
-    ----------
-    name : str
-        The vendor's name, for example ``"NVIDIA H200"``.
-    compute_capability : tuple of int
-        Major and minor version.
-    multiprocessors : int
-        Number of streaming multiprocessors.
-    threads : int
-        Most resident threads of a multiprocessor.
-    shared_bytes, multiprocessor_shared_bytes : int
-        Most shared memory of one thread block (opt-in), and shared memory of a multiprocessor.
-    l2_bytes, memory_bytes : int
-        L2 cache and device memory.
-    bytes_per_second : float
-        Peak bandwidth of the device memory.
-    fp64_divisor : int
-        How many times slower float64 arithmetic is than float32's: 2 on data-center devices, 32 or 64 on others.
-    launch_seconds : float
-        What its host takes to enqueue a launch; `spectile.core.launch.measured_device` has it measured.
-    """
-
-    name: str
-    compute_capability: tuple[int, int]
-    multiprocessors: int
-    threads: int
+    name: str  #: The vendor's name, for example ``"NVIDIA H200"``.
+    compute_capability: tuple[int, int]  #: Major and minor version.
+    multiprocessors: int  #: Number of streaming multiprocessors.
+    threads: int  #: Most resident threads of a multiprocessor.
+    #: Most shared memory of one thread block (opt-in), and shared memory of a multiprocessor.
     shared_bytes: int
     multiprocessor_shared_bytes: int
+    #: L2 cache and device memory.
     l2_bytes: int
     memory_bytes: int
-    bytes_per_second: float
+    bytes_per_second: float  #: Peak bandwidth of the device memory.
+    #: How many times slower float64 arithmetic is than float32's: 2 on data-center devices, 32 or 64 on others.
     fp64_divisor: int
+    #: What its host takes to enqueue a launch; `spectile.core.launch.measured_device` has it measured.
     launch_seconds: float = LAUNCH_SECONDS
 
     @property

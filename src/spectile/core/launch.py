@@ -29,26 +29,14 @@ _MOST_GRID_X, _MOST_GRID_YZ = 2**31 - 1, 65535
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A launch without its arguments.
+    """A launch without its arguments."""
 
-    Attributes
-    ----------
-    grid : tuple of int
-        Thread blocks along x, and y and z where needed.
-    threads : int
-        Threads of a block.
-    shared_bytes : int
-        Dynamic shared memory of a block.
-    cooperative : bool
-        All blocks run at the same time, or the launch fails; for kernels whose blocks wait for each other.
-    after_previous : bool
-        The kernel may start before the previous one in the stream has ended, and waits for it itself.
-    """
-
-    grid: tuple[int, ...]
-    threads: int
-    shared_bytes: int = 0
+    grid: tuple[int, ...]  #: Thread blocks along x, and y and z where needed.
+    threads: int  #: Threads of a block.
+    shared_bytes: int = 0  #: Dynamic shared memory of a block.
+    #: All blocks run at the same time, or the launch fails; for kernels whose blocks wait for each other.
     cooperative: bool = False
+    #: The kernel may start before the previous one in the stream has ended, and waits for it itself.
     after_previous: bool = False
 
     def refusal(self, device: Device) -> str | None:

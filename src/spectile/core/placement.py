@@ -27,37 +27,18 @@ CALL_SECONDS, STEP_SECONDS = 50e-6, 10e-6
 
 
 class Work(NamedTuple):
-    """What a call costs, wherever it is computed.
+    """What a call costs, wherever it is computed."""
 
-    Attributes
-    ----------
-    real : {"float32", "float64"}
-        Dtype of the arithmetic, for complex numbers that of their parts.
-    flops : float
-        Operations of products of matrices.
-    streamed : float
-        Bytes read from memory, of matrices that lie in no cache.
-    scalar : float
-        Dependent scalar operations, which one core does in a row and a GPU side by side.
-    steps : float
-        Steps on a GPU of which each waits for the one before.
-    moved : float
-        Bytes of operands and results between the host and a GPU.
-    split : float
-        Scalar operations that the cores of a host share as far as they share its memory; on a GPU they hide behind the
-        bytes.
-    gathered : float
-        Bytes that a GPU reads and writes here and there; what a host does meanwhile is in `split`.
-    """
-
-    real: str
-    flops: float
-    streamed: float
-    scalar: float
-    steps: float
-    moved: float
+    real: str  #: Dtype of the arithmetic, for complex numbers that of their parts: {"float32", "float64"}.
+    flops: float  #: Operations of products of matrices.
+    streamed: float  #: Bytes read from memory, of matrices that lie in no cache.
+    scalar: float  #: Dependent scalar operations, which one core does in a row and a GPU side by side.
+    steps: float  #: Steps on a GPU of which each waits for the one before.
+    moved: float  #: Bytes of operands and results between the host and a GPU.
+    #: Scalar operations that the cores of a host share as far as they share its memory; on a GPU they hide behind
+    #: the bytes.
     split: float = 0
-    gathered: float = 0
+    gathered: float = 0  #: Bytes that a GPU reads and writes here and there; what a host does meanwhile is in `split`.
 
 
 def candidates(work: Work, device: Device, cores: int) -> list[Candidate]:
