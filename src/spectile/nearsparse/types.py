@@ -20,46 +20,27 @@ Grain = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Precision:
-    """One arithmetic of the product.
+    """One arithmetic of the product."""
 
-    Attributes
-    ----------
-    dtype, output : str
-        Dtype of A and B, and of C.
-    norm : str
-        Dtype of norms on a device and of their sums of squares; the CPU takes norms in float64.
-    sum_roundoff : float
-        Unit round-off of the sums.
-    product_roundoff : float
-        Relative error of one product before it is summed, where it is not exact to the sums' round-off.
-    product_underflow : float
-        Absolute error of one multiply-add where it underflows: half the smallest subnormal of the sums; 0 where the
-        products of the smallest operands do not.
-    result_roundoff, result_underflow : float
-        Unit round-off of C and half its smallest subnormal, where the sums are rounded to another dtype.
-    largest_operand : float
-        Above it an entry of A or B may become infinite before it is multiplied.
-    least_operand : float
-        Tensor cores align the products of a sum by the exponents of their operands, and smaller entries, subnormal
-        numbers, have that of this one: a sum is rounded as if they were so large.
-    on_cpu : bool
-        Whether the CPU has it.
-    parts : int
-        Real numbers in an entry: 2 of a complex one.
-    """
-
+    #: Dtype of A and B, and of C.
     dtype: str
     output: str
-    norm: str
-    sum_roundoff: float
+    norm: str  #: Dtype of norms on a device and of their sums of squares; the CPU takes norms in float64.
+    sum_roundoff: float  #: Unit round-off of the sums.
+    #: Relative error of one product before it is summed, where it is not exact to the sums' round-off.
     product_roundoff: float = 0.0
+    #: Absolute error of one multiply-add where it underflows: half the smallest subnormal of the sums; 0 where the
+    #: products of the smallest operands do not.
     product_underflow: float = 0.0
+    #: Unit round-off of C and half its smallest subnormal, where the sums are rounded to another dtype.
     result_roundoff: float = 0.0
     result_underflow: float = 0.0
-    largest_operand: float = float("inf")
+    largest_operand: float = float("inf")  #: Above it an entry of A or B may become infinite before it is multiplied.
+    #: Tensor cores align the products of a sum by the exponents of their operands, and smaller entries, subnormal
+    #: numbers, have that of this one: a sum is rounded as if they were so large.
     least_operand: float = 0.0
-    on_cpu: bool = True
-    parts: int = 1
+    on_cpu: bool = True  #: Whether the CPU has it.
+    parts: int = 1  #: Real numbers in an entry: 2 of a complex one.
 
     @property
     def sums(self) -> str:

@@ -79,18 +79,10 @@ def _costs(shape: tuple[int, int, int], request: Request, share: float) -> tuple
 
 
 class Prospect(NamedTuple):
-    """What is known of a product by its sizes and what is wanted alone.
+    """What is known of a product by its sizes and what is wanted alone."""
 
-    Attributes
-    ----------
-    at_once : bool
-        Whether the dense product is taken before it is known how many tile products are valid.
-    rounding : Rounding or None
-        The bound of rounding, where an error is wanted.
-    """
-
-    at_once: bool
-    rounding: Rounding | None
+    at_once: bool  #: Whether the dense product is taken before it is known how many tile products are valid.
+    rounding: Rounding | None  #: The bound of rounding, where an error is wanted.
 
 
 @functools.lru_cache(maxsize=256)

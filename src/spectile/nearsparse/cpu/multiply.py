@@ -187,26 +187,15 @@ def _multiply_panel(
 
 @dataclass(frozen=True)
 class Division:
-    """How a product is divided among threads, and the packed tiles that they hold.
+    """How a product is divided among threads, and the packed tiles that they hold."""
 
-    Attributes
-    ----------
-    workers : int
-        Threads, 1 where starting them costs more than it gains.
-    panel : int
-        Tile rows of A and C that a thread takes at a time.
-    blocks, block, leading : int
-        Tiles along k, their size, and the elements from one row of a packed tile to the next.
-    parts : int
-        Real numbers in an entry.
-    """
-
-    workers: int
-    panel: int
+    workers: int  #: Threads, 1 where starting them costs more than it gains.
+    panel: int  #: Tile rows of A and C that a thread takes at a time.
+    #: Tiles along k, their size, and the elements from one row of a packed tile to the next.
     blocks: int
     block: int
     leading: int
-    parts: int
+    parts: int  #: Real numbers in an entry.
 
     @classmethod
     def of(cls, rows: int, blocks: int, columns: int, block: int, itemsize: int, parts: int) -> Division:

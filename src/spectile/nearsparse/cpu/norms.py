@@ -109,19 +109,12 @@ def norm_map(x: Any, block: int = 32, shift: int = 0) -> Any:
 
 @dataclass(frozen=True)
 class Maps:
-    """The norm maps of A and B, brought near 1 by powers of two where their products would leave float64's range.
+    """The norm maps of A and B, brought near 1 by powers of two where their products would leave float64's range."""
 
-    Attributes
-    ----------
-    a, b : numpy.ndarray
-        Norms over 2**p and 2**q.
-    exponent : int
-        p + q: products of these norms are those of A and B over 2**exponent.
-    """
-
+    #: Norms over 2**p and 2**q.
     a: Any
     b: Any
-    exponent: int = 0
+    exponent: int = 0  #: p + q: products of these norms are those of A and B over 2**exponent.
 
     @functools.cached_property
     def largest(self) -> tuple[float, float]:

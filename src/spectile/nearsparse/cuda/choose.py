@@ -45,36 +45,20 @@ _LARGEST_STRIDE = 2**40
 
 @dataclass(frozen=True)
 class Problem:
-    """What of a product decides how it is computed.
+    """What of a product decides how it is computed."""
 
-    Attributes
-    ----------
-    m, k, n, batches : int
-        Rows of A, inner dimension, columns of B, and how many products.
-    block : int
-        Tile size of the norm maps.
-    precision : str
-        A key of ``PRECISIONS``.
-    strict : bool
-        Whether exactly the valid products are multiplied.
-    aligned : bool
-        Whether all rows of A and B begin at multiples of 16 bytes, and the copy engine takes their strides.
-    out_aligned : bool
-        The same for the rows of C.
-    added : bool
-        Whether beta C is added.
-    """
-
+    #: Rows of A, inner dimension, columns of B, and how many products.
     m: int
     k: int
     n: int
     batches: int = 1
-    block: int = 32
-    precision: str = "fp32"
-    strict: bool = False
+    block: int = 32  #: Tile size of the norm maps.
+    precision: str = "fp32"  #: A key of ``PRECISIONS``.
+    strict: bool = False  #: Whether exactly the valid products are multiplied.
+    #: Whether all rows of A and B begin at multiples of 16 bytes, and the copy engine takes their strides.
     aligned: bool = True
-    out_aligned: bool = True
-    added: bool = False
+    out_aligned: bool = True  #: The same for the rows of C.
+    added: bool = False  #: Whether beta C is added.
 
     @classmethod
     def of(
@@ -120,37 +104,18 @@ def _copied_by_engine(array: Any) -> bool:
 
 @dataclass(frozen=True)
 class Choice:
-    """How a product is computed.
+    """How a product is computed."""
 
-    Attributes
-    ----------
-    kernel : str
-        One of ``Kernel``.
-    unit, function : Unit, str
-        Its code.
-    launch : Shape
-        Its launch.
-    tile : tuple of int
-        Rows and columns of C that one thread block, or one cluster, computes at a time.
-    band : int
-        Rows of tiles in a band of the numbering.
-    by_work : bool
-        Whether tiles start by falling work, which blocks find in bins, and not as they are numbered.
-    grain : tuple of int
-        Rows, columns and depth, in tiles of the norm map, that are multiplied together when one is valid.
-    copies : bool
-        Whether C leaves through the copy engine.
-    """
-
-    kernel: Kernel
+    kernel: Kernel  #: One of ``Kernel``.
+    #: Its code.
     unit: Unit
     function: str
-    launch: Shape
-    tile: tuple[int, int]
-    band: int
-    by_work: bool
-    grain: Grain
-    copies: bool = False
+    launch: Shape  #: Its launch.
+    tile: tuple[int, int]  #: Rows and columns of C that one thread block, or one cluster, computes at a time.
+    band: int  #: Rows of tiles in a band of the numbering.
+    by_work: bool  #: Whether tiles start by falling work, which blocks find in bins, and not as they are numbered.
+    grain: Grain  #: Rows, columns and depth, in tiles of the norm map, that are multiplied together when one is valid.
+    copies: bool = False  #: Whether C leaves through the copy engine.
 
     def order_launch(self, m: int, n: int) -> Shape:
         """Return the launch of the kernel that orders the tiles: a warp for each."""
@@ -319,28 +284,15 @@ def count_launch(rows: int, columns: int, depth: int, device: Device) -> Shape:
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """How thresholds are searched in norm maps.
+    """How thresholds are searched in norm maps."""
 
-    Attributes
-    ----------
-    function : str
-        The kernel.
-    launch : Shape
-        The launch: blocks wait for each other, so that all are resident.
-    held : int
-        For a valid ratio, pieces (a k and a chunk of columns) that a block keeps in shared memory; for an error,
-        products that it lists there.
-    slot : int
-        Norms that such a piece takes: of B, sorted, with gaps and a tail, and of A.
-    spilled : bool
-        Whether some pieces are kept in device memory.
-    """
-
-    function: str
-    launch: Shape
+    function: str  #: The kernel.
+    launch: Shape  #: The launch: blocks wait for each other, so that all are resident.
+    #: For a valid ratio, pieces (a k and a chunk of columns) that a block keeps in shared memory; for an error,
+    #: products that it lists there.
     held: int = 0
-    slot: int = 0
-    spilled: bool = False
+    slot: int = 0  #: Norms that such a piece takes: of B, sorted, with gaps and a tail, and of A.
+    spilled: bool = False  #: Whether some pieces are kept in device memory.
 
 
 def plan_search(kind: str, rows: int, columns: int, depth: int, itemsize: int, device: Device) -> SearchPlan:

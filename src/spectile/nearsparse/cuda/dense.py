@@ -40,25 +40,14 @@ _CUDA_TYPES = {"float16": 2, "float32": 0, "float64": 1, "complex64": 4, "comple
 
 @dataclass(frozen=True)
 class Costs:
-    """Estimated times of a product of two matrices, in seconds.
+    """Estimated times of a product of two matrices, in seconds."""
 
-    Attributes
-    ----------
-    dense : float
-        Of cuBLAS.
-    fixed, whole : float
-        Of SpAMM: ``fixed + share * whole`` where a share of the tile products is executed.
-    norms : float
-        Of the norm maps alone, and of the search for a threshold.
-    count : float
-        Of counting the valid products.
-    """
-
-    dense: float
+    dense: float  #: Of cuBLAS.
+    #: Of SpAMM: ``fixed + share * whole`` where a share of the tile products is executed.
     fixed: float
     whole: float
-    norms: float
-    count: float
+    norms: float  #: Of the norm maps alone, and of the search for a threshold.
+    count: float  #: Of counting the valid products.
 
     @classmethod
     def of(cls, shape: tuple[int, int, int], request: Request, device: Device) -> Costs:

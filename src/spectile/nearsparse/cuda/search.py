@@ -40,24 +40,13 @@ _NO_RATIO = (
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a threshold is to leave.
+    """What a threshold is to leave."""
 
-    Attributes
-    ----------
-    asked : {"valid_ratio", "atol", "rtol_factors"}
-        A valid ratio, an error, or one relative to ``||A||_F ||B||_F``.
-    value : float
-        The ratio, or the error.
-    iterations : int
-        Largest number of bisections for a ratio.
-    tolerance : float
-        Absolute difference of the ratio at which they end.
-    """
-
+    #: A valid ratio, an error, or one relative to ``||A||_F ||B||_F``: {"valid_ratio", "atol", "rtol_factors"}.
     asked: str
-    value: float
-    iterations: int = 60
-    tolerance: float = 0.0
+    value: float  #: The ratio, or the error.
+    iterations: int = 60  #: Largest number of bisections for a ratio.
+    tolerance: float = 0.0  #: Absolute difference of the ratio at which they end.
 
     @property
     def kind(self) -> str:

@@ -191,21 +191,11 @@ PARTS_OF_SMALL = {"fp32": 16, "fp64": 16}
 
 @dataclass(frozen=True)
 class Rates:
-    """What weighs transfers against products over several GPUs, and SpAMM against the dense product.
+    """What weighs transfers against products over several GPUs, and SpAMM against the dense product."""
 
-    Attributes
-    ----------
-    peer_bytes : float
-        Bytes a second of a copy between two of them.
-    executed : mapping
-        Multiplications and additions a second over executed tiles, by precision.
-    dense : mapping
-        The same of cuBLAS's dense product, by dtype.
-    """
-
-    peer_bytes: float
-    executed: dict[str, float]
-    dense: dict[str, float]
+    peer_bytes: float  #: Bytes a second of a copy between two of them.
+    executed: dict[str, float]  #: Multiplications and additions a second over executed tiles, by precision.
+    dense: dict[str, float]  #: The same of cuBLAS's dense product, by dtype.
 
 
 # Measured: peer copies over NVLink 4, products from N = 4,096 to 32,768, dense products at N = 8,192.
