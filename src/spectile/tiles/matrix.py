@@ -23,19 +23,12 @@ NormName = Literal["fro", "spectral"]
 
 
 class Apart(NamedTuple):
-    """How far X is from X squared.
+    """How far X is from X squared."""
 
-    Attributes
-    ----------
-    fro, least : float
-        Frobenius norm of the difference, at most and at least.
-    spectral : float
-        Spectral norm, at most.
-    """
-
+    #: Frobenius norm of the difference, at most and at least.
     fro: float
     least: float
-    spectral: float
+    spectral: float  #: Spectral norm, at most.
 
     @classmethod
     def of(cls, rest: Any) -> Apart:

@@ -238,24 +238,16 @@ def skipping(xp: Any, a: Factor, b: Factor, same: bool) -> Skipping | MappedSkip
 
 @dataclass(frozen=True)
 class Lists:
-    """The products that are kept.
+    """The products that are kept."""
 
-    Attributes
-    ----------
-    layout : Layout
-        Of C.
-    pointer : array of int64
-        Where the products of each tile of C begin in the lists, and the end; of NumPy or CuPy, as the next two.
-    left, right : array of int32
-        Numbers of the tiles of A and of B.
-    skipped, rounding : Error
-        Bounds of what was left out, and of rounding.
-    """
-
-    layout: Layout
+    layout: Layout  #: Of C.
+    #: Where the products of each tile of C begin in the lists, and the end; of NumPy or CuPy, as the next two: array
+    #: of int64.
     pointer: Any
+    #: Numbers of the tiles of A and of B: array of int32.
     left: Any
     right: Any
+    #: Bounds of what was left out, and of rounding.
     skipped: Error
     rounding: Error
 

@@ -32,26 +32,15 @@ _ROUNDING = np.dtype([("unit", np.float64), ("least", np.float64), ("hermitian",
 
 
 class Room(NamedTuple):
-    """Where the tiles of a square matrix are, on a GPU.
+    """Where the tiles of a square matrix are, on a GPU."""
 
-    Attributes
-    ----------
-    rows : cupy.ndarray of int64
-        Where tile rows begin, and the end.
-    tile_rows : cupy.ndarray of int32
-        The tile row of each row.
-    size, n, largest : int
-        Tile rows, rows, and rows of the largest tile.
-    uniform : bool
-        Whether all tiles are of one size.
-    """
-
-    rows: Any
-    tile_rows: Any
+    rows: Any  #: Where tile rows begin, and the end.
+    tile_rows: Any  #: The tile row of each row.
+    #: Tile rows, rows, and rows of the largest tile.
     size: int
     n: int
     largest: int
-    uniform: bool
+    uniform: bool  #: Whether all tiles are of one size.
 
     @classmethod
     def of(cls, rows: np.ndarray) -> Room:

@@ -17,17 +17,10 @@ TAUS = 8
 
 
 class Places(NamedTuple):
-    """Where tiles are and how large, as the kernels read it.
+    """Where tiles are and how large, as the kernels read it."""
 
-    Attributes
-    ----------
-    starts : cupy.ndarray of int64
-        Where each tile begins, and the end.
-    heights, widths : cupy.ndarray of int32
-        Rows and columns of each tile.
-    """
-
-    starts: Any
+    starts: Any  #: Where each tile begins, and the end.
+    #: Rows and columns of each tile.
     heights: Any
     widths: Any
 
@@ -121,18 +114,12 @@ def multiply(
 
 
 class Maps(NamedTuple):
-    """What is known of all tiles of two factors, as maps that are zero where there is no tile.
+    """What is known of all tiles of two factors, as maps that are zero where there is no tile."""
 
-    Attributes
-    ----------
-    a, b : cupy.ndarray of float64
-        Norms, shapes (rows, inner) and (inner, columns).
-    numbers_a, numbers_b : cupy.ndarray of int32
-        Numbers of the tiles.
-    """
-
+    #: Norms, shapes (rows, inner) and (inner, columns).
     a: Any
     b: Any
+    #: Numbers of the tiles.
     numbers_a: Any
     numbers_b: Any
 
