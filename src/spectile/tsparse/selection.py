@@ -16,34 +16,21 @@ Rows = tuple[Any, Any, Any]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is wanted of ``alpha A B + beta C``.
-
-    Attributes
-    ----------
-    semiring : Semiring
-    mask : sparse matrix or None
-        Entries of C outside of those that it holds and that are not 0 are dropped; with `complement`, those within.
-    complement : bool
-    alpha, beta : number
-    C : sparse matrix or None
-    prune : float or None
-        Entries below it in size are dropped.
-    top_n : int or None
-        Of each row so many entries are kept at most: the largest, by size where they are complex, and of equal ones
-        those of the least columns.
-    boolean : bool
-        Whether entries count as True or False before they are selected, whatever their sums are.
-    """
+    """What is wanted of ``alpha A B + beta C``."""
 
     semiring: Semiring
+    #: Entries of C outside of those that it holds and that are not 0 are dropped; with `complement`, those within:
+    #: sparse matrix or None.
     mask: Any = None
     complement: bool = False
     alpha: complex = 1
     beta: complex = 0
-    C: Any = None
-    prune: float | None = None
+    C: Any = None  #: A sparse matrix or None.
+    prune: float | None = None  #: Entries below it in size are dropped.
+    #: Of each row so many entries are kept at most: the largest, by size where they are complex, and of equal ones
+    #: those of the least columns.
     top_n: int | None = None
-    boolean: bool = False
+    boolean: bool = False  #: Whether entries count as True or False before they are selected, whatever their sums are.
 
     @property
     def in_blocks(self) -> bool:

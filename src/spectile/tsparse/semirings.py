@@ -19,26 +19,16 @@ SemiringName = Literal["plus_times", "min_plus", "max_plus", "max_min", "or_and"
 
 @dataclass(frozen=True)
 class Semiring:
-    """One semiring.
-
-    Attributes
-    ----------
-    name : str
-    code : int
-        What the kernels know it by: 0 for sums of products, to which the others of that code are brought.
-    add, multiply : str
-        Names of the operations.
-    kinds : str
-        Kinds of values, by NumPy's letters, that have its identity.
-    value : str or None
-        The type of C, where that does not follow from the values; these are then read as True and False or not at all.
-    """
+    """One semiring."""
 
     name: str
-    code: int
+    code: int  #: What the kernels know it by: 0 for sums of products, to which the others of that code are brought.
+    #: Names of the operations.
     add: str
     multiply: str
-    kinds: str
+    kinds: str  #: Kinds of values, by NumPy's letters, that have its identity.
+    #: The type of C, where that does not follow from the values; these are then read as True and False or not at
+    #: all.
     value: str | None = None
 
     @property

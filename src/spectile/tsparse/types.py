@@ -18,22 +18,13 @@ PrecisionName = Literal["float64", "float32", "tf32", "float16", "fp64", "fp32",
 
 @dataclass(frozen=True)
 class HalfRange:
-    """What the arithmetic of ``precision="float16"`` holds, and how rows and columns are scaled into it.
+    """What the arithmetic of ``precision="float16"`` holds, and how rows and columns are scaled into it."""
 
-    Attributes
-    ----------
-    least, most : float
-        Sizes between which nonzero entries need no scaling, as long as those of the other factor need none.
-    top : int
-        A scaled row has its largest entry in [2**(top - 1), 2**top).
-    lost : float
-        Scaled entries below this size would be lost.
-    """
-
+    #: Sizes between which nonzero entries need no scaling, as long as those of the other factor need none.
     least: float
     most: float
-    top: int
-    lost: float
+    top: int  #: A scaled row has its largest entry in [2**(top - 1), 2**top).
+    lost: float  #: Scaled entries below this size would be lost.
 
 
 #: Entry by entry: no sum of 2**31 products is above 2**127, and what a product loses below float32's normal range is
@@ -43,20 +34,14 @@ BY_ENTRY = HalfRange(2.0**-126, 2.0**48, 48, 2.0**-62)
 
 @dataclass(frozen=True)
 class Precision:
-    """One precision of the product.
-
-    Attributes
-    ----------
-    name : str
-    value : {"float32", "float64", "complex64", "complex128", "int32", "int64", "bool"}
-        Name of the type of C and of the sums.
-    unit : float
-        Unit roundoff of one operation of the sum.  Tensor cores may truncate, which doubles float32's; integers that
-        are not refused are exact.
-    """
+    """One precision of the product."""
 
     name: str
+    #: Name of the type of C and of the sums: {"float32", "float64", "complex64", "complex128", "int32", "int64",
+    #: "bool"}.
     value: str
+    #: Unit roundoff of one operation of the sum.  Tensor cores may truncate, which doubles float32's; integers that
+    #: are not refused are exact.
     unit: float
 
     @functools.cached_property
@@ -101,51 +86,28 @@ def lookup(name: str) -> Precision:
 
 @dataclass(frozen=True)
 class Places:
-    """Where a caller's matrix stores the entries of a checked factor, for values that come later.
+    """Where a caller's matrix stores the entries of a checked factor, for values that come later."""
 
-    Attributes
-    ----------
-    shape : tuple of int
-        Of the values as stored.
-    order : array or None
-        The stored place of each entry, by row and column; None where they are stored so.
-    first : array or None
-        The first place in `order` of each entry, where some have duplicates.
-    """
-
-    shape: tuple[int, ...]
-    order: Any = None
-    first: Any = None
+    shape: tuple[int, ...]  #: Of the values as stored.
+    order: Any = None  #: The stored place of each entry, by row and column; None where they are stored so.
+    first: Any = None  #: The first place in `order` of each entry, where some have duplicates.
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A checked CSR factor on the host: sorted rows without duplicates.
-
-    Attributes
-    ----------
-    shape : tuple of int
-    indptr : (rows + 1,) int64
-    indices : (nnz,) int32 or int64
-        The latter where 32 bits do not hold the columns.
-    data : (nnz,) float32, float64, complex64 or complex128
-        Empty where the values were not asked for; integers, where no precision is named, as they are.
-    array : bool
-        Whether the caller's matrix is a sparse array of SciPy rather than a matrix.
-    places : Places
-    largest : int or None
-        The largest size of the values, where these are integers.
-    lost : (nnz,) float64 or None
-        What sums of duplicates and large integers may have lost in float64, for the bound; None for nothing.
-    """
+    """A checked CSR factor on the host: sorted rows without duplicates."""
 
     shape: tuple[int, int]
-    indptr: np.ndarray
-    indices: np.ndarray
+    indptr: np.ndarray  #: Row pointer, (rows + 1,) int64.
+    indices: np.ndarray  #: (nnz,) int32, or int64 where 32 bits do not hold the columns.
+    #: Empty where the values were not asked for; integers, where no precision is named, as they are; (nnz,) float32,
+    #: float64, complex64 or complex128.
     data: np.ndarray
-    array: bool
+    array: bool  #: Whether the caller's matrix is a sparse array of SciPy rather than a matrix.
     places: Places
-    largest: int | None = None
+    largest: int | None = None  #: The largest size of the values, where these are integers.
+    #: What sums of duplicates and large integers may have lost in float64, for the bound; None for nothing: (nnz,)
+    #: float64 or None.
     lost: np.ndarray | None = None
 
     def row_of_entries(self) -> np.ndarray:

@@ -26,40 +26,24 @@ class Kernel(NamedTuple):
 
 @dataclass(frozen=True)
 class Bin:
-    """A bin of one phase.
-
-    Attributes
-    ----------
-    name : str
-    family : {"window", "table", "block", "hub", "sort", "few"}
-        How a row is gathered: a bitmap of a window, or a table of columns, by some lanes; a bitmap by a block; all
-        products of a hub row, by blocks or a sort (`choose.hub_ways`); few products sorted in the registers of some
-        lanes, four each, or by one thread, whose rows
-        the analysis counts at once and no list names.
-    holds : dict
-        Columns of the window, products, or entries of a row, at most; a block takes any row.  In this order they are
-        the arguments of the family's function in the header.
-    lanes : tuple of int
-        Lanes or threads of a row; of several, the mean length of B's rows decides.
-    words : int
-        Of a row in shared memory where it is counted by lanes.
-    filled_by : tuple of str
-        Of the symbolic phase: numeric bins that its rows go to if few columns are met twice, which are compiled while
-        rows are counted.
-    whole : bool
-        Whether a block has all of a row, its bitmap and its sums, in shared memory.
-    most_bytes : int
-        Of a block's shared memory, where that is less than it may have.
-    """
+    """A bin of one phase."""
 
     name: str
+    #: How a row is gathered: a bitmap of a window, or a table of columns, by some lanes; a bitmap by a block; all
+    #: products of a hub row, by blocks or a sort (`choose.hub_ways`); few products sorted in the registers of some
+    #: lanes, four each, or by one thread, whose rows the analysis counts at once and no list names.  {"window",
+    #: "table", "block", "hub", "sort", "few"}.
     family: str
+    #: Columns of the window, products, or entries of a row, at most; a block takes any row.  In this order they are
+    #: the arguments of the family's function in the header.
     holds: Mapping[str, int]
-    lanes: tuple[int, ...]
-    words: int = 0
+    lanes: tuple[int, ...]  #: Lanes or threads of a row; of several, the mean length of B's rows decides.
+    words: int = 0  #: Of a row in shared memory where it is counted by lanes.
+    #: Of the symbolic phase: numeric bins that its rows go to if few columns are met twice, which are compiled while
+    #: rows are counted.
     filled_by: tuple[str, ...] = ()
-    whole: bool = False
-    most_bytes: int = 0
+    whole: bool = False  #: Whether a block has all of a row, its bitmap and its sums, in shared memory.
+    most_bytes: int = 0  #: Of a block's shared memory, where that is less than it may have.
 
     @property
     def slots(self) -> int:

@@ -38,31 +38,16 @@ _SUMS = {
 
 @dataclass(slots=True)
 class Given:
-    """A factor in CSR on the device, of which only what is said here is known.
+    """A factor in CSR on the device, of which only what is said here is known."""
 
-    Attributes
-    ----------
-    shape : tuple of int
-        With as many columns as `held` has, where that is not None.
-    indptr, indices : int32
-    data : bool, float32, float64, complex64, complex128 or None
-    stored : tuple of int
-        Shape of the values as the caller's matrix stores them.
-    places : Places or None
-        Where these lie, unless the caller's matrix is in CSR and in order.
-    largest : int or None
-        The largest size of the values where these are integers.
-    held, columns : int64 or None, int or None
-        The columns of B that it has, where they are renumbered, and of how many.
-    """
-
-    shape: tuple[int, int]
+    shape: tuple[int, int]  #: With as many columns as `held` has, where that is not None.
     indptr: Any
     indices: Any
-    data: Any
-    stored: tuple[int, ...]
-    places: Places | None = None
-    largest: int | None = None
+    data: Any  #: bool, float32, float64, complex64, complex128 or None.
+    stored: tuple[int, ...]  #: Shape of the values as the caller's matrix stores them.
+    places: Places | None = None  #: Where these lie, unless the caller's matrix is in CSR and in order.
+    largest: int | None = None  #: The largest size of the values where these are integers.
+    #: The columns of B that it has, where they are renumbered, and of how many: int64 or None, int or None.
     held: Any = None
     columns: int | None = None
 

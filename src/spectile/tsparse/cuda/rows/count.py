@@ -28,43 +28,26 @@ from spectile.tsparse.types import Factor
 
 @dataclass
 class Phase:
-    """What the symbolic phase of some rows leaves for the numeric phase; addresses point into `work`.
+    """What the symbolic phase of some rows leaves for the numeric phase; addresses point into `work`."""
 
-    Attributes
-    ----------
-    first, rows : int
-        The first row of C and their number.
-    indptr : int32
-        Row pointer of these rows of C.
-    head : Head
-        The counters.
-    entries : int
-        Stored entries of these rows.
-    low, span, slot, lists, kept : int
-        Addresses of the first column and the width of each row's window, of the place of its bitmap, of the rows of
-        each bin, and of the bitmaps of the rows of window bins; a row whose words would lie beyond their end has none.
-    kept_words : int
-        Words of `kept`.
-    scratch_bytes : int
-        Bytes of bitmaps in global memory, at most.
-    hubs : HubRows or None
-        The products of the hub rows where these are sorted.
-    """
-
+    #: The first row of C and their number.
     first: int
     rows: int
-    indptr: Any
-    head: Head
+    indptr: Any  #: Row pointer of these rows of C.
+    head: Head  #: The counters.
     work: Any = None
+    #: Addresses of the first column and the width of each row's window, of the place of its bitmap, of the rows of
+    #: each bin, and of the bitmaps of the rows of window bins; a row whose words would lie beyond their end has
+    #: none.
     low: int = 0
     span: int = 0
     slot: int = 0
     lists: int = 0
     kept: int = 0
-    kept_words: int = 0
-    scratch_bytes: int = 0
-    hubs: HubRows | None = None
-    entries: int = field(init=False)
+    kept_words: int = 0  #: Words of `kept`.
+    scratch_bytes: int = 0  #: Bytes of bitmaps in global memory, at most.
+    hubs: HubRows | None = None  #: The products of the hub rows where these are sorted.
+    entries: int = field(init=False)  #: Stored entries of these rows.
 
     def __post_init__(self) -> None:
         self.entries = self.head.wide("ENTRIES")
