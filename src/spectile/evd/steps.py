@@ -15,24 +15,12 @@ PROBES = 8
 
 
 class Seen(NamedTuple):
-    """What a look at the vectors shows.
+    """What a look at the vectors shows."""
 
-    Attributes
-    ----------
-    residual : float
-        Norm of the couplings Xᴴ A X off the diagonal.
-    turned : list of float
-        For each share of gaps, the norm of the turn of pairs that it does not make strong.
-    size : float
-        Norm of w.
-    strong : list of int
-        How many pairs are coupled by more than each share.
-    """
-
-    residual: float
-    turned: list[float]
-    size: float
-    strong: list[int]
+    residual: float  #: Norm of the couplings Xᴴ A X off the diagonal.
+    turned: list[float]  #: For each share of gaps, the norm of the turn of pairs that it does not make strong.
+    size: float  #: Norm of w.
+    strong: list[int]  #: How many pairs are coupled by more than each share.
 
 
 class Steps:

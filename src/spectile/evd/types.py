@@ -14,30 +14,14 @@ from spectile.core.pictures import ends_told, shown, shown_html
 
 @dataclass(frozen=True)
 class Scalar:
-    """A dtype of matrices.
+    """A dtype of matrices."""
 
-    Attributes
-    ----------
-    name : str
-        The dtype's name.
-    real : str
-        Dtype of the eigenvalues.
-    wide : str
-        Dtype in which the eigenvectors are formed on CUDA.
-    letter : str
-        LAPACK's and cuBLAS's prefix.
-    itemsize : int
-        Bytes.
-    bandwidths : tuple of int
-        Those that the CUDA kernels are compiled for, ascending.
-    """
-
-    name: str
-    real: str
-    wide: str
-    letter: str
-    itemsize: int
-    bandwidths: tuple[int, ...]
+    name: str  #: The dtype's name.
+    real: str  #: Dtype of the eigenvalues.
+    wide: str  #: Dtype in which the eigenvectors are formed on CUDA.
+    letter: str  #: LAPACK's and cuBLAS's prefix.
+    itemsize: int  #: Bytes.
+    bandwidths: tuple[int, ...]  #: Those that the CUDA kernels are compiled for, ascending.
 
     @property
     def is_complex(self) -> bool:
@@ -114,15 +98,9 @@ def frobenius(w: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Subset:
-    """A wanted part of a spectrum in ascending order.
+    """A wanted part of a spectrum in ascending order."""
 
-    Attributes
-    ----------
-    by_index : bool
-        Whether `low` and `high` are the first and the last index, both included, or an interval (low, high].
-    low, high : int or float
-    """
-
+    #: Whether `low` and `high` are the first and the last index, both included, or an interval (low, high].
     by_index: bool
     low: Any
     high: Any
@@ -205,48 +183,22 @@ class EighResult(NamedTuple):
 
 
 class Options(NamedTuple):
-    """What a call asks of the solver of one standard problem.
+    """What a call asks of the solver of one standard problem."""
 
-    Attributes
-    ----------
-    lower : bool
-        Which triangle is read.
-    vectors : bool
-        Whether eigenvectors are wanted (or, from a tridiagonalization, Q).
-    overwrite : bool
-        Whether the memory of the matrix may be used.
-    check_finite : bool
-        Whether NaN and infinity raise ValueError, or LinAlgError.
-    subset : Subset, optional
-        None for the whole spectrum.
-    driver : str, optional
-        LAPACK's routine that a caller names, without its prefix.
-    """
-
-    lower: bool = True
-    vectors: bool = True
-    overwrite: bool = False
-    check_finite: bool = True
-    subset: Subset | None = None
-    driver: str | None = None
+    lower: bool = True  #: Which triangle is read.
+    vectors: bool = True  #: Whether eigenvectors are wanted (or, from a tridiagonalization, Q).
+    overwrite: bool = False  #: Whether the memory of the matrix may be used.
+    check_finite: bool = True  #: Whether NaN and infinity raise ValueError, or LinAlgError.
+    subset: Subset | None = None  #: None for the whole spectrum.
+    driver: str | None = None  #: LAPACK's routine that a caller names, without its prefix.
 
 
 class Definite(NamedTuple):
-    """The second matrix of a generalized problem.
+    """The second matrix of a generalized problem."""
 
-    Attributes
-    ----------
-    b : array, shape (..., n, n)
-        Hermitian and positive definite.
-    kind : {1, 2, 3}
-        A x = λ B x, A B x = λ x, or B A x = λ x.
-    overwrite : bool
-        Whether the memory of `b` may be used.
-    """
-
-    b: Any
-    kind: int = 1
-    overwrite: bool = False
+    b: Any  #: Hermitian and positive definite: array, shape (..., n, n).
+    kind: int = 1  #: A x = λ B x, A B x = λ x, or B A x = λ x: {1, 2, 3}.
+    overwrite: bool = False  #: Whether the memory of `b` may be used.
 
 
 class Tridiagonalization(NamedTuple):

@@ -20,36 +20,23 @@ from spectile.evd.types import SCALARS, Scalar
 
 @dataclass(frozen=True)
 class Tuning:
-    """What was measured on one device.
+    """What was measured on one device."""
 
-    Attributes
-    ----------
-    vendor_values, vendor_vectors : mapping of str to int
-        Orders below which cuSOLVER solves faster, by dtype: eigenvalues alone, and with vectors.
-    direct_values, direct_vectors : int
-        Orders up to which the direct tridiagonalization is faster than two stages, where it fits.
-    wide_band_values, wide_band_vectors : int
-        Orders from which a band of 64 is better than one of 32.
-    block : int
-        Columns between two trailing updates of the band reduction, nb.
-    syr2k_block : int
-        Diagonal blocks of the trailing update.
-    sturm_lanes : tuple of (int, int)
-        Up to how many eigenvalues how many lanes share one.
-    fill_columns, share_columns : int
-        Columns of Z per multiprocessor from which one group of sweeps fills the device, and from which eight warps of
-        the back-transformation share what they read.
-    """
-
+    #: Orders below which cuSOLVER solves faster, by dtype: eigenvalues alone, and with vectors.
     vendor_values: Mapping[str, int]
     vendor_vectors: Mapping[str, int]
+    #: Orders up to which the direct tridiagonalization is faster than two stages, where it fits.
     direct_values: int
     direct_vectors: int
+    #: Orders from which a band of 64 is better than one of 32.
     wide_band_values: int
     wide_band_vectors: int
-    block: int
-    syr2k_block: int
+    block: int  #: Columns between two trailing updates of the band reduction, nb.
+    syr2k_block: int  #: Diagonal blocks of the trailing update.
+    #: Up to how many eigenvalues how many lanes share one: tuple of (int, int).
     sturm_lanes: tuple[tuple[int, int], ...]
+    #: Columns of Z per multiprocessor from which one group of sweeps fills the device, and from which eight warps of
+    #: the back-transformation share what they read.
     fill_columns: int
     share_columns: int
 

@@ -36,20 +36,12 @@ def clusters_shape(count: int) -> Shape:
 
 @dataclass(frozen=True)
 class Solved:
-    """Eigenpairs of `count` matrices of order n on the device, by their addresses.
-
-    Attributes
-    ----------
-    scalar : Scalar
-    n, count : int
-    w : int
-        Of real numbers, shape (count, n).
-    """
+    """Eigenpairs of `count` matrices of order n on the device, by their addresses."""
 
     scalar: Scalar
     n: int
     count: int
-    w: int
+    w: int  #: Of real numbers, shape (count, n).
 
     def launch(self, name: str, *arguments: Any) -> None:
         """Launch a kernel of this unit."""

@@ -22,22 +22,12 @@ from spectile.evd.types import Scalar
 
 @dataclass(frozen=True)
 class Sweeps:
-    """How the reflectors of a chasing are applied to Z on one device: tiles, groups, and launches.
-
-    Attributes
-    ----------
-    n, bandwidth : int
-    scalar : Scalar
-        Of the reflectors.
-    columns : int
-        Of Z.
-    device : Device
-    """
+    """How the reflectors of a chasing are applied to Z on one device: tiles, groups, and launches."""
 
     n: int
     bandwidth: int
-    scalar: Scalar
-    columns: int
+    scalar: Scalar  #: Of the reflectors.
+    columns: int  #: Of Z.
     device: Device
 
     @property

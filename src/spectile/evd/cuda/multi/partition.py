@@ -15,13 +15,9 @@ class Cyclic:
     """Columns 0 ... n − 1 in blocks, of which device p of P owns blocks p, p + P, ... and stores them side by side.
 
     The matrix that is left shrinks from its left end, and all devices keep an even part of it.
-
-    Attributes
-    ----------
-    n, width, parts : int
-        Columns, columns of a block, and devices.
     """
 
+    #: Columns, columns of a block, and devices.
     n: int
     width: int
     parts: int

@@ -101,18 +101,10 @@ class Member:
 
 
 class Link(NamedTuple):
-    """What it takes to work together.
+    """What it takes to work together."""
 
-    Attributes
-    ----------
-    bytes_per_second : float
-        Of a copy from one device to another.
-    call_seconds : float
-        Of the host, to record an event and to let a stream wait for it.
-    """
-
-    bytes_per_second: float
-    call_seconds: float
+    bytes_per_second: float  #: Of a copy from one device to another.
+    call_seconds: float  #: Of the host, to record an event and to let a stream wait for it.
 
 
 #: Bytes that are copied, and events that are recorded, to measure a link.
