@@ -31,13 +31,7 @@ class Scalar(NamedTuple):
 
 
 def named(xp: Any, name: str) -> Scalar:
-    """Return a function that is known by its name, in the arrays of `xp`.
-
-    Raises
-    ------
-    ValueError
-        If the name is unknown.
-    """
+    """Return a function that is known by its name, in the arrays of `xp`; raises ValueError if the name is unknown."""
     table = {
         "exp": Scalar(xp.exp, xp.exp, xp.exp),
         "log": Scalar(xp.log, lambda w: 1 / w, lambda w: -1 / (w * w)),

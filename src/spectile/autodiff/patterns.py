@@ -64,10 +64,7 @@ def _kept(pair: Pair) -> Pair:
 def pair_of(left: Any, right: Any) -> Pair:
     """Return the analysed pair of two matrices with these patterns, the kept one where it is known.
 
-    Raises
-    ------
-    ValueError
-        If the shapes do not fit.
+    Raises ValueError if the shapes do not fit.
     """
     if left.shape[1] != right.shape[0]:
         raise ValueError(f"matrices of shapes {tuple(left.shape)} and {tuple(right.shape)} cannot be multiplied")

@@ -283,10 +283,7 @@ def require_no_fault(found: Any, w: Any) -> None:
 def part_of(w: np.ndarray, subset: Subset) -> np.ndarray:
     """Return which eigenvalues of each ascending spectrum lie in an interval, as :func:`spectile.eigh` counts them.
 
-    Raises
-    ------
-    ValueError
-        If they are not equally many in each matrix.
+    Raises ValueError if they are not equally many in each matrix.
     """
     found = np.zeros(w.shape, bool)
     for place in np.ndindex(w.shape[:-1]):

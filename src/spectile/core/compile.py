@@ -77,12 +77,8 @@ class Unit:
     def cubin(self, arch: str) -> bytes:
         """Compile for `arch` (one of `archs`) with NVRTC; needs no GPU.
 
-        Raises
-        ------
-        ValueError
-            If the unit does not declare `arch`.
-        RuntimeError
-            If NVRTC refuses the source; the message is its log.
+        Raises ValueError if the unit does not declare `arch`, and RuntimeError if NVRTC refuses the source; the message
+        is its log.
         """
         compiled = self._compile(arch, "cubin")
         # CuPy drops the last byte, which ends a text such as PTX but belongs to machine code.

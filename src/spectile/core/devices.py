@@ -111,10 +111,7 @@ TABLE = {
 def described_as(name: str, actual: Device) -> Device:
     """Return a device of the table, limited to what the actual device has.
 
-    Raises
-    ------
-    ValueError
-        If the table has no such device.
+    Raises ValueError if the table has no such device.
     """
     if name not in TABLE:
         raise ValueError(f"SPECTILE_DEVICE = {name!r} is not in the table of devices: choose one of {', '.join(TABLE)}")

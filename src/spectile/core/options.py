@@ -15,13 +15,7 @@ from spectile.core.host import refuse_masked
 
 
 def word(name: str, value: Any, *known: str) -> str:
-    """Return a word that is one of those known.
-
-    Raises
-    ------
-    ValueError
-        If it is another, or no word.
-    """
+    """Return a word that is one of those known; raises ValueError if it is another, or no word."""
     if not isinstance(value, str) or value not in known:
         *most, last = map(repr, known)
         choice = f"{', '.join(most)} or {last}" if most else last
@@ -30,13 +24,7 @@ def word(name: str, value: Any, *known: str) -> str:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Return a truth value, Python's, NumPy's or a number.
-
-    Raises
-    ------
-    TypeError
-        If it is a word, or several values.
-    """
+    """Return a truth value, Python's, NumPy's or a number; raises TypeError if it is a word, or several values."""
     if not isinstance(value, str):
         try:
             return bool(value)
@@ -52,15 +40,7 @@ def is_real(value: Any) -> bool:
 
 
 def number(name: str, value: Any) -> float:
-    """Return a real number as float.
-
-    Raises
-    ------
-    TypeError
-        If it is none.
-    ValueError
-        If none of float64 is so large.
-    """
+    """Return a real number as float; raises TypeError if it is none, and ValueError if none of float64 is so large."""
     kind = type(value)
     if kind is float:  # as most are: a call of small matrices takes no longer than a few such looks
         return value
@@ -80,10 +60,7 @@ def number(name: str, value: Any) -> float:
 def numbers(name: str, value: Any) -> np.ndarray:
     """Return real numbers, one or an array of them, as an array of float64.
 
-    Raises
-    ------
-    TypeError
-        If they are none: NumPy would drop imaginary parts, and masks.
+    Raises TypeError if they are none: NumPy would drop imaginary parts, and masks.
     """
     refuse_masked(name, value)
     kind = type(value).__name__
@@ -101,13 +78,7 @@ def numbers(name: str, value: Any) -> np.ndarray:
 
 
 def path(name: str, value: Any) -> Path:
-    """Return the path that a caller names.
-
-    Raises
-    ------
-    TypeError
-        If it is none.
-    """
+    """Return the path that a caller names; raises TypeError if it is none."""
     try:
         return Path(os.fsdecode(value))
     except TypeError:
@@ -117,10 +88,7 @@ def path(name: str, value: Any) -> Path:
 def generator(name: str, value: Any) -> np.random.Generator:
     """Return the generator of a seed, or the one given; None seeds one from the system.
 
-    Raises
-    ------
-    ValueError
-        If it is neither.
+    Raises ValueError if it is neither.
     """
     try:
         return np.random.default_rng(value)

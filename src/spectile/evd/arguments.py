@@ -97,10 +97,7 @@ def refuse_other(name: str, array: Any) -> None:
 def batch_shape(*leads: tuple[int, ...]) -> tuple[int, ...]:
     """Return the leading dimensions that those of the operands broadcast to.
 
-    Raises
-    ------
-    ValueError
-        If that is a batch without a matrix, which SciPy refuses, or they do not broadcast.
+    Raises ValueError if that is a batch without a matrix, which SciPy refuses, or they do not broadcast.
     """
     lead = np.broadcast_shapes(*leads)
     if 0 in lead:
@@ -119,10 +116,7 @@ def refuse_ragged(values: Iterable[Any]) -> None:
 def definite_of(shape: tuple[int, ...], b: Any, kind: int, overwrite: bool) -> tuple[Definite, tuple[int, ...]]:
     """Return the second matrix for matrices of `shape`, and the shape that both broadcast to.
 
-    Raises
-    ------
-    ValueError
-        If its shape or the kind of the problem is not valid.
+    Raises ValueError if its shape or the kind of the problem is not valid.
     """
     own = require_square(b, "b")
     if own[-1] != shape[-1]:
@@ -157,10 +151,7 @@ def subset_of(shape: tuple[int, ...], by_index: Any, by_value: Any) -> Subset | 
 
     Any part of an empty spectrum is all of it, as in SciPy.
 
-    Raises
-    ------
-    ValueError
-        If the part is not valid.
+    Raises ValueError if the part is not valid.
     """
     n = shape[-1]
     if by_index is not None and by_value is not None:
@@ -211,10 +202,7 @@ def limits_of(kind: str, select_range: Any) -> Any:
 def selected(kind: str, select_range: Any, n: int) -> Subset | None:
     """Return the part of a spectrum that a kind of part and SciPy's `select_range` name, or None for all.
 
-    Raises
-    ------
-    ValueError
-        If the part is not valid.
+    Raises ValueError if the part is not valid.
     """
     if kind == "a":
         return None

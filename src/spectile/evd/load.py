@@ -88,10 +88,7 @@ def frobenius_of_diagonals(diagonals: Sequence[Any]) -> float:
 def divided_by_power(w: Any, scale: int) -> Any:
     """Return eigenvalues of a matrix times 2**scale as they are.
 
-    Raises
-    ------
-    OverflowError
-        If one is beyond the range of its dtype.
+    Raises OverflowError if one is beyond the range of its dtype.
     """
     if scale == 0:
         return require_in_range(w)

@@ -74,13 +74,7 @@ class Steps:
         return self._rounded(self._adjoint(apart), math.sqrt(self.n + 4) * _norm(self.xp, self.w))
 
     def orthonormalize(self) -> None:
-        """Make Xᴴ B X one, by its Cholesky factor.
-
-        Raises
-        ------
-        numpy.linalg.LinAlgError
-            If that is not positive definite.
-        """
+        """Make Xᴴ B X one, by its Cholesky factor; raises numpy.linalg.LinAlgError if that is not positive definite."""
         import scipy.linalg
 
         factor = scipy.linalg.cholesky(self.x.conj().T @ self._weighted(self.x), lower=True, check_finite=False)

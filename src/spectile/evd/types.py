@@ -58,13 +58,7 @@ class UnsupportedOperandError(TypeError, ValueError):
 
 
 def working_dtype(dtype: Any) -> Any:
-    """Return the dtype in which a matrix of `dtype` is solved.
-
-    Raises
-    ------
-    UnsupportedOperandError
-        If there is none.
-    """
+    """Return the dtype in which a matrix of `dtype` is solved; raises UnsupportedOperandError if there is none."""
     if not isinstance(dtype, np.dtype):
         dtype = np.dtype(dtype)
     if dtype.char in _BY_CHARACTER:

@@ -89,10 +89,7 @@ def lanczos(engine: Engine) -> tuple[float, float]:
     Every Ritz value has an eigenvalue within its residual, but nothing proves that no eigenvalue lies beyond: the
     recurrence therefore watches its norms, and bounds that turn out too narrow are widened.
 
-    Raises
-    ------
-    ValueError
-        If a number is not finite.
+    Raises ValueError if a number is not finite.
     """
     alphas, betas = engine.tridiagonalize(min(lanczos_steps(engine.num_rows), engine.num_rows))
     if not np.isfinite(alphas[0]):
@@ -125,10 +122,7 @@ def given_or_found(engine: Engine, bounds: tuple[float, float] | None) -> tuple[
 
     They are never closer than rounding in the engine's dtype leaves a spectrum any structure.
 
-    Raises
-    ------
-    ValueError
-        If the given bounds are no two energies in order, or H is not finite.
+    Raises ValueError if the given bounds are no two energies in order, or H is not finite.
     """
     if bounds is not None:
         try:
@@ -163,10 +157,7 @@ def widened(bounds: tuple[float, float], attempt: int = 0) -> tuple[float, float
 def scaling(bounds: tuple[float, float]) -> tuple[float, float]:
     """Return the paper's a and b: H̃ = a (H − b) has its spectrum in [−0.99, 0.99] if `bounds` hold.
 
-    Raises
-    ------
-    ValueError
-        If the bounds are not finite or not in order, or so close that 1/a is no normal number.
+    Raises ValueError if the bounds are not finite or not in order, or so close that 1/a is no normal number.
     """
     low, high = (float(bound) for bound in bounds)
     if not (np.isfinite(low) and np.isfinite(high)) or low > high:

@@ -165,10 +165,8 @@ class Signals:
     def deliver(self) -> None:
         """Let the signals that wait do what they would have done.
 
-        Raises
-        ------
-        KeyboardInterrupt, SystemExit
-            Where no handler of the caller's says otherwise; SystemExit with the status that shells expect.
+        Raises KeyboardInterrupt or SystemExit where no handler of the caller's says otherwise; SystemExit with the status
+        that shells expect.
         """
         while self._waiting:
             number, frame = self._waiting.pop(0)
@@ -210,13 +208,7 @@ def signals_deferred() -> Iterator[Signals]:
 
 
 def seconds_between(value: Any) -> Any:
-    """Return the seconds between two checkpoints: any real number.
-
-    Raises
-    ------
-    ValueError
-        If it is none.
-    """
+    """Return the seconds between two checkpoints: any real number; raises ValueError if it is none."""
     if not isinstance(value, Real) or value != value:
         raise ValueError(f"checkpoint_s = {reprlib.repr(value)} is no time: give the seconds between checkpoints")
     return value
@@ -289,13 +281,7 @@ class Run:
                     self._seed = self._state.number("seed", 0)
 
     def use(self, engine: Engine) -> None:
-        """Take the engine of H.
-
-        Raises
-        ------
-        ValueError
-            If the file is of another function, matrix or backend.
-        """
+        """Take the engine of H; raises ValueError if the file is of another function, matrix or backend."""
         if self.file is None:
             return
         self._engine, self._fingerprint, state = engine.name, fingerprint(engine), self._state
@@ -328,10 +314,7 @@ class Run:
     def seed(self, rng: int | np.random.Generator | None) -> int:
         """Return the seed of the random vectors: the file's where there is one.
 
-        Raises
-        ------
-        ValueError
-            If `rng` gives another.
+        Raises ValueError if `rng` gives another.
         """
         if self._seed is None:
             self._seed = seed_of(rng)
@@ -454,10 +437,7 @@ def on_any_rank(comm: Any, flagged: bool) -> bool:
 def require_alike(comm: Any, path: Path, *names: str) -> bool:
     """Return whether there is a file to go on from.
 
-    Raises
-    ------
-    ValueError
-        On every rank, if the files of the ranks are not of one time, by some numbers in them.
+    Raises ValueError on every rank, if the files of the ranks are not of one time, by some numbers in them.
     """
     there = path.exists()
     if comm is not None:

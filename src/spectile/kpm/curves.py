@@ -154,10 +154,7 @@ class SpectralCurves(Drawn):
 def damping(kernel: Kernel, num_moments: int) -> Array:
     """Return the damping factors g_m of a kernel, by its name or by what it returns for M.
 
-    Raises
-    ------
-    ValueError
-        If the name is unknown, or a callable does not return M finite real numbers.
+    Raises ValueError if the name is unknown, or a callable does not return M finite real numbers.
     """
     if not callable(kernel):
         kernels: dict[str, Callable[[int], Array]] = {

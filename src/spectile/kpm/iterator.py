@@ -416,10 +416,7 @@ def engine_for(H: Any, vectors: Any, backend: Backend, *, spread: bool = False) 
 
     With `spread` they are a rank's own rows where H says so.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If the vectors are no numbers, not finite, or not of N rows.
+    Raises TypeError or ValueError if the vectors are no numbers, not finite, or not of N rows.
     """
     word("backend", backend, "auto", "cpu", "cuda")
     vectors = to_device(vectors, "vectors")[0] if on_device(vectors) else host_array("vectors", vectors)

@@ -421,10 +421,7 @@ def tridiagonalize_by_stages(array: Any, options: Options, *, bandwidth: int, bl
 def own_values(w: Any, scale: int, scalar: Scalar) -> Any:
     """Return numbers of the size of the eigenvalues, in float64 and of a matrix times 2**scale, as they are.
 
-    Raises
-    ------
-    OverflowError
-        If one is beyond the range of its dtype.
+    Raises OverflowError if one is beyond the range of its dtype.
     """
     return _in_range(scaled_values(w, -scale, scalar), scale)
 

@@ -23,13 +23,7 @@ MISSING = (
 
 @functools.cache
 def library() -> Any:
-    """Return scalapack4py's functions of the library that is installed.
-
-    Raises
-    ------
-    ImportError
-        If there is none.
-    """
+    """Return scalapack4py's functions of the library that is installed; raises ImportError if there is none."""
     try:
         import scalapack4py
         from mpi4py import MPI
@@ -81,10 +75,7 @@ class Grid:
     def call(self, name: str, *arguments: Any) -> None:
         """Call a routine by LAPACK's name without its prefix; of a matrix its three numbers are handed on, too.
 
-        Raises
-        ------
-        ValueError
-            If ScaLAPACK finds an argument wrong.
+        Raises ValueError if ScaLAPACK finds an argument wrong.
         """
         if self.dtype.kind == "c":
             name = {"syev": "heev", "syevd": "heevd", "sygst": "hegst"}.get(name, name)

@@ -101,10 +101,7 @@ def local_operators(
 ) -> list[Any]:
     """Return what each device holds of H, in `count` partitions of about the same number of rows.
 
-    Raises
-    ------
-    ValueError
-        If a partition has fewer planes than its neighbours' halo is wide, or no rows.
+    Raises ValueError if a partition has fewer planes than its neighbours' halo is wide, or no rows.
     """
     if not isinstance(H, TopologicalInsulator):
         return local_matrix_rows(StoredMatrix(H).on_host().csr(dtype), devices, count)
@@ -310,10 +307,7 @@ class MultiGpuRecursion:
     def advance(self, steps: int) -> Array:
         """Apply H̃ `steps` times and return the scalar products of all states, shape (2 * steps, R).
 
-        Raises
-        ------
-        RuntimeError
-            If another rank does not answer in time.
+        Raises RuntimeError if another rank does not answer in time.
         """
         waiting = [] if self.pending is None or not steps else [self.pending]
         etas, done = self.enqueue(steps - len(waiting))

@@ -111,10 +111,7 @@ class MpiRecursion:
     def advance(self, steps: int) -> Array:
         """Apply H̃ `steps` times and return the scalar products of all ranks, shape (2 * steps, R).
 
-        Raises
-        ------
-        RuntimeError
-            If another rank does not answer in time.
+        Raises RuntimeError if another rank does not answer in time.
         """
         etas = np.empty((steps, 2, self.num_vectors))
         for n in range(steps):

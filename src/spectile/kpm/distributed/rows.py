@@ -178,10 +178,7 @@ def local_plane_rows(
 def local_matrix_rows(matrix: Any, devices: Sequence[PartitionDevice], count: int) -> list[LocalRows]:
     """Return the rows of any stored matrix on each device; `devices` are some or all of `count` partitions.
 
-    Raises
-    ------
-    ValueError
-        If there are fewer rows than partitions.
+    Raises ValueError if there are fewer rows than partitions.
     """
     if matrix.shape[0] < count:
         raise ValueError(f"{matrix.shape[0]} rows cannot be spread over {count} devices: take fewer")

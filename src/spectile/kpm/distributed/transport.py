@@ -183,10 +183,7 @@ class NcclMessages:
     def finish(self, states: Sequence[Any]) -> None:
         """Wait until everything enqueued is done.
 
-        Raises
-        ------
-        RuntimeError
-            If another rank does not answer in time; the communicator is of no use afterwards.
+        Raises RuntimeError if another rank does not answer in time; the communicator is of no use afterwards.
         """
         deadline = time.monotonic() + self.timeout_s
         for state in states:
@@ -224,10 +221,7 @@ def _nccl() -> Any:
 def rank_device(comm: Any) -> int:
     """Return the device of this rank: the ranks of a host take its devices in turn.
 
-    Raises
-    ------
-    ValueError
-        If a host has more ranks than devices.
+    Raises ValueError if a host has more ranks than devices.
     """
     import cupy
     from mpi4py import MPI
@@ -245,10 +239,7 @@ def rank_device(comm: Any) -> int:
 def wait_for_ranks(comm: Any, requests: list[tuple[Any, Any]], timeout_s: float) -> None:
     """Wait for (request, rank) pairs, but not for ever: a dead rank must not hang the others.
 
-    Raises
-    ------
-    RuntimeError
-        If a rank does not answer in time.
+    Raises RuntimeError if a rank does not answer in time.
     """
     deadline = time.monotonic() + timeout_s
     while requests:

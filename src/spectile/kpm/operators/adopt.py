@@ -19,12 +19,7 @@ from spectile.kpm.operators.user import ProductOperator
 def as_operator(H: Any) -> StoredMatrix | TopologicalInsulator | PartitionedOperator | ProductOperator | Operator:
     """Return H as an operator.
 
-    Raises
-    ------
-    TypeError
-        If H has an unusable type.
-    ValueError
-        If H is not square or empty.
+    Raises TypeError if H has an unusable type, and ValueError if H is not square or empty.
     """
     if isinstance(H, list | tuple):
         H = np.asarray(H)

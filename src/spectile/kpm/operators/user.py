@@ -31,10 +31,7 @@ class ProductOperator:
     def matmat(self, block: Any, out: Any) -> None:
         """Write H times `block` to `out`.
 
-        Raises
-        ------
-        ValueError
-            If the product has another shape, or is complex where H is real.
+        Raises ValueError if the product has another shape, or is complex where H is real.
         """
         image = self.H @ block
         shape = getattr(image, "shape", None)

@@ -203,10 +203,7 @@ def threshold(maps: Maps, request: Request, shape: tuple[int, int, int]) -> tupl
 def allowed(maps: Maps, request: Request, shape: tuple[int, int, int]) -> float:
     """Return what skipped products may add up to in the unit of the maps, infinity where A or B is zero.
 
-    Raises
-    ------
-    ValueError
-        If rounding alone is bounded by more than the error that is wanted.
+    Raises ValueError if rounding alone is bounded by more than the error that is wanted.
     """
     scale = math.prod(maps.whole)
     if scale == 0:

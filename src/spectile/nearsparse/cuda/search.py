@@ -199,10 +199,7 @@ def search(maps: Norms, item: tuple[int, int], wanted: Wanted, shape: tuple[int,
 def found(tau: Any, request: Request) -> float:
     """Read a threshold back: a float64 on the device, or a number.
 
-    Raises
-    ------
-    ValueError
-        If the search found none, so that every tile product was multiplied.
+    Raises ValueError if the search found none, so that every tile product was multiplied.
     """
     value = float(tau) if isinstance(tau, float) else float(tau[0])
     if not math.isnan(value):

@@ -93,10 +93,8 @@ class BoxedOperator(StoredOperator):
     def launcher(self, num_vectors: int, mode: int = FULL, rows: tuple[int, int] | None = None) -> Step:
         """Return the step of R vectors on all rows; `rows` must be None, and :meth:`tiles` not.
 
-        Raises
-        ------
-        MemoryError
-            If the columns of too many tiles do not fit into shared memory, or the codes would take too much memory.
+        Raises MemoryError if the columns of too many tiles do not fit into shared memory, or the codes would take too
+        much memory.
         """
         assert rows is None
         shape, room, tiled = self._kernel(num_vectors), self._room(num_vectors), self.tiles(num_vectors)

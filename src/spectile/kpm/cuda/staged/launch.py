@@ -214,10 +214,7 @@ class StagedOperator(StoredOperator):
 
         `rows` or `runs` name the rows to compute, as for :meth:`planned`.  Block vectors have :meth:`shape`, or (N, R).
 
-        Raises
-        ------
-        MemoryError
-            If there is no plan.
+        Raises MemoryError if there is no plan.
         """
         runs = runs or (() if rows is None else (rows,))
         made, unit = self._ready(num_vectors, runs), self.unit(num_vectors, mode, runs)

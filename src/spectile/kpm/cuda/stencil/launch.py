@@ -67,10 +67,7 @@ class StencilOperator:
     def tile(self, steps: int) -> SweepTile:
         """Return the tile of a sweep of so many steps on the current device.
 
-        Raises
-        ------
-        MemoryError
-            If a line of the sample does not fit into a block's shared memory.
+        Raises MemoryError if a line of the sample does not fit into a block's shared memory.
         """
         tile = sweep_tile(self.sample.ny, self.sample.nz, steps, self.dtype.itemsize, describe())
         if tile is None:
