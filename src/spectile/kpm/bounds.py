@@ -22,18 +22,7 @@ RANGE = {4: (1e-30, 1e30), 8: (1e-140, 1e140)}
 
 
 def gershgorin(H: Any) -> tuple[float, float]:
-    """Return bounds that hold for certain: the union of Gershgorin's intervals.
-
-    Parameters
-    ----------
-    H : scipy.sparse or cupyx.scipy.sparse matrix, shape (N, N)
-        Hermitian.
-
-    Returns
-    -------
-    float, float
-        Lowest and highest possible eigenvalue.
-    """
+    """Return bounds that hold for certain: the union of Gershgorin's intervals of a sparse Hermitian matrix."""
     diagonal = H.diagonal()
     with np.errstate(over="ignore", invalid="ignore"):
         # Sums that are too large give infinite bounds, which hold.

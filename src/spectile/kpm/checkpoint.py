@@ -29,19 +29,9 @@ from spectile.kpm.types import Array, Engine, Recursion
 
 
 class SavedState:
-    """The arrays of a file that :func:`write_arrays` wrote.
+    """The arrays of a file that :func:`write_arrays` wrote, read at once; `kind` is what it is to hold, for messages.
 
-    Parameters
-    ----------
-    path : path-like
-        The file, which is read at once and closed.
-    kind : str
-        What it is to hold, for messages.
-
-    Raises
-    ------
-    ValueError
-        Here and in all methods, in one sentence that names the file, if it is no such file, not whole or damaged.
+    Here and in all methods ValueError names the file, in one sentence, if it is no such file, not whole or damaged.
     """
 
     def __init__(self, path: str | os.PathLike[str], kind: str = "density") -> None:
@@ -165,8 +155,8 @@ class Signals:
     def deliver(self) -> None:
         """Let the signals that wait do what they would have done.
 
-        Raises KeyboardInterrupt or SystemExit where no handler of the caller's says otherwise; SystemExit with the status
-        that shells expect.
+        Raises KeyboardInterrupt, or SystemExit with the status that shells expect, where no handler of the caller's
+        says otherwise.
         """
         while self._waiting:
             number, frame = self._waiting.pop(0)

@@ -397,12 +397,7 @@ def moments_with(
 def source_of(engine: Engine, vectors: Any) -> tuple[Callable[[int, int], Any], int | None]:
     """Return ``source(first, stop)`` of the caller's vectors, and how many there are; None for a function.
 
-    Parameters
-    ----------
-    engine : Engine
-        H.
-    vectors : array, shape (N, R) or (N,), or callable
-        A block, or ``vectors(number)``, shape (N,).
+    They are a block, shape (N, R) or (N,), or ``vectors(number)``, shape (N,).
     """
     if not callable(vectors):
         block = given_vectors("vectors", vectors, engine.xp, (engine.num_rows, None))

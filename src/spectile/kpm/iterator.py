@@ -301,23 +301,10 @@ def spectral_bounds(H: Any, *, backend: Backend = "auto") -> tuple[float, float]
 
 
 class Terms:
-    """The recurrence of given vectors, whose norms are watched.
+    """The recurrence of given vectors, shape (N, R), whose norms are watched; `progress` counts the products.
 
-    Parameters
-    ----------
-    engine : Engine
-        H.
-    vectors : array of the engine's module, shape (N, R)
-        Start vectors; complex ones of a real engine are taken as 2 R real ones.
-    bounds : (float, float)
-        Of the spectrum.
-    progress : Progress
-        What counts the products of H with a vector.
-
-    Raises
-    ------
-    OutsideBoundsError
-        In any method but the first, if the norms show that the spectrum leaves the bounds.
+    Complex vectors of a real engine are taken as 2 R real ones.  Any method but the first raises OutsideBoundsError if
+    the norms show that the spectrum leaves the bounds.
     """
 
     def __init__(self, engine: Engine, vectors: Any, bounds: tuple[float, float], progress: Progress) -> None:

@@ -35,30 +35,11 @@ def make_engine(
     steps: int | None = None,
     num_vectors: int = 1,
 ) -> Engine:
-    """Return the engine of H on the backend that is to work.
+    """Return the engine of H, as :func:`kpm_dos` takes it, on the backend that is to work, in at least this precision.
 
-    Parameters
-    ----------
-    H : as in :func:`kpm_dos`
-        The Hamiltonian.
-    backend : {"auto", "cpu", "cuda"}
-        Where to work.
-    complex_vectors : bool
-        Work with complex vectors even if H is real.
-    at_least : dtype
-        Work in this precision even if H has less.
-    steps : int or None
-        About how many products of H with each vector follow: "auto" takes a GPU for an H of the host where they are
-        predicted to take less there.  Without it, if there is one.
-    num_vectors : int
-        Vectors that are multiplied.
-
-    Raises
-    ------
-    TypeError
-        If H has an unusable type.
-    ValueError
-        If H is not square or empty, or the backend unknown.
+    With `steps`, about how many products with each of `num_vectors` follow, "auto" takes a GPU for an H of the host
+    where they are predicted to take less there; without it, if there is one.  Raises TypeError if H has an unusable
+    type, and ValueError if it is not square or empty, or the backend is unknown.
     """
     operator = as_operator(H)
     dtype = np.result_type(vector_dtype(operator.dtype, complex_vectors), at_least)
@@ -97,18 +78,9 @@ def where_it_works(H: Any, backend: Backend) -> Any:
 
 
 def work_of(operator: Any, dtype: np.dtype[Any], steps: int, num_vectors: int) -> Work:
-    """Return what an expansion costs, whose arithmetic hides behind the bytes, with the search of its bounds before.
+    """Return what so many products of H with each vector cost, with the search of the bounds before them.
 
-    A step reads a matrix for each block, and three vectors.
-
-    Parameters
-    ----------
-    operator : StoredMatrix or TopologicalInsulator
-        H, on the host.
-    dtype : dtype
-        Of the vectors.
-    steps, num_vectors : int
-        Products of H with each vector, and vectors.
+    A step reads a matrix for each block, and three vectors; its arithmetic hides behind the bytes.
     """
     held = getattr(operator, "matrix", None) if isinstance(operator, StoredMatrix) else None
     entries = 0 if held is None else getattr(held, "nnz", held.shape[0] * held.shape[1])
@@ -153,28 +125,9 @@ def advance_watched(
 ) -> tuple[Array, bool]:
     """Advance a recursion to `num_moments` moments; stop where a norm shows an eigenvalue outside [−1, 1].
 
-    Parameters
-    ----------
-    recursion : Recursion
-        Of any backend.
-    etas : ndarray, shape (2 * steps, R)
-        Scalar products so far.
-    num_moments : int
-        M.
-    progress : Progress or None
-        What counts the products of H with a vector.
-    after : callable
-        Gets the scalar products so far whenever they have been found to be inside.
-
-    Returns
-    -------
-    ndarray, bool
-        All scalar products, and whether the spectrum stayed inside.
-
-    Raises
-    ------
-    ValueError
-        If the numbers are no longer finite though they did not grow before: H holds NaN or infinity.
+    Returns the scalar products, shape (2 * steps, R), `etas` before them, and whether the spectrum stayed inside;
+    `after` gets those so far whenever they have been found to be inside.  Raises ValueError if the numbers are no
+    longer finite though they did not grow before: H holds NaN or infinity.
     """
     target = -(-num_moments // 2)
     while len(etas) < 2 * target:

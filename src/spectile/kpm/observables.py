@@ -23,21 +23,10 @@ AXES = {"x": 0, "y": 1, "z": 2}
 
 
 class Observable:
-    """An operator of a caller as a function of blocks of vectors, where an engine works.
+    """An operator of a caller, as :func:`correlator` takes it, as a function of blocks of vectors.
 
-    Parameters
-    ----------
-    A : matrix, object with ``@``, callable or None
-        As :func:`correlator` takes it.
-    engine : Engine
-        H.
-    name : str
-        The argument's name, for messages.
-
-    Attributes
-    ----------
-    factor : complex
-        What all products are to be multiplied by: an imaginary matrix is held as a real one.
+    It works where an engine does.  Products are to be multiplied by its `factor`: an imaginary matrix is held as a real
+    one.
     """
 
     def __init__(self, A: Any, engine: Engine, name: str) -> None:

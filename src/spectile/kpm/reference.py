@@ -29,25 +29,9 @@ def random_phases(
 ) -> Array:
     """Return start vectors |ν₀⟩ with E[ν ν†] = 1: entries from {1, i, −1, −i}, or ±1 for a real matrix.
 
-    Each entry is a hash (splitmix64) of seed, row and vector: every backend and every rank makes the same numbers from
-    its own rows, and vector r does not depend on how many vectors there are.
-
-    Parameters
-    ----------
-    seed : int
-        0 <= seed < 2**63.
-    num_rows, num_vectors : int
-        Shape of the block vector.
-    first_vector : int
-        Number of the first vector.
-    real : bool
-        Signs instead of phases.
-    dtype : dtype
-        Defaults to float64 or complex128.
-
-    Returns
-    -------
-    ndarray, shape (num_rows, num_vectors)
+    Each entry is a hash (splitmix64) of seed, below 2**63, row and vector: every backend and every rank makes the same
+    numbers from its own rows, and vector r does not depend on how many vectors there are.  Shape (num_rows,
+    num_vectors).
     """
     phases = np.array([1, -1] if real else [1, 1j, -1, -1j], dtype or (np.float64 if real else np.complex128))
     block = np.empty((num_rows, num_vectors), phases.dtype)
@@ -105,16 +89,7 @@ def lorentz_kernel(num_moments: int, resolution: float = 4.0) -> Array:
 def chebyshev_density(damped_moments: Array, x: Array) -> Array:
     """Return ρ(x) = [μ_0 + 2 Σ_m μ_m T_m(x)] / (π sqrt(1 − x²)) for |x| < 1 (RMP Eq. 81), zero outside, NaN for NaN.
 
-    Parameters
-    ----------
-    damped_moments : ndarray, shape (M,) or (M, K)
-        g_m μ_m.
-    x : ndarray, shape (E,)
-        Scaled energies.
-
-    Returns
-    -------
-    ndarray, shape (E,) or (E, K)
+    The moments, g_m μ_m, have the shape (M,) or (M, K), x the shape (E,), and the result (E,) or (E, K).
     """
     x = np.asarray(x, dtype=np.float64)
     coefficients = np.concatenate([damped_moments[:1], 2 * damped_moments[1:]])
@@ -127,12 +102,7 @@ def chebyshev_density(damped_moments: Array, x: Array) -> Array:
 def chebyshev_density_on_grid(damped_moments: Array, num_points: int) -> tuple[Array, Array]:
     """Return Gauss–Chebyshev abscissas x_k = cos(π (k + 1/2)/K) and π sqrt(1 − x²) ρ(x_k), by one cosine transform.
 
-    Parameters
-    ----------
-    damped_moments : ndarray, shape (M,) or (M, K)
-        g_m μ_m.
-    num_points : int
-        K >= M.
+    The moments, g_m μ_m, have the shape (M,) or (M, K); K is `num_points`, M or more.
     """
     from scipy.fft import dct
 

@@ -56,15 +56,7 @@ class ReadableRecursion(Recursion, Protocol):
 
 
 class Engine(Protocol):
-    """A Hamiltonian on a backend, ready to be applied: what bounds, checks and moments work with.
-
-    Attributes
-    ----------
-    num_rows : int
-        N.
-    dtype : dtype
-        Type of the vectors.
-    """
+    """A Hamiltonian on a backend, ready to be applied to N = `num_rows` numbers of a type: what moments work with."""
 
     num_rows: int
     dtype: np.dtype[Any]

@@ -11,17 +11,7 @@ _INT32 = ir.IntType(32)
 
 
 class Lanes:
-    """Emit operations on vectors of `count` lanes of a floating-point type.
-
-    Parameters
-    ----------
-    builder : llvmlite.ir.IRBuilder
-        Where the code goes.
-    scalar : llvmlite type
-        float or double.
-    count : int
-        Lanes; one is a scalar.
-    """
+    """Emit operations on vectors of `count` lanes of a floating-point type of llvmlite; one lane is a scalar."""
 
     def __init__(self, builder: Any, scalar: Any, count: int) -> None:
         self.builder, self.scalar, self.count = builder, scalar, count

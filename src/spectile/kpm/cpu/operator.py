@@ -214,18 +214,9 @@ def useful_threads(num_rows: int, num_vectors: int) -> int:
 
 
 class CpuRecursion:
-    """The recurrence of a block of vectors: |ν_m⟩ and |ν_m−1⟩, advanced in place.
+    """The recurrence of a block of vectors, shape (num_columns, parts, R), which is taken over; H̃ = a (H − b).
 
-    Parameters
-    ----------
-    operator : CpuOperator
-        H.
-    a, b : float
-        H̃ = a (H − b).
-    block : ndarray, shape (num_columns, parts, R)
-        |ν₀⟩, taken over.
-    threads : int or None
-        Defaults to :func:`spectile.core.threads.num_threads`, and to fewer for small samples.
+    Threads are by default as many as :func:`useful_threads` says.
     """
 
     def __init__(self, operator: CpuOperator, a: float, b: float, block: Array, threads: int | None = None) -> None:

@@ -31,12 +31,9 @@ class RowPatterns:
 
     @classmethod
     def from_csr(cls, matrix: Any) -> RowPatterns | None:
-        """Find the distinct rows of a CSR matrix; None if they are too many.
+        """Find the distinct rows of a CSR matrix of SciPy; None if they are too many.
 
-        Parameters
-        ----------
-        matrix : scipy.sparse CSR matrix, shape (rows, columns)
-            The matrix; diagonal entries with an imaginary part are kept in the patterns.
+        Diagonal entries with an imaginary part are kept in the patterns.
         """
         rows = matrix.shape[0]
         data = np.ascontiguousarray(matrix.data)

@@ -72,21 +72,11 @@ SPINS = 20_000
 
 
 def side_by_side(threads: int, steps: int, work: Callable[[int, int], None], after: Callable[[int], None]) -> None:
-    """Do steps on several threads that meet after each one.
+    """Do steps on several threads, this one among them, that meet after each one.
 
-    They spin until they meet: threads that sleep between short steps are woken on the core of the one that wakes them,
-    and stay there together while another core has nothing to do.
-
-    Parameters
-    ----------
-    threads : int
-        Threads, this one among them.
-    steps : int
-        Steps.
-    work : callable
-        ``work(n, m)`` does thread n's part of step m.
-    after : callable
-        ``after(m)`` is called by this thread when all have done step m; the others go on meanwhile.
+    ``work(n, m)`` does thread n's part of step m, and ``after(m)`` is called by this thread when all have done step m;
+    the others go on meanwhile.  They spin until they meet: threads that sleep between short steps are woken on the core
+    of the one that wakes them, and stay there together while another core has nothing to do.
     """
     arrived = np.zeros(1, dtype=np.int64)
 

@@ -58,15 +58,7 @@ def engine_of(operator: Operator, dtype: np.dtype[Any]) -> Engine:
 
 
 class StoredEngine:
-    """A stored matrix on the GPU, an :class:`~spectile.kpm.types.Engine`.
-
-    Parameters
-    ----------
-    operator : StoredMatrix
-        H, on the host or on the device.
-    dtype : dtype
-        float32, float64, complex64 or complex128.
-    """
+    """A stored matrix on the GPU, an :class:`~spectile.kpm.types.Engine`; the matrix may lie on the host."""
 
     name = "cuda"
     #: Whether steps add to sums of terms.
@@ -249,15 +241,7 @@ def fitting(columns: int, parts: Callable[[int], tuple[Part, ...]]) -> int:
 
 
 class StencilEngine:
-    """The topological insulator's stencil on the GPU, an :class:`~spectile.kpm.types.Engine`.
-
-    Parameters
-    ----------
-    sample : TopologicalInsulator
-        H.
-    dtype : dtype
-        complex64 or complex128.
-    """
+    """The topological insulator's stencil on the GPU, an :class:`~spectile.kpm.types.Engine` of complex numbers."""
 
     name = "cuda"
 

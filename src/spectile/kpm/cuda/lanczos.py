@@ -17,13 +17,6 @@ def tridiagonalize_csr(matrix: Any, steps: int) -> tuple[Array, Array]:
     """Return the diagonal, shape (k,), and the norms beside it, shape (k,), of k = `steps` Lanczos steps.
 
     They start from random vector number 0 of seed 1, lengthened; numbers behind a norm of zero mean nothing.
-
-    Parameters
-    ----------
-    matrix : cupyx CSR matrix, shape (N, N)
-        float32, float64, complex64 or complex128.
-    steps : int
-        k.
     """
     import cupy
 

@@ -132,16 +132,7 @@ class Step:
 class Steps:
     """Steps of one kernel on two arrays that take turns, enqueued one at a time; their scalar products, until read.
 
-    Parameters
-    ----------
-    step : Step
-        The step.
-    v, w : cupy.ndarray
-        |ν_m−1⟩ and |ν_m⟩, or |ν₀⟩ and zeros.
-    a, b : float
-        H̃ = a (H − b).
-    series : tuple
-        As for :meth:`Step.bind`.
+    The arrays are |ν_m−1⟩ and |ν_m⟩, or |ν₀⟩ and zeros; H̃ = a (H − b), and `series` is as for :meth:`Step.bind`.
     """
 
     def __init__(self, step: Step, v: Any, w: Any, a: float, b: float, series: tuple[Array, ...] = ()) -> None:
@@ -190,12 +181,7 @@ class Steps:
 class Series:
     """Sums of terms that steps add to, as ``series.cuh`` takes them.
 
-    Parameters
-    ----------
-    totals : sequence of cupy.ndarray
-        Up to `MOST_SUMS` arrays like V.
-    terms : int
-        Terms at hand.
+    They are up to `MOST_SUMS` arrays like V; steps have `terms` at hand.
     """
 
     def __init__(self, totals: Sequence[Any], terms: int) -> None:

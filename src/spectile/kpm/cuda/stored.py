@@ -39,14 +39,9 @@ def narrowed(starts: Any) -> Any:
 
 
 class StoredOperator(ABC):
-    """A stored Hermitian matrix on the device; each kernel has a subclass.
+    """A stored Hermitian matrix on the device, from CSR of SciPy or cupyx; each kernel has a subclass.
 
-    Parameters
-    ----------
-    matrix : scipy or cupyx CSR matrix, shape (N, N) or (N, K)
-        float32, float64, complex64 or complex128.
-    longest : int or None
-        Entries of its longest row, counted if None.
+    Its shape is (N, N) or (N, K); the entries of its longest row are counted if `longest` is None.
     """
 
     def __init__(self, matrix: Any, longest: int | None = None) -> None:
@@ -139,18 +134,9 @@ class StoredOperator(ABC):
 
 
 class StoredRecursion:
-    """The recurrence of a block of vectors on a stored matrix.
+    """The recurrence of a block of vectors on a stored matrix, of which the first R count; H̃ = a (H − b).
 
-    Parameters
-    ----------
-    operator : StoredOperator
-        H, of one of the kernels.
-    a, b : float
-        H̃ = a (H − b).
-    block : cupy.ndarray, the operator's shape of a width of at least R vectors
-        |ν₀⟩, taken over; zero behind the first R.
-    num_vectors : int or None
-        R; the width of the block if None.
+    The block, taken over, has the operator's shape of a width of at least R, with zeros behind the first R.
     """
 
     #: Whether steps can be enqueued first and collected later; to how many sums each can add how many terms.
@@ -248,13 +234,7 @@ class StoredRecursion:
 
 
 class SplitRecursion:
-    """The recurrence of a block of vectors in parts, each of a width that its kernel takes.
-
-    Parameters
-    ----------
-    parts : list of StoredRecursion
-        The parts, in the order of the vectors.
-    """
+    """The recurrence of a block of vectors in parts, in their order, each of a width that its kernel takes."""
 
     enqueues = True
     most_sums, terms = MOST_SUMS, TERMS

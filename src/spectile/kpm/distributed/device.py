@@ -11,14 +11,7 @@ from typing import Any
 class PartitionDevice:
     """The device of a partition: streams for the boundary, the interior and the messages, and events that order them.
 
-    Parameters
-    ----------
-    partition : int
-        Number of the partition.
-    ordinal : int
-        CUDA device.
-    beside : PartitionDevice or None
-        The same partition's for another batch of vectors, whose stream of messages is shared.
+    `beside` is the same partition's for another batch of vectors, whose stream of messages is shared.
     """
 
     def __init__(self, partition: int, ordinal: int, beside: PartitionDevice | None = None) -> None:

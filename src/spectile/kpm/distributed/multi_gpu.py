@@ -126,18 +126,8 @@ def local_operators(
 class MultiGpuEngine(ProductEngine):
     """Partitions of a matrix on several GPUs, an :class:`~spectile.kpm.types.Engine`.
 
-    Parameters
-    ----------
-    operator : MultiGpuMatrix or DistributedMatrix
-        H, whose bounds count.
-    partitions : list
-        What this process holds: one for each of its devices.
-    transport : Transport
-        How messages travel.
-    dtype : dtype
-        Type of the vectors.
-    frame : Frame
-        In which the partitions hold H.
+    This process holds one of `partitions` for each of its devices, in a frame; the bounds are those of `operator`, the
+    caller's matrix.
     """
 
     name = "cuda partitions"

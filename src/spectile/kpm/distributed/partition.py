@@ -51,20 +51,9 @@ def localize(rows: Any, edges: Array, number: int) -> tuple[Any, Array, list[tup
 
 
 def split_rows(indptr: Array, own: Array, blocks: list[tuple[int, int]]) -> tuple[list[Any], list[Any]]:
-    """Split row blocks into runs that need no halo and runs that do.
+    """Split row blocks into runs (start, stop) that need no halo and runs that do: interior and boundary.
 
-    Parameters
-    ----------
-    indptr : ndarray, shape (rows + 1,)
-        Row pointers.
-    own : ndarray of bool, shape (nnz,)
-        Whether an entry's column is this rank's.
-    blocks : list of (start, stop)
-        Row blocks.
-
-    Returns
-    -------
-    interior, boundary : list of (start, stop)
+    `own` tells of each entry whether its column is this rank's.
     """
     foreign = np.concatenate([[0], np.cumsum(~own)])
     needs = np.diff(foreign[indptr]) > 0

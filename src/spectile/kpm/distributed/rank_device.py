@@ -68,17 +68,7 @@ class RankDeviceEngine(MpiEngine):
 
 
 class RankDeviceRecursion(MpiRecursion):
-    """The recurrence of a block of vectors on the rows of a rank with a GPU.
-
-    Parameters
-    ----------
-    engine : RankDeviceEngine
-        The distributed matrix.
-    a, b : float
-        H̃ = a (H − b).
-    block : cupy.ndarray, shape (rows + halo, R)
-        |ν₀⟩ on this rank's rows, taken over; the halo's rows follow.
-    """
+    """The recurrence of a block of vectors, shape (rows + halo, R), on the rows of a rank with a GPU."""
 
     engine: RankDeviceEngine
     v: Any

@@ -85,16 +85,9 @@ class MpiEngine(ProductEngine):
 
 
 class MpiRecursion:
-    """The recurrence of a block of vectors, each rank on its rows.
+    """The recurrence of a block of vectors, each rank on its rows; H̃ = a (H − b).
 
-    Parameters
-    ----------
-    engine : MpiEngine
-        The distributed matrix.
-    a, b : float
-        H̃ = a (H − b).
-    block : ndarray, shape (rows + halo, parts, R)
-        |ν₀⟩ on this rank's rows, taken over; the halo's rows follow.
+    The block, shape (rows + halo, parts, R), is taken over: |ν₀⟩ on this rank's rows, and then the halo's.
     """
 
     def __init__(self, engine: MpiEngine, a: float, b: float, block: Array) -> None:

@@ -120,14 +120,7 @@ class PeerCopies:
 class NcclMessages:
     """Messages by NCCL: between the devices of one process, or of the ranks of an MPI communicator.
 
-    Parameters
-    ----------
-    communicators : dict
-        NCCL communicator of each state of this process.
-    comm : mpi4py.MPI.Comm or None
-        The ranks.
-    timeout_s : float
-        Seconds to wait for another rank before it is taken for dead.
+    `communicators` has that of each state of this process; after `timeout_s` another rank is taken for dead.
     """
 
     def __init__(self, communicators: dict[int, Any], comm: Any = None, timeout_s: float = 300.0) -> None:

@@ -27,12 +27,9 @@ _ARRAYS = {
 
 
 class StoredMatrix:
-    """A stored Hermitian matrix: an :class:`~spectile.kpm.Operator`.
+    """A stored Hermitian matrix, sparse or dense, of SciPy, NumPy or CuPy: an :class:`~spectile.kpm.Operator`.
 
-    Parameters
-    ----------
-    matrix : scipy.sparse or cupyx.scipy.sparse matrix, ndarray or cupy.ndarray, shape (N, N)
-        Any format and any real or complex type, its arrays of any strides and byte order; never written to.
+    It has any format and any real or complex type, arrays of any strides and byte order, and is never written to.
     """
 
     def __init__(self, matrix: Any) -> None:
@@ -111,10 +108,7 @@ def _copied(array: Any, dtype: np.dtype[Any]) -> Any:
 def readable(matrix: Any) -> Any:
     """Return a matrix whose arrays are what libraries and kernels read by their addresses: itself, or a copy.
 
-    Parameters
-    ----------
-    matrix : scipy.sparse or cupyx.scipy.sparse matrix, ndarray or cupy.ndarray
-        Its arrays may be strided, as those of ``H.real`` are, or of foreign byte order.
+    Those of a caller may be strided, as those of ``H.real`` are, or of foreign byte order.
     """
     names = _ARRAYS.get(getattr(matrix, "format", ""))
     with _on_device_of(matrix):

@@ -15,13 +15,7 @@ from spectile.kpm.types import Array
 
 
 class ProductOperator:
-    """Any object with ``shape``, ``dtype`` and ``@`` as an :class:`~spectile.kpm.Operator`.
-
-    Parameters
-    ----------
-    H : object, shape (N, N)
-        For example ``scipy.sparse.linalg.LinearOperator`` or CuPy's.
-    """
+    """Any object with ``shape``, ``dtype`` and ``@``, as a LinearOperator of SciPy or CuPy, as an operator of ours."""
 
     def __init__(self, H: Any) -> None:
         self.H = H
@@ -55,19 +49,7 @@ _TOGETHER = {"numpy": 1 << 15, "cupy": 1 << 20}
 
 
 class OperatorEngine(ProductEngine):
-    """An operator without kernels of its own, on the CPU or on a GPU.
-
-    Parameters
-    ----------
-    operator : Operator
-        H.
-    dtype : dtype
-        Type of the vectors.
-    xp : module
-        numpy or cupy: the arrays that the operator is given.
-    free_bytes : callable
-        Returns the memory that is free where the arrays lie.
-    """
+    """An operator without kernels of its own, which is given arrays of NumPy or CuPy, on the CPU or on a GPU."""
 
     def __init__(self, operator: Operator, dtype: np.dtype[Any], xp: ModuleType, free_bytes: Any) -> None:
         self.operator, self.dtype, self.xp, self._free_bytes = operator, dtype, xp, free_bytes
@@ -121,17 +103,7 @@ class OperatorEngine(ProductEngine):
 
 
 class OperatorRecursion:
-    """The recurrence of the paper's Figure 5 by an operator's product.
-
-    Parameters
-    ----------
-    operator : Operator
-        H.
-    a, b : float
-        H̃ = a (H − b).
-    block : ndarray or cupy.ndarray, shape (N, R)
-        |ν₀⟩, taken over.
-    """
+    """The recurrence of the paper's Figure 5 by an operator's product; the block, shape (N, R), is taken over."""
 
     def __init__(self, operator: Operator, a: float, b: float, block: Any) -> None:
         self.operator, self.a, self.b = operator, a, b

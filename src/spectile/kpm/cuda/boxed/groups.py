@@ -15,14 +15,7 @@ from spectile.kpm.types import Array
 def groups_of(matrix: Any) -> Any:
     """Return the first row of each group of up to eight adjacent rows with the same columns, then the number of rows.
 
-    Parameters
-    ----------
-    matrix : cupyx CSR matrix, shape (N, N)
-        Canonical.
-
-    Returns
-    -------
-    cupy.ndarray, int32, shape (groups + 1,)
+    Of a canonical CSR matrix of cupyx: int32, shape (groups + 1,).
     """
     import cupy
 

@@ -66,18 +66,10 @@ def halved(edges: Array, needed: Array, slots: int) -> Array | None:
 
 
 class BoxedOperator(StoredOperator):
-    """A stored Hermitian matrix in CSR form on the device, whose adjacent rows couple the same columns.
+    """A stored Hermitian matrix, canonical CSR of cupyx, whose adjacent rows couple the same columns.
 
-    Parameters
-    ----------
-    matrix : cupyx CSR matrix, shape (N, N)
-        float32, float64, complex64 or complex128; canonical.
-    longest : int
-        Entries of the longest row.
-    first : cupy.ndarray or None
-        What :func:`spectile.kpm.cuda.boxed.groups.groups_of` returns of it.
-    tuning : BoxedShape or None
-        Shape of the kernel; None takes :func:`spectile.kpm.cuda.boxed.when.boxed_shape`.
+    `first` is what :func:`spectile.kpm.cuda.boxed.groups.groups_of` returns of it.  The kernel's shape is that of
+    `tuning`, or else :func:`spectile.kpm.cuda.boxed.when.boxed_shape`.
     """
 
     def __init__(self, matrix: Any, longest: int, first: Any = None, tuning: BoxedShape | None = None) -> None:

@@ -62,10 +62,7 @@ def cut_rows(indptr: Any, dtype: Any, most: int) -> tuple[Any, Any, Any, Any]:
 class CsrOperator(StoredOperator):
     """A stored Hermitian matrix in CSR form on the device, rows of any length.
 
-    Parameters
-    ----------
-    matrix : scipy or cupyx CSR matrix, shape (N, N) or (N, K)
-        float32, float64, complex64 or complex128.  Columns from N on are rows of V that others compute.
+    Columns from N on are rows of V that others compute.
     """
 
     #: The kernel's name.

@@ -24,15 +24,7 @@ def sliced_unit(dtype: str, num_vectors: int, shape: SlicedShape, *, wide: bool 
 
 
 class SlicedOperator(CsrOperator):
-    """A stored Hermitian matrix on the device, rows of about as many entries as their neighbours.
-
-    Parameters
-    ----------
-    matrix : scipy or cupyx CSR matrix, shape (N, N) or (N, K)
-        float32, float64, complex64 or complex128.
-    longest : int or None
-        Entries of its longest row, counted if None.
-    """
+    """A stored Hermitian matrix on the device, rows of about as many entries as their neighbours."""
 
     kernel = "sliced"
 

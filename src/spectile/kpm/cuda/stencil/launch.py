@@ -40,17 +40,9 @@ class Slab:
 
 
 class StencilOperator:
-    """The topological insulator without a stored matrix.
+    """The topological insulator without a stored matrix, the whole sample or a slab of it, which this device holds.
 
-    Parameters
-    ----------
-    sample : TopologicalInsulator
-        The Hamiltonian.
-    dtype : dtype
-        complex128 or complex64.
-    slab : Slab or None
-        Planes that this device holds; None holds the whole periodic sample.  Block vectors have the shape
-        (R, halo + planes + halo, ny, 4, nz), or (R, nx, ny, 4, nz).
+    Block vectors have the shape (R, nx, ny, 4, nz), or (R, halo + planes + halo, ny, 4, nz) with a slab.
     """
 
     def __init__(self, sample: TopologicalInsulator, dtype: Any = np.complex128, slab: Slab | None = None) -> None:
@@ -154,21 +146,10 @@ class StencilOperator:
 
 
 class StencilRecursion:
-    """The recurrence of a block of vectors on the topological insulator, two steps a sweep.
+    """The recurrence of a block, shape (R, nx, ny, 4, nz), on the topological insulator, one or two steps a sweep.
 
-    Steps are paired by their number, (1, 2), (3, 4), ..., so that results do not depend on how ``advance`` is called: a
-    step that was computed ahead waits in `pending`.
-
-    Parameters
-    ----------
-    operator : StencilOperator
-        H.
-    a, b : float
-        H̃ = a (H − b).
-    block : cupy.ndarray, shape (R, nx, ny, 4, nz)
-        |ν₀⟩, taken over.
-    steps_a_sweep : {1, 2}
-        Chebyshev steps for one pass over the vectors.
+    The block is taken over; H̃ = a (H − b).  Steps are paired by their number, (1, 2), (3, 4), ..., so that results do
+    not depend on how ``advance`` is called: a step that was computed ahead waits in `pending`.
     """
 
     def __init__(self, operator: StencilOperator, a: float, b: float, block: Any, steps_a_sweep: int = 2) -> None:
