@@ -33,28 +33,10 @@ def any_on_device(operands: tuple[Any, ...]) -> bool:
 def placed(
     given: dict[str, Any], backend: str, work: Callable[[], Work] | None = None
 ) -> tuple[Any, list[Any], Callable[[Any], Any]]:
-    """Return operands as arrays of NumPy or CuPy, where a call is computed.
+    """Return the module of operands where a call is computed, these as its arrays, and what gives a result back.
 
-    Parameters
-    ----------
-    given : dict
-        Operands by their names, of any library.
-    backend : {"auto", "cpu", "cuda"}
-    work : callable, optional
-        Returns what the call costs, for ``auto``.
-
-    Returns
-    -------
-    xp : module
-        NumPy or CuPy.
-    operands : list of array
-    in_kind : callable
-        What gives a result back in the kind of the first operand.
-
-    Raises
-    ------
-    ValueError
-        If an operand is on another device than the current one, and as `choose_backend`.
+    The kind is the first operand's; `work` returns what the call costs, for ``auto``.  Raises ValueError if an operand
+    is on another device than the current one, and as `choose_backend`.
     """
     if choose_backend(backend, any_on_device(tuple(given.values())), "evd", work) == "cpu":
         first = next(iter(given.values()))

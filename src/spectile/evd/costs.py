@@ -34,20 +34,9 @@ def dense(
     subset: Subset | None = None,
     functions: int = 0,
 ) -> Work:
-    """Return what dense problems cost.
+    """Return what dense problems cost, of the shape (..., n, n) of all operands together.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        (..., n, n), that of all operands together.
-    operands : tuple of array
-        A, and B of a generalized problem, on the host.
-    vectors : bool
-        Whether eigenvectors are wanted.
-    subset : Subset, optional
-        The part that is wanted.
-    functions : int
-        Products of n × n matrices that follow.
+    The operands, A, and B of a generalized problem, lie on the host; `functions` products of n × n matrices follow.
     """
     n, count, scalar = shape[-1], math.prod(shape[:-2]), _scalar(operands)
     columns = (subset.high - subset.low + 1 if subset is not None and subset.by_index else n) if vectors else 0

@@ -20,19 +20,9 @@ LONGEST = 2**30 - 1
 def load_matrix(array: Any, *, lower: bool, overwrite: bool, check_finite: bool) -> tuple[Any, int]:
     """Return the matrix as column-major lower triangle times 2**scale, and scale, so that the largest entry is near 1.
 
-    A power of two is exact; it keeps the squares of the reflectors' norms from over- and underflow.
-
-    Parameters
-    ----------
-    array : numpy.ndarray, shape (n, n)
-    lower, check_finite : bool
-    overwrite : bool
-        Work in the memory of `array` where its layout allows.
-
-    Raises
-    ------
-    ValueError, numpy.linalg.LinAlgError
-        If the triangle holds NaN or infinity, with and without `check_finite`.
+    A power of two is exact; it keeps the squares of the reflectors' norms from over- and underflow.  With `overwrite`
+    the memory of `array` is worked in where its layout allows.  Raises ValueError or, without `check_finite`,
+    LinAlgError if the triangle holds NaN or infinity.
     """
     if not lower:
         array = array.T  # its lower triangle holds the conjugate

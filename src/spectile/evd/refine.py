@@ -145,20 +145,9 @@ def _start(xp: Any, x0: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> An
 def refined(steps: Steps, x: Any, most: int = MOST) -> tuple[Any, Any] | None:
     """Return eigenvalues, ascending, and eigenvectors, or None where `x` is too far from them.
 
-    Parameters
-    ----------
-    steps : Steps
-        Of the matrix or the two.
-    x : array, shape (n, n)
-        Approximate eigenvectors in columns, of any lengths, in the order of any eigenvalues.
-    most : int
-        Corrections after which the full solver is the faster way.
-
-    Returns
-    -------
-    w : array, shape (n,)
-    v : array, shape (n, n)
-        With vᴴ B v = 1 to rounding, each close to the column of `x` that it came from.
+    `x`, shape (n, n), are approximate eigenvectors in columns, of any lengths, in the order of any eigenvalues; after
+    `most` corrections the full solver is the faster way.  With vᴴ B v = 1 to rounding, each eigenvector is close to the
+    column of `x` that it came from.
     """
     n, epsilon, before = steps.n, float(np.finfo(steps.dtype).eps), math.inf
     steps.begin(x)

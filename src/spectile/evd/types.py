@@ -100,15 +100,7 @@ class Subset:
     high: Any
 
     def of(self, w: np.ndarray, dtype: Any = None, scale: int = 0) -> slice:
-        """Return which of all eigenvalues, ascending, of a matrix times 2**scale are wanted.
-
-        Parameters
-        ----------
-        w : array, shape (n,)
-        dtype : dtype, optional
-            In which the matrix was solved; by default that of `w`.
-        scale : int
-        """
+        """Return which of all eigenvalues, ascending, of a matrix times 2**scale, solved in `dtype`, are wanted."""
         if self.by_index:
             return slice(self.low, self.high + 1)
         return self.inside(w, self.ends(frobenius(w), w.dtype if dtype is None else dtype, scale))

@@ -32,25 +32,11 @@ from spectile.evd.types import Definite, Options, Subset, not_definite, require_
 def solve(
     array: Any, definite: Definite, options: Options, solve_standard: Callable[[Any, Options], tuple[Any, Any]]
 ) -> tuple[Any, Any]:
-    """Solve one generalized problem of order at least 1.
+    """Solve one generalized problem of order at least 1, both of whose matrices are of one dtype.
 
-    With B = L Lᴴ the matrix of the standard problem is L⁻¹ A L⁻ᴴ for A x = λ B x, and Lᴴ A L for the other two.
-
-    Parameters
-    ----------
-    array : cupy.ndarray, shape (n, n)
-    definite : Definite
-        Its matrix is of the dtype of `array`.
-    options : Options
-    solve_standard : callable
-        ``solve_standard(matrix, options)`` returns w, and v or None.
-
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        If B is not positive definite, with the order of the minor.
-    OverflowError
-        If an eigenvalue is beyond the range of its dtype.
+    With B = L Lᴴ the matrix of the standard problem is L⁻¹ A L⁻ᴴ for A x = λ B x, and Lᴴ A L for the other two;
+    ``solve_standard(matrix, options)`` returns its w, and v or None.  Raises LinAlgError if B is not positive definite,
+    with the order of the minor, and OverflowError if an eigenvalue is beyond the range of its dtype.
     """
     n = len(array)
     with memory.allocating(f"the generalized eigenproblem of order {n:,}", 8 * array.nbytes):
@@ -69,10 +55,7 @@ def solve(
 class _Problem:
     """A, and the Cholesky factor of B, both column-major and each near 1 by a power of four, which has a root.
 
-    Attributes
-    ----------
-    shift_of_values : int
-        The eigenvalues of what is solved are those of the problem times 2**shift.
+    The eigenvalues of what is solved are those of the problem times 2**`shift_of_values`.
     """
 
     def __init__(self, array: Any, definite: Definite, options: Options) -> None:

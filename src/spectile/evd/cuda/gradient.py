@@ -114,12 +114,7 @@ def take_triangle(solved: Solved, a: int, *, lower: bool) -> None:
 def generic_basis(w: Any, v: Any, resolution: float) -> Any:
     """Return eigenvectors in rows of memory, with arbitrary phases, and bases of clusters; nothing is waited for.
 
-    Parameters
-    ----------
-    w : cupy.ndarray, shape (..., n)
-    v : cupy.ndarray, shape (..., n, n)
-    resolution : float
-        Neighbours with a smaller gap, as a share of the largest eigenvalue, are of one cluster.
+    Neighbours with a gap below `resolution`, as a share of the largest eigenvalue, are of one cluster.
     """
     import cupy
 

@@ -25,19 +25,8 @@ def load_matrix(
 ) -> tuple[Matrix, int]:
     """Bring one triangle into a full Hermitian work matrix times 2**scale, and return both.
 
-    Parameters
-    ----------
-    array : cupy.ndarray, shape (n, n)
-    lower, check_finite : bool
-    overwrite : bool
-        Work in the memory of `array` where `fits_in_place`.
-    into : Matrix, optional
-        Work there, whatever `overwrite` says.
-
-    Raises
-    ------
-    ValueError, numpy.linalg.LinAlgError
-        If the triangle holds NaN or infinity, with and without `check_finite`.
+    With `overwrite` it is in the memory of `array` where `fits_in_place`, and in that of `into` where there is one.
+    Raises ValueError or, without `check_finite`, LinAlgError if the triangle holds NaN or infinity.
     """
     import cupy
 

@@ -81,17 +81,8 @@ def symmetrize(a: Matrix, start: int, n: int) -> None:
 def load_triangle(array: Any, lower: bool, out: int, ldo: int, word: int, *, wide: bool = False) -> None:
     """Copy one triangle of `array` into the lower triangle of `out`, with zeros in the place of NaN and infinity.
 
-    Parameters
-    ----------
-    array : cupy.ndarray, shape (n, n)
-    lower : bool
-        Which triangle of `array` is read.
-    out, ldo : int
-        Address and leading dimension of a column-major matrix.
-    word : int
-        Address of an int32, 0 before; then what `shift_of` and `is_finite` understand.
-    wide : bool
-        Whether `out` is in double precision.
+    `out` is the address of a column-major matrix, with `wide` in double precision, and `word` that of an int32, 0
+    before and then what `shift_of` and `is_finite` understand.
     """
     n, size, scalar = array.shape[0], array.itemsize, scalar_of(array.dtype)
     along_i, along_j = array.strides if lower else array.strides[::-1]
@@ -111,10 +102,7 @@ TARGET, SLACK = 0, 16
 class Word:
     """The word of a matrix on the device, or several words, which the host reads while the device goes on.
 
-    Attributes
-    ----------
-    device : cupy.ndarray of int32, shape (count,)
-        0 before a matrix is loaded.
+    Those of `device`, int32, are 0 before a matrix is loaded.
     """
 
     def __init__(self, count: int = 1) -> None:
@@ -181,10 +169,7 @@ def parts_shape(count: int) -> Shape:
 def near_one(array: Any) -> int | None:
     """Multiply a contiguous array by the power of two that brings its largest part near 1.
 
-    Returns
-    -------
-    int or None
-        The exponent; None where a part is NaN or infinity.
+    Returns the exponent, or None where a part is NaN or infinity.
     """
     import cupy
 

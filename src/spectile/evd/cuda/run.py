@@ -250,18 +250,7 @@ def _solve_one(array: Any, options: Options, definite: Definite | None) -> tuple
 
 
 def solve(array: Any, options: Options) -> tuple[Any, Any]:
-    """Solve one problem of order at least 1.
-
-    Parameters
-    ----------
-    array : cupy.ndarray, shape (n, n)
-    options : Options
-
-    Returns
-    -------
-    w : cupy.ndarray, shape (m,)
-    v : cupy.ndarray, shape (n, m), or None
-    """
+    """Solve one problem of order at least 1; return w, shape (m,), and v, shape (n, m), or None."""
     import cupy
 
     n, scalar = array.shape[0], scalar_of(array.dtype)
@@ -301,24 +290,10 @@ def _parameters_on(n: int, scalar: Scalar, vectors: bool, on: Device) -> tuple[i
 
 
 def solve_by_stages(array: Any, options: Options, *, bandwidth: int, block: int) -> tuple[Any, Any]:
-    """Solve one problem by our stages, whatever its order.
+    """Solve one problem by our stages, whatever its order; return w, shape (m,), and v, shape (n, m), or None.
 
-    Parameters
-    ----------
-    array : cupy.ndarray, shape (n, n)
-    options : Options
-    bandwidth, block : int
-        b and nb; b = 1 for the direct tridiagonalization.
-
-    Returns
-    -------
-    w : cupy.ndarray, shape (m,)
-    v : cupy.ndarray, shape (n, m), or None
-
-    Raises
-    ------
-    MemoryError
-        If the work space does not fit; the message has the bytes.
+    b and nb are given; b = 1 is for the direct tridiagonalization.  Raises MemoryError, with the bytes, if the work
+    space does not fit.
     """
     with _parts(array, options, bandwidth, block) as part:
         if part.keeps and _waits_for_nobody(len(array), options):

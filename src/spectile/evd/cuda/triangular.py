@@ -21,15 +21,7 @@ def invert_shape(rows: int, scalar: Scalar) -> Shape:
 
 
 class Factor:
-    """L, lower triangular, of order n.
-
-    Parameters
-    ----------
-    blas : Blas
-    lower : Matrix
-        Above the diagonal there may be anything.
-    n : int
-    """
+    """L, lower triangular, of order n; above the diagonal there may be anything."""
 
     def __init__(self, blas: Blas, lower: Matrix, n: int) -> None:
         self._blas, self.lower, self.n = blas, lower, n

@@ -55,15 +55,7 @@ def _of_the_wheel(mpi: str) -> list[str]:
 
 
 class Grid:
-    """A grid of the ranks of a communicator, for one call.
-
-    Parameters
-    ----------
-    context : int
-        BLACS's number of it.
-    dtype : dtype
-        Of the matrices.
-    """
+    """A grid of the ranks of a communicator, for one call, by BLACS's number of it; `dtype` is that of the matrices."""
 
     def __init__(self, context: int, dtype: np.dtype[Any]) -> None:
         self.library, self.context, self.dtype = library(), context, dtype

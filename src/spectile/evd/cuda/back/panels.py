@@ -43,14 +43,7 @@ def _sizes(n: int, bandwidth: int) -> tuple[int, int]:
 
 
 def apply_panels(panels: Panels, z: int, ldz: int, columns: int) -> None:
-    """Z = Q1 Z in place, `back_columns` reflectors and columns at a time.
-
-    Parameters
-    ----------
-    panels : Panels
-    z, ldz, columns : int
-        Address, leading dimension and columns of Z.
-    """
+    """Z = Q1 Z in place, `back_columns` reflectors and columns at a time; Z is given by its address."""
     n, b = panels.n, panels.bandwidth
     count, together = _sizes(n, b)
     if count == 0:

@@ -101,13 +101,8 @@ def units_of(scalar: Scalar, bandwidth: int, fills: bool) -> tuple[Unit, Unit]:
 def apply_chasing(reflectors: Matrix, n: int, bandwidth: int, z: int, ldz: int, columns: int) -> None:
     """Z = Q2 Z in place, in double precision, a group of neighbouring sweeps after the other (sweeps.cu).
 
-    Parameters
-    ----------
-    reflectors : Matrix
-        As `chase_band` leaves them.
-    n, bandwidth : int
-    z, ldz, columns : int
-        Address (a multiple of 16), leading dimension (even) and columns of Z, of type float64 or complex128.
+    The reflectors are as `chase_band` leaves them; Z, of float64 or complex128, has an address that is a multiple of 16
+    and an even leading dimension.
     """
     import cupy
 

@@ -52,23 +52,11 @@ def extract_band(panels: Panels) -> Any:
 def chase_band(
     band: Any, n: int, bandwidth: int, reflectors: Matrix | None, *, grid: int | None = None
 ) -> tuple[Any, Any]:
-    """Reduce a band to tridiagonal form by bulge chasing (Algorithm 2).
+    """Reduce a band to tridiagonal form by bulge chasing (Algorithm 2); return its d and e, float64, shape (n,).
 
-    Parameters
-    ----------
-    band : cupy.ndarray, shape (n + 2, 2 b)
-        ``band[j, i - j]``; overwritten.
-    n, bandwidth : int
-    reflectors : Matrix, optional
-        n x n; its part above the diagonal receives the reflectors, reversed: element i of sweep s at
-        (n − 1 − i, n − 1 − s), τ in place of each leading 1.
-    grid : int, optional
-        Blocks; by default as `chase_shape` says.
-
-    Returns
-    -------
-    d, e : cupy.ndarray of float64, shape (n,)
-        Diagonal and subdiagonal (the last element of e is not set).
+    The band, ``band[j, i - j]`` of shape (n + 2, 2 b), is overwritten, and the last element of e is not set.  The part
+    of `reflectors` above the diagonal receives them, reversed: element i of sweep s at (n − 1 − i, n − 1 − s), τ in
+    place of each leading 1.  `grid` is a number of blocks; by default as `chase_shape` says.
     """
     import cupy
 

@@ -24,22 +24,10 @@ def eigenvectors(
 ) -> tuple[Any, list[tuple[Matrix, slice]]]:
     """Return eigenvalues and eigenvectors of a tridiagonal matrix, as `divide_and_conquer`.
 
-    Parameters
-    ----------
-    d, e : cupy.ndarray of float64, shape (n,)
-        On the home of the team, whose device and stream are current; n is above that of four leaves.
-    scalar : Scalar
-    subset : Subset, optional
-        By index.
-    team : Team
-    within : bool
-        Whether home's piece lies in Q, half of which is free: it needs no memory of its own, and Q is kept for it.
-
-    Returns
-    -------
-    w : cupy.ndarray, shape (m,)
-    parts : list of (Matrix, slice)
-        Of each member its piece of the m eigenvectors, in double precision on its device, and which they are.
+    d and e, float64, lie on the home of the team, whose device and stream are current; n is above that of four leaves,
+    and a subset is by index.  The eigenvectors are, of each member, its piece of them in double precision on its
+    device, and which they are.  With `within` home's piece lies in Q, half of which is free: it needs no memory of its
+    own, and Q is kept for it.
     """
     n = len(d)
     levels, order = padded_order(n)
@@ -80,21 +68,9 @@ class _Blocks(NamedTuple):
 def _merge_halves(merges: Merges, q: Matrix, shift: int, team: Team, room: int = 0) -> list[_Blocks]:
     """Make both merges of the last level but one, pieces of their columns on each member, and bring them to all.
 
-    Parameters
-    ----------
-    merges : Merges
-        On home, after its `solve`.
-    q : Matrix
-    shift : int
-        First column of the blocks of the first half; they go to where those of the second half stand.
-    team : Team
-    room : int
-        As of `_merge_pairs`.
-
-    Returns
-    -------
-    list of _Blocks
-        Of each member the eigenvectors of both halves.
+    The merges are on home, after their `solve`.  The blocks of the first half begin at column `shift`, and go to where
+    those of the second half stand; `room` is as of `_merge_pairs`.  Returns the eigenvectors of both halves on each
+    member.
     """
     order, h, quarter = merges.order, merges.order // 2, merges.order // 4
     solved, found = team.home.mark(), []
@@ -160,18 +136,8 @@ def _merge_whole(
 ) -> Matrix:
     """Make some columns of the last merge on a member, whose device and stream are current.
 
-    Parameters
-    ----------
-    merges : Merges
-        On home, after its last `solve`.
-    halves : _Blocks
-        Eigenvectors of both halves.
-    n : int
-    columns : slice
-    scalar : Scalar
-        Whose double precision the result has.
-    room : _Room, optional
-        Where the result goes; by default to memory of its own.
+    The merges are on home, after their last `solve`; the result, in double precision of `scalar`, goes to `room` or to
+    memory of its own.
     """
     import cupy
 

@@ -48,20 +48,10 @@ HOME_CALLS, MEMBER_CALLS = 40, 28
 
 
 def pays(n: int, scalar: Scalar, bandwidth: int, parts: int, device: Device, link: Link) -> bool:
-    """Return whether `parts` devices reduce a matrix faster than one.
+    """Return whether `parts` devices, with a link between them, reduce a matrix faster than one.
 
-    One device multiplies, and makes the panels; several share the products, and exchange vectors and triangles, as
-    long as the host that begins all of it does not take longer.
-
-    Parameters
-    ----------
-    n : int
-    scalar : Scalar
-    bandwidth, parts : int
-    device : Device
-        Each of them.
-    link : Link
-        Between them.
+    One device multiplies, and makes the panels; several share the products, and exchange vectors and triangles, as long
+    as the host that begins all of it does not take longer.
     """
     products = 4 / 3 * n**3 * scalar.parts**2 / device.product_rate(scalar.real)
     # Of each panel Y and then [Y Z] go to all, and rows of a product come back; beside the updates, half of the
@@ -78,16 +68,9 @@ def pays(n: int, scalar: Scalar, bandwidth: int, parts: int, device: Device, lin
 def band_reduction(a: Matrix, n: int, *, bandwidth: int, block: int, team: Team, vectors: bool = False) -> Panels:
     """Reduce a Hermitian matrix, both triangles given, to a band, as `reduction.band.band_reduction`.
 
-    Parameters
-    ----------
-    a : Matrix
-        n x n, on the home of the team, whose device and stream are current; overwritten: band, and reflectors below it.
-    n, bandwidth, block : int
-    team : Team
-        Connected.
-    vectors : bool
-        Whether the others take as much memory as the reflectors need, which come there next: what is freed in pieces is
-        none for them.
+    It lies on the home of a connected team, whose device and stream are current, and is overwritten: band, and
+    reflectors below it.  With `vectors` the others take as much memory as the reflectors need, which come there next:
+    what is freed in pieces is none for them.
     """
     reduction = _SharedReduction(a, n, bandwidth, block)
     reduction.share(team, n if vectors else 0)
@@ -102,15 +85,7 @@ def band_reduction(a: Matrix, n: int, *, bandwidth: int, block: int, team: Team,
 class _Share:
     """What a member has, in one matrix: its columns, all of V and X, and rows of a product.
 
-    Parameters
-    ----------
-    member : Member
-    columns : Cyclic
-    bandwidth : int
-    v, x : Matrix
-        Home's, which home itself uses.
-    least : int
-        Columns of that matrix at least, but for home's.
+    V and X are home's, which home itself uses; the matrix has at least `least` columns, but for home's.
     """
 
     def __init__(self, member: Member, columns: Cyclic, bandwidth: int, v: Matrix, x: Matrix, least: int) -> None:

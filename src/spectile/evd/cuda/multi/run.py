@@ -129,19 +129,8 @@ def _solve_apart(
 def solve(array: Any, options: Options, team: Team, *, to_host: bool = False) -> tuple[Any, Any]:
     """Solve one problem of order at least 1 on a team whose home is current: on home alone what one device does best.
 
-    Parameters
-    ----------
-    array : cupy.ndarray, shape (n, n)
-        On home.
-    options : Options
-    team : Team
-    to_host : bool
-        Whether each member brings its eigenvectors to the host, and home needs no memory for all of them.
-
-    Returns
-    -------
-    w : cupy.ndarray, shape (m,)
-    v : cupy.ndarray, or with `to_host` perhaps numpy.ndarray, shape (n, m), or None
+    The matrix, shape (n, n), lies on home.  With `to_host` each member brings its eigenvectors to the host, and home
+    needs no memory for all of them: v, shape (n, m), is then perhaps NumPy's.
     """
     n = array.shape[0]
     bandwidth, block = run._parameters(array, options)
@@ -166,16 +155,7 @@ def solve_by_stages(
 ) -> tuple[Any, Any]:
     """Solve one problem by our two stages, whatever its order; parameters as for `run.solve_by_stages`.
 
-    Parameters
-    ----------
-    array : cupy.ndarray, shape (n, n)
-    options : Options
-    team : Team
-    bandwidth, block : int
-    share_reduction : bool
-        Whether all devices take part in the band reduction, too.
-    to_host : bool
-        Whether `v` is a NumPy array.
+    With `share_reduction` all devices take part in the band reduction, too; with `to_host` v is a NumPy array.
     """
     n, scalar = array.shape[0], scalar_of(array.dtype)
     run.prepare_stages(n, scalar.name, bandwidth, vectors=options.vectors, subset=options.subset)

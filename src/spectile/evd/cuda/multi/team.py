@@ -26,16 +26,7 @@ def _stream(index: int, number: int = 0) -> Any:
 
 
 class Member:
-    """A device of a team, and the stream that it works on.
-
-    Parameters
-    ----------
-    number : int
-        Its place in the team; 0 is the home of operands and results.
-    index : int
-        The device.
-    stream : cupy.cuda.Stream
-    """
+    """A device of a team, number 0 for the home of operands and results, and the stream that it works on."""
 
     def __init__(self, number: int, index: int, stream: Any) -> None:
         self.number, self.index, self.stream = number, index, stream
@@ -135,19 +126,9 @@ def _measured(one: int, other: int) -> Link:
 
 
 class Team:
-    """The members, home first.
+    """The members, home first, whose current stream orders the call.
 
-    Parameters
-    ----------
-    ids : sequence of int
-        The devices.
-    home : int
-        That of operands and results, whose current stream orders the call.
-
-    Attributes
-    ----------
-    connected : bool
-        Whether all of them can read and write one another's memory.
+    They are `connected` where all of them can read and write one another's memory.
     """
 
     def __init__(self, ids: Sequence[int], home: int) -> None:

@@ -49,20 +49,9 @@ def require_free(
 ) -> None:
     """Raise MemoryError, with the bytes, if a device of a team has too few for a problem; home is the current one.
 
-    Parameters
-    ----------
-    n : int
-    scalar : Scalar
-    columns : int
-        Eigenvectors that are wanted; 0 for eigenvalues alone.
-    team : Team
-    bandwidth, block : int
-    share_reduction : bool
-        Whether all devices take part in the band reduction, too.
-    overwrite : bool
-        Whether home works in the memory of the matrix.
-    to_host : bool
-        Whether eigenvectors go to the host, and home's piece of them lies in Q.
+    So many columns of eigenvectors are wanted, 0 for eigenvalues alone.  With `share_reduction` all devices take part
+    in the band reduction, too; with `overwrite` home works in the memory of the matrix; with `to_host` eigenvectors go
+    to the host, and home's piece of them lies in Q.
     """
     parts = len(team.members)
     most = max(piece.stop - piece.start for piece in pieces(columns, parts))

@@ -21,22 +21,9 @@ def band_reduction(
 ) -> Panels:
     """Reduce a Hermitian matrix, both triangles given, to a band by detached band reduction (Algorithm 1).
 
-    Parameters
-    ----------
-    a : Matrix
-        n x n; overwritten: band and, below it, the reflectors.
-    n : int
-    bandwidth, block : int
-        b and nb, a multiple of b.
-    syr2k_block : int, optional
-        Diagonal blocks of the trailing update; by default as tuned.
-    update : callable
-        The trailing update: `add_lower`, or a function with its parameters.
-
-    Raises
-    ------
-    ValueError
-        If the panel kernel does not hold a matrix of order n.
+    It is overwritten: band and, below it, the reflectors; nb, `block`, is a multiple of b.  The diagonal blocks of the
+    trailing update are as tuned by default, and `update` is `add_lower` or a function with its parameters.  Raises
+    ValueError if the panel kernel does not hold a matrix of order n.
     """
     most = largest_order(device.describe())
     if n > most:

@@ -86,14 +86,7 @@ def _device_of(scalar: Scalar, bandwidth: int, index: int) -> Device:
 
 
 class PanelFactor:
-    """QR of panels of A in place: reflectors also into V and X, T apart.
-
-    Parameters
-    ----------
-    a : Matrix
-    bandwidth : int
-    blas : Blas
-    """
+    """QR of panels of A in place: reflectors also into V and X, T apart."""
 
     def __init__(self, a: Matrix, bandwidth: int, blas: Blas) -> None:
         import cupy

@@ -16,16 +16,9 @@ _Status = ctypes.c_int32 * 4
 class Report:
     """Four int32 in the host's memory, which kernels write to where something failed; read once at the end.
 
-    Attributes
-    ----------
-    address : numpy.uintp
-        Of the first, not 0 where an entry is not finite; the second is what the solver reports, and the third is not 0
-        where an eigenvalue is beyond the range of its dtype; of the fourth `disordered` tells.
-
-    Raises
-    ------
-    RuntimeError
-        If the stream is captured in a graph, where nothing can be waited for.
+    At `address` the first is not 0 where an entry is not finite; the second is what the solver reports, and the third
+    is not 0 where an eigenvalue is beyond the range of its dtype; of the fourth `disordered` tells.  Raises
+    RuntimeError if the stream is captured in a graph, where nothing can be waited for.
     """
 
     def __init__(self) -> None:
@@ -93,18 +86,9 @@ _WORDS: dict[int, list[_Word]] = {}
 def all_finite(launch: Callable[[Any, Any], None]) -> bool:
     """Launch a kernel that tells whether its input is finite as soon as it has read it; return what it tells.
 
-    The host looks at a word in its own memory, so that the kernel may still be at work at the return, and the next call
-    is prepared meanwhile.  Behind other work of the stream, or if it fails, the host waits for the stream instead.
-
-    Parameters
-    ----------
-    launch : callable
-        ``launch(address, arrived)`` launches on the current stream, with the word's address and the counter.
-
-    Raises
-    ------
-    cupy.cuda.runtime.CUDARuntimeError
-        If the stream failed.
+    ``launch(address, arrived)`` launches on the current stream, with the address of a word in the host's memory and a
+    counter.  The host looks at the word, so that the kernel may still be at work at the return, and the next call is
+    prepared meanwhile.  Behind other work of the stream, or if it fails, the host waits for the stream instead.
     """
     import cupy
 

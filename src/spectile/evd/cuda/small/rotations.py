@@ -104,12 +104,7 @@ def takes_pair(a: Any, b: Any, options: Options) -> bool:
 def eigh_pair(a: Any, definite: Definite, options: Options) -> tuple[Any, Any]:
     """`run.eigh` for what `takes_pair` says: w, and v or None, of the shape of a batch or of one problem.
 
-    Raises
-    ------
-    ValueError, OverflowError
-        As `solve`.
-    numpy.linalg.LinAlgError
-        If a second matrix is not positive definite.
+    Raises LinAlgError if a second matrix is not positive definite, and else as `solve`.
     """
     import cupy
 
@@ -139,30 +134,13 @@ def eigh_pair(a: Any, definite: Definite, options: Options) -> tuple[Any, Any]:
 
 
 def solve(batch: Any, options: Options) -> tuple[Any, Any]:
-    """Return the eigenvalues, and the eigenvectors or None, of every matrix.
+    """Return the eigenvalues, and the eigenvectors or None, of every matrix of an order up to `choose.rotated_order`.
 
     The host waits until all of them have been read; without `check_finite`, and while the stream is captured in a
     graph, it does not.  The results of a matrix that is not finite are NaN, and those of one whose rotations do not
-    converge, of which none is known.
-
-    Parameters
-    ----------
-    batch : cupy.ndarray, shape (count, n, n)
-        n from 1 to what `choose.rotated_order` says.
-    options : Options
-        Without a subset by value.
-
-    Returns
-    -------
-    w : cupy.ndarray, shape (count, m)
-    v : cupy.ndarray, shape (count, n, m), or None
-
-    Raises
-    ------
-    ValueError
-        If a triangle holds NaN or infinity.
-    OverflowError
-        If an eigenvalue is beyond the range of its dtype; where the host does not wait, it is infinite.
+    converge, of which none is known.  The options have no subset by value.  Raises ValueError if a triangle holds NaN
+    or infinity, and OverflowError if an eigenvalue is beyond the range of its dtype; where the host does not wait, it
+    is infinite.
     """
     import cupy
 

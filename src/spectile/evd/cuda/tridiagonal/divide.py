@@ -33,20 +33,9 @@ def divide_and_conquer(d: Any, e: Any, space: Matrix | None = None, part: Direct
     them.  The last merge of a large matrix multiplies only what is not deflated, for which the host reads the counts,
     and writes over its own input, a group of rows at a time; that of a small one writes all columns to another place.
 
-    Parameters
-    ----------
-    d, e : cupy.ndarray of float64, shape (n,)
-    space : Matrix, optional
-        Memory for Q: `padded_order` columns, and its leading dimension.
-    part : core.replay.Direct, optional
-        Which runs all up to the last merge of a large matrix, and has the memory.
-
-    Returns
-    -------
-    w : cupy.ndarray, shape (n,)
-        NaN where the matrix holds NaN or infinity.
-    q : Matrix
-        float64; columns 0 ... n − 1 are the eigenvectors.
+    `space` is memory for Q: `padded_order` columns, and its leading dimension.  `part` runs all up to the last merge of
+    a large matrix, and has the memory.  Columns 0 ... n − 1 of Q are the eigenvectors; eigenvalues are NaN where the
+    matrix holds NaN or infinity.
     """
     n = len(d)
     levels, order = padded_order(n)

@@ -43,17 +43,9 @@ def iteration_shape(columns: int) -> Shape:
 
 
 def eigenvectors(d: Any, e: Any, w: Any) -> Any | None:
-    """Return eigenvectors of the tridiagonal matrix, or None where they could not be made orthonormal.
+    """Return eigenvectors of the tridiagonal matrix in columns, or None where they could not be made orthonormal.
 
-    Parameters
-    ----------
-    d, e : cupy.ndarray of float64, shape (n,)
-    w : cupy.ndarray of float64, shape (count,)
-        Eigenvalues, ascending, as accurate as `sturm.eigenvalues` makes them.
-
-    Returns
-    -------
-    x : cupy.ndarray, shape (n, count), row-major
+    w are eigenvalues, ascending, as accurate as `sturm.eigenvalues` makes them; the result is row-major.
     """
     import cupy
 

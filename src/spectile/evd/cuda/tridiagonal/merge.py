@@ -49,14 +49,8 @@ def move_shape(rows: int, columns: int) -> Shape:
 class Merges:
     """All merges of a level at once, from the eigenvalues of the halves to those of the wholes.
 
-    Parameters
-    ----------
-    w : cupy.ndarray, shape (order,)
-        Eigenvalues of the leaves; each `solve` writes over them.
-    coupling : cupy.ndarray, shape (order,)
-        Off-diagonals.
-    order : int
-    leaves : int
+    `w` begins as the eigenvalues of the leaves, and each `solve` writes over them; `coupling` are off-diagonals, both
+    of shape (order,).
     """
 
     def __init__(self, w: Any, coupling: Any, order: int, leaves: int) -> None:
@@ -132,20 +126,9 @@ class Merges:
 class LastMerge:
     """The merge of the two halves of Q in place: only what is not deflated is multiplied.
 
-    A dropped column that no rotation has touched moves to its place.
-
-    Parameters
-    ----------
-    blas : Blas
-    q : Matrix
-    merges : Merges
-        After its last `solve`.
-    starts : (int, int)
-        First columns of the halves' blocks.
-    sizes : (int, int)
-        Columns and rows at a time, as `workspace.merge_sizes` says.
-    s : cupy.ndarray
-        Room for the rank-one eigenvectors.
+    A dropped column that no rotation has touched moves to its place.  The merges are given after their last `solve`,
+    `starts` are the first columns of the halves' blocks, `sizes` columns and rows at a time, as `workspace.merge_sizes`
+    says, and `s` is room for the rank-one eigenvectors.
     """
 
     def __init__(

@@ -29,17 +29,8 @@ def multisect_shape(count: int, lanes: int) -> Shape:
 def norm_bound(d: Any, e: Any, what: str) -> float:
     """Return the largest absolute row sum of the tridiagonal matrix, a bound of its spectrum.
 
-    Parameters
-    ----------
-    d, e : numpy.ndarray or cupy.ndarray, shape (n,)
-        The last element of e is not read.
-    what : str
-        What cannot be had of a matrix that holds NaN or infinity.
-
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        If the matrix holds NaN or infinity.
+    d and e have the shape (n,), of which the last element of e is not read.  Raises LinAlgError if the matrix holds NaN
+    or infinity, of which `what` cannot be had.
     """
     size = abs(d)
     size[1:] += abs(e[: len(d) - 1])
@@ -80,14 +71,7 @@ def eigenvalues(d: Any, e: Any, wanted: slice = slice(None)) -> Any:
 
 
 def near(d: Any, e: Any, low: float, high: float) -> slice:
-    """Return which eigenvalues lie between two numbers, or so near to one that roundoff decides, without them.
-
-    Parameters
-    ----------
-    d, e : cupy.ndarray of float64, shape (n,)
-    low, high : float
-        Infinities are allowed.
-    """
+    """Return which eigenvalues lie between two numbers, or so near to one that roundoff decides, without them."""
     import cupy
 
     n = len(d)

@@ -29,24 +29,11 @@ def solve(batch: Any, options: Options, alone: Callable[[Any, Options], tuple[An
     """Return the eigenvalues, and the eigenvectors or None, of every matrix; the host hears of failures once.
 
     cuSOLVER may return eigenvalues that are not ascending, or NaN, or vectors that are not orthonormal, without a word;
-    such a matrix is solved again.
+    such a matrix is solved again, by ``alone(matrix, options)``.  The options have no subset by value.
 
-    Parameters
-    ----------
-    batch : cupy.ndarray, shape (count, n, n)
-    options : Options
-        Without a subset by value.
-    alone : callable
-        ``alone(matrix, options)`` solves one.
-
-    Raises
-    ------
-    ValueError, numpy.linalg.LinAlgError
-        If a triangle holds NaN or infinity, with and without `check_finite`; LinAlgError for no convergence, too.
-    OverflowError
-        If an eigenvalue is beyond the range of its dtype.
-    RuntimeError
-        While the stream is captured in a graph, whose failures nobody would hear of.
+    Raises ValueError or, without `check_finite`, LinAlgError if a triangle holds NaN or infinity; LinAlgError for no
+    convergence, too; OverflowError if an eigenvalue is beyond the range of its dtype; and RuntimeError while the stream
+    is captured in a graph, whose failures nobody would hear of.
     """
     import cupy
 
