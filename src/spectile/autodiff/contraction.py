@@ -32,18 +32,8 @@ class Patterns(NamedTuple):
 def contract(patterns: Patterns, wanted: Wanted, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the derivative of the form with respect to the entries of one matrix, for those of the other two in order.
 
-    Parameters
-    ----------
-    patterns : Patterns
-    wanted : {"a", "b"}
-        The matrix whose pattern the result has: (c Bᵀ) on A's, or (Aᵀ c) on B's; A B is a product's ``numeric``.
-    x, y : array
-        Entries of the others: b and c, or a and c.
-
-    Returns
-    -------
-    array
-        Of the type of the entries.
+    It has the pattern of the `wanted` one: (c Bᵀ) on A's, from b and c, or (Aᵀ c) on B's, from a and c; A B is a
+    product's ``numeric``.
     """
     *indices, columns = patterns
     lengths = {"a": len(patterns.a_columns), "b": len(patterns.b_columns), "c": len(patterns.c_columns)}

@@ -56,21 +56,8 @@ def choices(
 ) -> Choices:  # fmt: skip
     """Return how operands are multiplied, or raise where they, or an option, are none of a product.
 
-    Parameters
-    ----------
-    shapes, dtypes : tuple
-        Of the operands.
-    asked : tuple
-        What is given of ``types.ASKED``, in that order.
-    backward_rtol_factors, block, backend
-        As the public functions take them.
-
-    Raises
-    ------
-    TypeError
-        For a dtype without derivatives, or several.
-    ValueError
-        For shapes that do not multiply, and options out of range.
+    `asked` is what is given of ``types.ASKED``, in that order.  Raises TypeError for a dtype without derivatives, or
+    several, and ValueError for shapes that do not multiply, and options out of range.
     """
     kind, value = checks.check_choice(*asked)
     block, _, _ = checks.check_scalars(block)
@@ -89,16 +76,7 @@ def choices(
 
 
 def multiply(a: Any, b: Any, how: Choices, finite: bool | None) -> tuple[Any, Any]:
-    """Return C and the bound of its error, a float64 array of the host.
-
-    Parameters
-    ----------
-    a, b : array
-        Of NumPy or CuPy.
-    how : Choices
-    finite : bool, optional
-        As `check_finite` of :func:`spectile.spamm`.
-    """
+    """Return C and the bound of its error, a float64 array of the host; `finite` is ``check_finite`` of spamm."""
     wanted: dict[str, Any] = {how.kind: how.value}
     backend: Any = how.backend
     result = nearsparse.spamm(a, b, **wanted, block=how.block, check_finite=finite, backend=backend)

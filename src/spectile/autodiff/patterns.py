@@ -15,13 +15,7 @@ KEPT = 16
 
 
 class Pair:
-    """Two patterns, the shapes of their matrices and the analysed product, compared by what the patterns hold.
-
-    Attributes
-    ----------
-    patterns : Patterns
-    product : spectile.tsparse.SymbolicProduct
-    """
+    """Two patterns, the shapes of their matrices and the analysed product, compared by what the patterns hold."""
 
     def __init__(self, left: Any, right: Any) -> None:
         self._parts = (

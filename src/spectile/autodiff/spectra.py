@@ -105,12 +105,6 @@ def generic_basis(w: Any, v: Any) -> Any:
 
     All are as right as LAPACK's.  But that one's are structured: a component is real, and of the identity each vector
     is a unit vector; and then a function that depends on the gauge can look like one that does not.
-
-    Parameters
-    ----------
-    w : array, shape (..., n)
-        Of NumPy or CuPy, ascending.
-    v : array, shape (..., n, n)
     """
     n = w.shape[-1]
     if not isinstance(w, np.ndarray):
@@ -226,14 +220,7 @@ def unresolved(xp: Any, w: Any, k: Any, k_bar: Any) -> Any:
     """Return, in place (i, j), whether rounding of a quotient K, divided by its gap again, ruins K's derivative.
 
     Where a function does not depend on a rotation of two vectors, K or its cotangent is nothing but rounding of their
-    gap's inverse.
-
-    Parameters
-    ----------
-    xp : module
-    w : array, shape (..., n)
-    k, k_bar : array, shape (..., n, n)
-        The quotients, and their cotangent; in forward mode, how fast the gaps grow.
+    gap's inverse.  In forward mode `k_bar` is how fast the gaps grow.
     """
     inverse = xp.abs(quotients(xp, w))
     size, size_bar = (norm(xp, x) for x in (xp.abs(k) * xp.abs(differences(w)), k_bar))

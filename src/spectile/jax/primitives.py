@@ -16,13 +16,8 @@ from jax.interpreters import ad, batching, mlir
 def linear_primitive(name: str, implementation: Any, jvp: Any, transpose: Any, outputs: Any) -> Primitive:
     """Return a primitive of JAX whose matrices may have leading dimensions.
 
-    Parameters
-    ----------
-    name : str
-    implementation : callable
-        Takes the operands, and as keywords what is no array; returns a list of arrays.
-    jvp, transpose, outputs : callable
-        As JAX's rules, of which the last is that of shapes.
+    The implementation takes the operands, and as keywords what is no array, and returns a list of arrays; the others
+    are JAX's rules, of which the last is that of shapes.
     """
     primitive = Primitive(name)
     primitive.multiple_results = True

@@ -140,19 +140,7 @@ class Rounding(NamedTuple):
 
 
 def rounding_terms(shape: tuple[int, int, int], precision: str) -> Rounding:
-    """Return the bound of A B's rounding error as numbers that do not depend on A and B.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        (m, k, n).
-    precision : str
-        A key of ``types.ALL``.
-
-    Returns
-    -------
-    Rounding
-    """
+    """Return the bound of A B's rounding error as numbers that depend on (m, k, n) and the precision alone."""
     row = ALL[precision]
     m, k, n = _real_shape(shape, row)
     relative, largest = _sums(k, row)
@@ -172,19 +160,8 @@ def square_unit(size: float) -> float:
 def skipping_limit(asked: tuple[str, float], allowed: float, rounding: float) -> float:
     """Return what skipped products may add up to where the whole error is to stay within what was asked for.
 
-    Parameters
-    ----------
-    asked : tuple of str and float
-        The name and value of the argument.
-    allowed : float
-        The error that it allows: of `rtol_factors` so much of ||A||_F ||B||_F.
-    rounding : float
-        Bound of the rounding error, in the same unit.
-
-    Raises
-    ------
-    ValueError
-        Rounding alone is bounded by more.
+    `asked` is name and value of the argument, `allowed` the error that it allows, of `rtol_factors` so much of ||A||_F
+    ||B||_F, and `rounding` a bound in the same unit: ValueError is raised where that is more.
     """
     if rounding == math.inf or rounding > allowed:
         word, value = asked
@@ -199,19 +176,8 @@ def skipping_limit(asked: tuple[str, float], allowed: float, rounding: float) ->
 def largest_tau(skipped: Callable[[float], float], largest: float, limit: float) -> float:
     """Return the largest tau, to a relative 1e-6 and never above it, whose skipped products stay within a limit.
 
-    Parameters
-    ----------
-    skipped : callable
-        Bound of the products that a tau skips, rising with tau.
-    largest : float
-        Largest product of two norms: above it everything is skipped.
-    limit : float
-        Largest bound that is allowed, not negative.
-
-    Returns
-    -------
-    float
-        Infinity where everything may be skipped.
+    ``skipped(tau)`` bounds them, rising with tau, and above `largest`, the largest product of two norms, everything is
+    skipped: infinity is returned where it may be.
     """
     if skipped(math.inf) <= limit:
         return math.inf

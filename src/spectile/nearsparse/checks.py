@@ -347,15 +347,7 @@ def check_dtype(name: str, array: Any) -> str:
 def widened(*arrays: Any) -> tuple[Any, ...]:
     """Return operands of bfloat16 in float32, which holds their products exactly; all of them are of it, or none.
 
-    Parameters
-    ----------
-    *arrays : array
-        Of any library: PyTorch's, or with the method `astype`.
-
-    Raises
-    ------
-    TypeError
-        If one is of another dtype.
+    They are PyTorch's, or have the method `astype`; TypeError is raised if one is of another dtype.
     """
     kinds = [_dtype(x) if hasattr(x, "dtype") else "" for x in arrays]
     if "bfloat16" not in kinds:

@@ -13,13 +13,8 @@ from spectile.core.pointers import address, overlap
 def copy_if_overlapping(c: Any, out: Any, direct: bool) -> Any:
     """Return C, copied where writing `out` would overwrite entries of it that are still to be read.
 
-    Parameters
-    ----------
-    c, out : array or None
-        What beta multiplies, and where the result goes.
-    direct : bool
-        Whether the product writes to `out` itself: an entry of C is read just before the same one of `out` is written,
-        so that the two may be one array.
+    Where the product writes to `out` itself, `direct`, an entry of C is read just before the same one of `out` is
+    written, so that the two may be one array.
     """
     return c.copy() if must_be_copied(c, out, direct) else c
 

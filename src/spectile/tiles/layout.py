@@ -200,18 +200,7 @@ def owners(xp: Any, starts: Any, count: int | None = None) -> Any:
 def gather(xp: Any, data: Any, given: Layout, wanted: Layout, source: Any, flipped: Any = None) -> Any:
     """Return the flat array of tiles that are tiles of another array, some of them transposed and conjugate.
 
-    Parameters
-    ----------
-    xp : module
-        numpy or cupy.
-    data : array
-        Tiles of the layout `given`.
-    given, wanted : Layout
-        Of `data`, and of the result.
-    source : numpy.ndarray
-        Which tile of `data` each tile of the result is.
-    flipped : numpy.ndarray of bool, optional
-        Which are transposed and conjugate.
+    Each tile of the result, of the layout `wanted`, is tile `source` of `data`, of the layout `given`.
     """
     turned = np.zeros(len(source), bool) if flipped is None else flipped
     if xp is np:

@@ -298,21 +298,7 @@ def rounding_at_most(skipping: Skipping | MappedSkipping, dtype: Any) -> float:
 
 
 def multiply(xp: Any, a: Any, b: Any, given_a: Layout, given_b: Layout, lists: Lists, dtype: Any) -> Any:
-    """Return the tiles of C.
-
-    Parameters
-    ----------
-    xp : module
-        numpy or cupy.
-    a, b : array
-        Tiles of `given_a` and of `given_b`, of `dtype`.
-    given_a, given_b : Layout
-        All tiles of A and of B.
-    lists : Lists
-        What is added.
-    dtype : dtype
-        Of C.
-    """
+    """Return the tiles of C, of `dtype`, for those of A and of B and the lists of what is added."""
     layout = lists.layout
     count(MATRICES)
     heights, widths = layout.heights, layout.widths

@@ -35,16 +35,7 @@ _NORMAL = 2.0**-1022
 def is_faster(shape: tuple[int, int, int], request: Request, share: float, is_known: bool = False) -> bool:
     """Return whether the dense product is expected to be faster where a share of the tile products is valid.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        (m, k, n).
-    request : Request
-        What is wanted; a threshold that is searched counts.
-    share : float
-        Of the tile products.
-    is_known : bool, default False
-        Whether norms and threshold have been found, so that they cost nothing more.
+    The shape is (m, k, n); norms and threshold, unless they are known, cost something more.
     """
     dense, skipping, found = _costs(shape, request, share)
     return dense <= skipping + (0.0 if is_known else found)

@@ -116,14 +116,8 @@ def threshold_cpu(a: Any, b: Any, request: Request) -> Threshold:
 def memory_bytes(a: Any, b: Any, c: Any, direct: Any, request: Request) -> int:
     """Return the memory that a product takes beside what its caller holds, in bytes, where every tile is valid.
 
-    Parameters
-    ----------
-    a, b, c : numpy.ndarray
-        As :func:`spamm_cpu` takes them; `c` may be None.
-    direct : numpy.ndarray or None
-        What the product is written to, if it is not to memory of its own.
-    request : Request
-        What is wanted.
+    The operands are as :func:`spamm_cpu` takes them; it is written to `direct`, or to memory of its own where that is
+    None.
     """
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     shape = (*a.shape[-2:], b.shape[-1])

@@ -15,16 +15,9 @@ def mark(stream: Any) -> Any:
 
 
 def read_after(device: int, stream: Any, ended: Any, number: Callable[[], Any]) -> Any:
-    """Return a number, read on a device where its current stream waits for another one of it.
+    """Return ``number()``, read on a device where its current stream waits for another one of it.
 
-    Parameters
-    ----------
-    device : int
-        Where the number lies.
-    stream, ended
-        What was current there when the number was enqueued, and :func:`mark` of it.
-    number : callable
-        Without arguments.
+    `stream` was current there when the number was enqueued, and `ended` is :func:`mark` of it.
     """
     import cupy
 
@@ -38,13 +31,7 @@ def read_after(device: int, stream: Any, ended: Any, number: Callable[[], Any]) 
 
 
 class After:
-    """The ends of the current streams of devices, after which numbers are read.
-
-    Parameters
-    ----------
-    devices : sequence of int
-        Those on which something was enqueued.
-    """
+    """The ends of the current streams of devices on which something was enqueued, after which numbers are read."""
 
     def __init__(self, devices: Sequence[int]) -> None:
         import cupy

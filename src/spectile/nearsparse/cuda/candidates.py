@@ -13,20 +13,10 @@ from spectile.nearsparse.types import Request
 def candidates(
     problem: Problem, device: Device, request: Request, auto: bool, share: float | None = None
 ) -> list[Candidate]:
-    """Return the kernels, of which the cheapest is taken, and the dense product.
+    """Return the kernels, of which the cheapest is taken, and the dense product if `auto` says that it may be.
 
-    Parameters
-    ----------
-    problem : Problem
-        Sizes and layout.
-    device : Device
-        Need not be there.
-    request : Request
-        What is wanted: a search for it takes its time.
-    auto : bool
-        Whether the dense product may be taken.
-    share : float, optional
-        The valid ratio, where it is known; by default that of the request.
+    The device need not be there.  A search for what the request wants takes its time; the valid ratio is that of the
+    request where no `share` is known.
     """
     share = request.valid_ratio if share is None else share
     parts = request.arithmetic.parts

@@ -176,21 +176,11 @@ def choose(
     tuned: Portable | HopperShape | None = None,
     extra: tuple[str, ...] = (),
 ) -> Choice:
-    """Return how a product is computed on a device.
+    """Return how a product is computed on a device, which need not be there.
 
-    Parameters
-    ----------
-    problem : Problem
-        Sizes and layout.
-    device : Device
-        Need not be there.
-    kernel : str, optional
-        By default the fastest that applies.
-    ordered : bool, optional
-        Start the tiles of the portable kernel by falling work; by default where it pays: for several tiles a
-        multiprocessor, but not many.
-    tuned, extra : Portable or Hopper, tuple of str, optional
-        Another tuning of the kernel, and constants defined for it: the study's variants.
+    `kernel` is the fastest that applies if None.  The tiles of the portable kernel start by falling work where it is
+    `ordered`: by default where it pays, for several tiles a multiprocessor, but not many.  `tuned` and `extra` are
+    another tuning of the kernel, and constants defined for it: the study's variants.
     """
     kernel = kernel or choose_kernel(problem, device)
     if kernel == "blocks":
@@ -298,16 +288,7 @@ class SearchPlan:
 def plan_search(kind: str, rows: int, columns: int, depth: int, itemsize: int, device: Device) -> SearchPlan:
     """Return how a threshold is searched in norm maps of (rows, depth) and (depth, columns) tiles.
 
-    Parameters
-    ----------
-    kind : {"ratio", "error"}
-        What is wanted: a valid ratio, or an error.
-    rows, columns, depth : int
-        Of the norm maps, at least 1.
-    itemsize : int
-        Bytes of a norm.
-    device : Device
-        Need not be there.
+    `kind` is "ratio" or "error", a norm takes `itemsize` bytes, and the device need not be there.
     """
     if kind == "error":
         # Norms of a piece of 32 + 16 rows and columns, twice, and partial sums; what is listed takes 24 bytes.

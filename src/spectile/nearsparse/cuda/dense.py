@@ -51,17 +51,7 @@ class Costs:
 
     @classmethod
     def of(cls, shape: tuple[int, int, int], request: Request, device: Device) -> Costs:
-        """Return the costs of a product of (m, k, n) on a device, which need not be there.
-
-        Parameters
-        ----------
-        shape : tuple of int
-            (m, k, n).
-        request : Request
-            What is wanted: its precision, and whether a threshold is searched for.
-        device : Device
-            Its rates, and what a launch takes its host.
-        """
+        """Return the costs of a product of (m, k, n) on a device, which need not be there."""
         (m, k, n), row, rate = shape, request.arithmetic, rates(device)
         real = m, row.parts * k, row.parts * n
         itemsize, output = np.dtype(row.dtype).itemsize, np.dtype(row.output).itemsize
@@ -96,13 +86,10 @@ class Costs:
         return (self.dense - self.fixed) / self.whole if self.whole else math.inf
 
     def verdict(self, share: float | None) -> Verdict:
-        """Return which product to run, or that the valid products are to be counted first.
+        """Return which product to run at a valid ratio, or that the valid products are to be counted first.
 
-        Parameters
-        ----------
-        share : float, optional
-            The valid ratio, where it is known.  Otherwise the choice is the one that loses least where it is wrong:
-            counting costs the norm maps and, where it is the dense one, a reading, which a short product would notice.
+        Where the ratio is not known, the choice is the one that loses least where it is wrong: counting costs the norm
+        maps and, where it is the dense one, a reading, which a short product would notice.
         """
         if share is not None:
             return "spamm" if share <= self.limit else "dense"
@@ -162,14 +149,8 @@ def decide_here(shape: tuple[int, int, int], request: Request) -> tuple[Verdict,
 def multiply(a: Any, b: Any, c: Any, out: Any, request: Request) -> None:
     """Write alpha A B + beta C to `out` by cuBLAS on the current stream.
 
-    Parameters
-    ----------
-    a, b, out : cupy.ndarray
-        Row-major matrices with entries, of shapes (m, k), (k, n) and (m, n); `out` overlaps neither.
-    c : cupy.ndarray or None
-        Read where beta is not 0; it may be `out`.
-    request : Request
-        Precision, alpha and beta.  "tf32x3" is multiplied in float32.
+    The matrices are row-major, with entries, and `out` overlaps neither factor; C is read where beta is not 0, and may
+    be `out`.  "tf32x3" is multiplied in float32.
     """
     if request.beta != 0 and address(c) != address(out):
         out[...] = c

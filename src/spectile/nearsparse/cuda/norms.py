@@ -67,20 +67,11 @@ def told_grain(grain: Grain, request: Request) -> Grain:
 
 
 class NormMaps(Norms):
-    """Norm maps computed from A and B by each call.
+    """Norm maps computed by each call from A and B, of unit stride along rows.
 
-    Parameters
-    ----------
-    a, b : cupy.ndarray
-        Shapes ([batch,] m, k) and ([batch,] k, n) with unit stride along the last axis.
-    block : int
-        Tile size (LoNum).
-    into : pair of cupy.ndarray, optional
-        Where to write the maps of `a` and `b`: contiguous, so that a panel of B fills a part of the map of all of B.
-    paired : bool
-        Whether these are real forms of complex matrices: each tile has the norm of its complex one.
-    unit : Unit, optional
-        Another kernel than the one of the dtype: the study's variants.
+    Their shapes are ([batch,] m, k) and ([batch,] k, n).  `into` is where to write the maps: contiguous, so that a
+    panel of B fills a part of the map of all of B.  `paired` are real forms of complex matrices, each of whose tiles
+    has the norm of its complex one.  `unit` is another kernel than the one of the dtype: the study's variants.
     """
 
     def __init__(

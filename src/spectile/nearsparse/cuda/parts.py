@@ -79,15 +79,7 @@ def real_forms(a: Any, b: Any, c: Any, out: Any) -> tuple[Any, Any, Any, Any]:
 
 
 class Expansion:
-    """What writes the real matrix of a complex B, or of a batch, on a device.
-
-    Parameters
-    ----------
-    b : cupy.ndarray, shape ([items,] k, n)
-        Row-major.
-    out : cupy.ndarray, shape ([items,] 2 k, 2 n)
-        Contiguous.
-    """
+    """What writes the real matrix, contiguous of shape ([items,] 2 k, 2 n), of a complex row-major B, or of a batch."""
 
     def __init__(self, b: Any, out: Any) -> None:
         sizes = {"rows": b.shape[-2], "columns": b.shape[-1], "batches": len(b) if b.ndim == 3 else 1}
@@ -98,13 +90,10 @@ class Expansion:
 
 
 class Pairing:
-    """What gives real tiles the norm of their complex one.
+    """What gives real tiles the norm of their complex one, in contiguous norm maps, which it changes.
 
-    Parameters
-    ----------
-    norms_a, norms_b : cupy.ndarray, shapes ([items,] rows, depth)
-        Contiguous norm maps of the real matrices, k along the last axis, changed in place.  Maps of the complex tiles
-        are written where the parameters `complex_a` and `complex_b` are set.
+    Their shapes are ([items,] rows, depth), k along the last axis.  Maps of the complex tiles are written where the
+    parameters `complex_a` and `complex_b` are set.
     """
 
     def __init__(self, norms_a: Any, norms_b: Any) -> None:

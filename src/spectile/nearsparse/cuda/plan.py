@@ -35,16 +35,10 @@ from spectile.nearsparse.types import Grain, Request
 
 
 class CallPlan:
-    """One product of two device matrices, C = alpha A B, for operands of one layout.
+    """One product of two row-major matrices on the device, C = alpha A B, for operands of one layout.
 
-    Parameters
-    ----------
-    a, b : cupy.ndarray
-        Row-major; later runs take arrays of the same shapes, strides, dtype and alignment.
-    out : cupy.ndarray
-        Likewise.
-    request : Request
-        Without beta.  Runs give other values of what it asks: tau, a valid ratio or an error.
+    Later runs take arrays of the same shapes, strides, dtype and alignment.  The request has no beta; runs give other
+    values of what it asks: tau, a valid ratio or an error.
     """
 
     def __init__(self, a: Any, b: Any, out: Any, request: Request) -> None:

@@ -45,14 +45,7 @@ WGMMA_PRODUCT = np.dtype(
 def prepared_choice(a: Any, b: Any, out: Any, request: Request, *, counts: bool) -> Choice:
     """Return how a request is computed, and begin to compile side by side the kernels of its call.
 
-    Parameters
-    ----------
-    a, b, out : cupy.ndarray
-        As :class:`Product` takes them.
-    request : Request
-        What is wanted.
-    counts : bool
-        Whether the valid products are counted first.
+    The operands are as :class:`Product` takes them; `counts` says whether the valid products are counted first.
     """
     problem = Problem.of(a, b, out, request.block, request.precision, request.strict, request.beta != 0)
     choice, row = choose(problem, device.describe()), request.arithmetic

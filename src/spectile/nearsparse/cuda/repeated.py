@@ -38,14 +38,8 @@ _plans: dict[Any, CallPlan | DensePlan] = {}
 def key_of(a: Any, b: Any, out: Any, value: Any, *options: Any) -> Any:
     """Return what decides how a call runs, or None for one that is not run from a plan.
 
-    Parameters
-    ----------
-    a, b, out : array
-        As :func:`spectile.nearsparse.spamm` takes them.
-    value : float
-        The threshold, ratio or error.
-    *options
-        Everything else that the call depends on, and which of the three was given.
+    `value` is the threshold, ratio or error; `options` are everything else that the call depends on, and which of the
+    three was given.
     """
     import cupy
 
@@ -95,12 +89,7 @@ def _numbers() -> Any:
 def execute(key: Any, a: Any, b: Any, out: Any, value: float, request: Request | None = None) -> SpammResult | None:
     """Run a call from its plan; return None where there is none, or where this call must not use it.
 
-    Parameters
-    ----------
-    key, a, b, out, value
-        As :func:`key_of` returns and takes them.
-    request : Request, optional
-        Of a call that went through all checks: a plan is made where there is none.
+    The `request` of a call that went through all checks makes a plan where there is none.
     """
     import cupy
 

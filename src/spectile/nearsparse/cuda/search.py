@@ -176,14 +176,8 @@ class Places:
 def search(maps: Norms, item: tuple[int, int], wanted: Wanted, shape: tuple[int, int, int], precision: str) -> Any:
     """Enqueue the search of one product's threshold; return it and the ratio found, two float64 on the device.
 
-    Parameters
-    ----------
-    maps : Norms
-        Already computed.
-    item : tuple of int
-        Indices of the matrices of A and B in their batches.
-    wanted, shape, precision
-        As :class:`Search` takes them.
+    The maps are computed, and `item` has the indices of the matrices in their batches; the others are as of
+    :class:`Search`.
     """
     import cupy
 

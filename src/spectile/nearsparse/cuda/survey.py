@@ -36,16 +36,8 @@ COUNT = layout(
 def count_products(maps: Norms, item: tuple[int, int], tau: Any, grain: Grain = (1, 1, 1)) -> Any:
     """Return, on the device, how many tile products are valid, or executed at a coarser grain.
 
-    Parameters
-    ----------
-    maps : Norms
-        Already computed.
-    item : tuple of int
-        Indices of the matrices of A and B in their batches.
-    tau : cupy.ndarray
-        One float64.
-    grain : tuple of int
-        Tiles in rows, columns and depth that are executed together when one of their products is valid.
+    The maps are computed, `item` has the indices of the matrices in their batches, and tau is one float64.  As many
+    tiles as the grain says, in rows, columns and depth, are executed together when one of their products is valid.
     """
     import cupy
 
