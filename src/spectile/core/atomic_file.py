@@ -13,10 +13,7 @@ from pathlib import Path
 def atomic_write(path: str | Path) -> Iterator[Path]:
     """Yield a path to write to; it becomes `path` if the block ends without an error, and is removed otherwise.
 
-    Parameters
-    ----------
-    path : path-like
-        The file to write; its folder is created if it does not exist.
+    The folder is created if it does not exist.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,13 +28,7 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
 
 
 def require_writable(path: str | Path) -> None:
-    """Raise OSError, in one sentence, where :func:`atomic_write` cannot write a file; its folder is created.
-
-    Parameters
-    ----------
-    path : path-like
-        The file; what it holds stays.
-    """
+    """Raise OSError, in one sentence, where :func:`atomic_write` cannot write a file; its folder is created."""
     path = Path(path)
     try:
         if path.is_dir():

@@ -197,15 +197,8 @@ _LOCK = threading.Lock()
 def choose_image(archs: tuple[str, ...], described: str, actual: str, known: frozenset[str]) -> tuple[str, Form] | None:
     """Return the architecture and form in which a unit is loaded, or None if nothing runs on the device.
 
-    Parameters
-    ----------
-    archs : tuple of str
-        Architectures that the unit is written for.
-    described, actual : str
-        Architecture of the device as described and as it really is: code is chosen for the first, and must run on the
-        second.
-    known : frozenset of str
-        Architectures that the installed compiler knows.
+    It is written for `archs`, of which the installed compiler knows those of `known`; code is chosen for the
+    architecture of the device as described, and must run on the actual one.
     """
     written = [arch for arch in archs if arch.rstrip("a") in known]
     if described == actual:

@@ -81,24 +81,12 @@ def choose_backend(
 ) -> Literal["cpu", "cuda"]:
     """Return the backend that computes a call of a public function.
 
-    Parameters
-    ----------
-    backend : {"auto", "cpu", "cuda"}
-        ``auto`` chooses CUDA for operands on a GPU, and for others if there is a usable device where `work` is
-        predicted to take less.  It warns once if there is a device that is too old.
-    on_gpu : bool
-        Whether the operands are on a GPU.
-    system : str
-        Whose logger tells the prediction, ``spectile.SYSTEM``.
-    work : callable, optional
-        Returns what the call costs; asked only where there is a choice.  Without it any usable device is taken.
+    ``auto`` chooses CUDA for operands on a GPU, and for others if there is a usable device where `work` is predicted to
+    take less, as the logger ``spectile.SYSTEM`` tells; without `work` any usable device is taken.  It warns once if
+    there is a device that is too old.
 
-    Raises
-    ------
-    ValueError
-        If `backend` is another word, or "cpu" for operands on a GPU.
-    RuntimeError
-        If `backend` is "cuda" or the operands are on a GPU, and no device can be used.
+    Raises ValueError if `backend` is another word, or "cpu" for operands on a GPU, and RuntimeError if it is "cuda" or
+    the operands are on a GPU, and no device can be used.
     """
     word("backend", backend, "auto", "cpu", "cuda")
     if backend == "cpu":

@@ -47,10 +47,7 @@ class Device:
     def product_rate(self, real: str) -> float:
         """Return about how many operations a second products of matrices reach, from the units at 1.7 GHz.
 
-        Parameters
-        ----------
-        real : {"float32", "float64"}
-            Dtype of the parts of a number.
+        `real` is the dtype of the parts of a number.
         """
         units = 64 if self.compute_capability == (8, 0) else 128
         float32 = 2 * units * 1.7e9 * self.multiprocessors

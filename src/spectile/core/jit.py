@@ -35,17 +35,8 @@ _LOGGER = logging.getLogger("spectile.compile")
 def njit(*, fastmath: set[str] | None = None, **options: Any) -> Callable[[Any], Any]:
     """Return the decorator ``numba.njit(...)`` with a cache on disk, or without where no folder for it can be written.
 
-    Parameters
-    ----------
-    fastmath : set of str, optional
-        LLVM's flags of arithmetic; without any, every operation is rounded as it is written.
-    **options
-        Other options of ``numba.njit``, but ``cache``.
-
-    Warns
-    -----
-    RuntimeWarning
-        Once in a process, where nothing can be kept; once where a file of the cache is damaged.
+    `fastmath` are LLVM's flags of arithmetic; without any, every operation is rounded as it is written.  Warns once in
+    a process where nothing can be kept, and once where a file of the cache is damaged.
     """
 
     def decorate(function: Any) -> Any:
@@ -110,15 +101,9 @@ class _Cache(FunctionCache):
 class _Files:
     """Files of one function, each of a signature: a digest of what it belongs to, one of its content, and the content.
 
-    Parameters
-    ----------
-    folder : path
-    base : str
-        Begin of the names.
-    stamp : callable
-        Returns what tells one version of the sources and the compiler from another; asked when all of them are there.
-    source : path
-        File of the function: who may write beside it runs code of his own here in any case.
+    Their names begin with `base`.  ``stamp()`` tells one version of the sources and the compiler from another, and is
+    asked when all of them are there; who may write beside `source`, the function's file, runs code of his own here in
+    any case.
     """
 
     def __init__(self, folder: Path, base: str, stamp: Callable[[], object], source: Path) -> None:

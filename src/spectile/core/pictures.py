@@ -11,13 +11,7 @@ from spectile.core.arrays import on_device
 
 
 def axes_or_new(axes: Any) -> Any:
-    """Return the axes to draw on, those of a new figure if None is given.
-
-    Raises
-    ------
-    ImportError
-        Without Matplotlib.
-    """
+    """Return the axes to draw on, those of a new figure if None is given; raises ImportError without Matplotlib."""
     if axes is not None:
         return axes
     try:
@@ -50,18 +44,9 @@ def ends_told(name: str, numbers: Any) -> str:
 
 
 def draw_sizes(sizes: np.ndarray, axes: Any) -> Any:
-    """Draw the sizes of parts of a matrix where they lie, by their decades.
+    """Draw the sizes of parts of a matrix where they lie, by their decades; return the axes, given or new.
 
-    Parameters
-    ----------
-    sizes : ndarray, shape (rows, columns)
-        Norms, 0 where there is nothing, which stays blank.
-    axes : matplotlib.axes.Axes or None
-        Where to draw; None is a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
+    Where there is nothing a size is 0, which stays blank.
     """
     axes = axes_or_new(axes)
     decades = np.log10(np.where(sizes > 0, sizes, np.nan))
@@ -82,17 +67,7 @@ def table_html(name: str, told: list[str]) -> str:
 
 
 def curve_html(told: str, x: np.ndarray, y: np.ndarray, width: int = 320, height: int = 80) -> str:
-    """Return what is told of a curve, with the curve, as HTML that needs nothing else.
-
-    Parameters
-    ----------
-    told : str
-        A line of text.
-    x, y : ndarray, shape (n,)
-        Real and finite, x ascending.
-    width, height : int
-        Pixels.
-    """
+    """Return what is told of a curve, with the curve, real and finite, as HTML that needs nothing else."""
     low, high = min(float(y.min()), 0.0), float(y.max())
     across = (x - x[0]) / ((x[-1] - x[0]) or 1.0) * width
     up = height - (y - low) / ((high - low) or 1.0) * height

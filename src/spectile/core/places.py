@@ -10,20 +10,9 @@ from typing import Any
 
 
 def device_ids(devices: Any, visible: int) -> list[int]:
-    """Return the ids of the devices asked for: the first so many, or those named.
+    """Return the ids of the devices asked for, of so many visible ones: the first so many, or those named.
 
-    Parameters
-    ----------
-    devices : int or sequence of int
-    visible : int
-        Devices of the host.
-
-    Raises
-    ------
-    TypeError
-        If they are no integers.
-    ValueError
-        If one is not there or named twice, or there is none.
+    Raises TypeError if they are no integers, and ValueError if one is not there or named twice, or there is none.
     """
     try:
         if isinstance(devices, str | dict | bool):
@@ -48,17 +37,8 @@ def device_ids(devices: Any, visible: int) -> list[int]:
 def home_of(places: dict[str, int | None], ids: Sequence[int]) -> int:
     """Return the device that has the results: that of the operands, or of those on the host the first listed.
 
-    Parameters
-    ----------
-    places : dict
-        Of each operand by its name the device that it lies on; None for the host.
-    ids : sequence of int
-        The devices.
-
-    Raises
-    ------
-    ValueError
-        If an operand is on a device that is not listed, or two are on different ones.
+    `places` has the device of each operand by its name, None for the host.  Raises ValueError if an operand is on a
+    device that is not listed, or two are on different ones.
     """
     found: dict[int, str] = {}
     for name, place in places.items():

@@ -51,15 +51,7 @@ def overlap(x: Any, y: Any) -> bool:
 
 
 def apart(out: Any, *inputs: Any) -> tuple[Any, ...]:
-    """Return the inputs, those that may share memory with `out` as copies; None stays None.
-
-    Parameters
-    ----------
-    out : array or None
-        What a kernel writes while it reads the inputs.
-    *inputs : array or None
-        Of the same kind.
-    """
+    """Return the inputs, those that may share memory with `out`, of the same kind, as copies; None stays None."""
     if out is None:
         return inputs
     return tuple(x.copy() if x is not None and overlap(x, out) else x for x in inputs)
@@ -115,24 +107,10 @@ class _Unmarked:
 
 
 def output(name: str, out: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
-    """Return an array that a kernel is to write, or raise where it cannot be written as it is.
+    """Return `out` unchanged, which a kernel is to write, or raise where it cannot be written as it is.
 
-    Parameters
-    ----------
-    name : str
-        The argument's name, for messages.
-    out : numpy.ndarray or cupy.ndarray
-        Returned unchanged.
-    dtype, shape
-        What it must have.
-
-    Raises
-    ------
-    TypeError
-        If the dtype, or its byte order, is another.
-    ValueError
-        If the shape is another, it is not C-contiguous, aligned and writeable, or a CuPy array is on another device
-        than the current one.
+    Raises TypeError if the dtype, or its byte order, is another, and ValueError if the shape is another, it is not
+    C-contiguous, aligned and writeable, or a CuPy array is on another device than the current one.
     """
     _check_shape(name, out, shape)
     if not isinstance(out, np.ndarray):

@@ -13,19 +13,8 @@ T = TypeVar("T")
 def on_every_rank(comm: Any, work: Callable[[], T]) -> T:
     """Return what ``work()`` returns here, which calls no other rank; where it raises on one rank, all of them raise.
 
-    Otherwise the others would wait for that one in the next call that all of them make.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Comm
-        The ranks, all of which call this.
-    work : callable
-        What each does alone.
-
-    Raises
-    ------
-    Exception
-        The first rank's that raises, with its number, in the nearest type that is made of a sentence.
+    Otherwise the others would wait for that one in the next call that all of them make.  What is raised is the first
+    rank's, with its number, in the nearest type that is made of a sentence.
     """
     if comm.size == 1:
         return work()

@@ -35,13 +35,7 @@ _MOST_SEEN = 256
 
 
 class Direct:
-    """Parts that run as they are called.
-
-    Attributes
-    ----------
-    keeps : bool
-        Whether memory of the parts is used again by a later call.
-    """
+    """Parts that run as they are called; `keeps` says whether memory of the parts is used again by a later call."""
 
     keeps = False
 
@@ -172,13 +166,8 @@ _KEPT = _Kept()
 def parts(key: Hashable, nbytes: int) -> Iterator[Direct]:
     """Give the parts of a call on the current device: as they are for the first of its kind, then captured.
 
-    Parameters
-    ----------
-    key : hashable
-        All that the launches depend on.
-    nbytes : int
-        About what the parts allocate.  Calls that take more than a device may keep are never captured, and none beside
-        other Python threads.
+    The key is all that the launches depend on.  Calls that allocate more than a device may keep are never captured, and
+    none beside other Python threads.
     """
     import cupy
 

@@ -114,21 +114,11 @@ def largest_integer(data: Any) -> int:
 
 
 def require_exact(largest: tuple[int, int], terms: int, largest_sum: Callable[[], float], most: int, kind: str) -> None:
-    """Raise where a sum of products of integers may be beyond the integers that a type holds.
+    """Raise where a sum of products of integers may be beyond `most`, the largest integer of the type `kind`.
 
-    Parameters
-    ----------
-    largest : tuple of int
-        The largest size of an entry of each factor.
-    terms : int
-        Products of an entry of C, at most.
-    largest_sum : callable
-        Returns the largest sum of sizes, computed in float64: a sum below 2**53 was rounded nowhere, and one that was
-        rounded is not below.
-    most : int
-        The largest integer of the type.
-    kind : str
-        Its name.
+    `largest` is the largest size of an entry of each factor, `terms` the most products of an entry of C.
+    ``largest_sum()`` is the largest sum of sizes, computed in float64: a sum below 2**53 was rounded nowhere, and one
+    that was rounded is not below.
     """
     if max(largest) <= most:
         if largest[0] * largest[1] * terms <= most:

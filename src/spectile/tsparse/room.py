@@ -14,15 +14,7 @@ _SMALL = 2**13  # bytes of objects, of lists and of parts that are worked on one
 
 
 class Room:
-    """What a memory limit leaves; without a limit nothing is asked.
-
-    Attributes
-    ----------
-    limit : int or None
-        Bytes.
-    held : int
-        Bytes that are taken until the product is made.
-    """
+    """What a memory limit leaves beside the bytes held until the product is made; without one nothing is asked."""
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit, self.held = limit, _SMALL

@@ -54,27 +54,10 @@ def fits_half(data: Any, half: HalfRange = BY_ENTRY, xp: Any = np) -> bool:
 
 
 def half_exponents(data: Any, owner: Any, groups: int, what: str, half: HalfRange = BY_ENTRY, xp: Any = np) -> Any:
-    """Return the exponents e with which ``data * 2**-e[owner]`` fits `half`.
+    """Return the exponents e with which ``data * 2**-e[owner]`` fits the range `half`, of so many rows or columns.
 
-    Parameters
-    ----------
-    data : (nnz,) array
-        Stored entries.
-    owner : (nnz,) array
-        Row (or column) of each entry.
-    groups : int
-        Number of rows (or columns).
-    what : str
-        Name for the message, for example ``"row of A"``.
-    half : HalfRange
-        The range that scaled entries have to fit.
-    xp : module
-        NumPy or CuPy.
-
-    Raises
-    ------
-    ValueError
-        If an entry would be lost beside the largest of its row: the row spans more than `half` holds.
+    `what` names one in the message, for example ``"row of A"``.  Raises ValueError if an entry would be lost beside the
+    largest of its row: the row spans more than `half` holds.
     """
     size = xp.abs(data)
     size[~xp.isfinite(size)] = 0  # these need no scaling

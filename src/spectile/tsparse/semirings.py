@@ -65,24 +65,10 @@ def lookup_semiring(name: object) -> Semiring:
 
 
 def precision_of(semiring: Semiring, chosen: Precision, named: bool, kinds: tuple[np.dtype, np.dtype]) -> Precision:
-    """Return the precision of the sums of a product over a semiring.
+    """Return the precision of the sums of a product over a semiring, of values of two kinds.
 
-    Parameters
-    ----------
-    semiring : Semiring
-    chosen : Precision
-        Of sums of products.
-    named : bool
-        Whether the caller named it.
-    kinds : tuple of dtype
-        Of the values of A and B.
-
-    Raises
-    ------
-    TypeError
-        If the values have no identity of the semiring.
-    ValueError
-        If the precision is one that the semiring has not.
+    That of sums of products is `chosen`, and `named` if the caller named it.  Raises TypeError if the values have no
+    identity of the semiring, and ValueError if the precision is one that the semiring has not.
     """
     if semiring.name == "plus_times":
         return chosen

@@ -154,15 +154,8 @@ def hub_ways(
 ) -> list[Candidate]:
     """Return the ways of hub rows: a block each, beside all other rows, or a sort of their products before them.
 
-    Parameters
-    ----------
-    head : Head
-        What the analysis counted.
-    columns, itemsize : int
-        Columns of C, and bytes of a value.
-    device : Device
-    room : callable or None
-        Returns the bytes for the products of the hub rows, and is asked where these are many; None where there is none.
+    ``room()`` returns the bytes for the products of the hub rows, and is asked where these are many; None where there
+    is none.
     """
     rows, products = head.hubs, head.wide("HUB_PRODUCTS")
     steps = head[HEAD["HUB_ENTRIES"]] + products / CONSTANTS["STEP_PRODUCTS"]
@@ -203,18 +196,9 @@ class NumericLaunch:
 
 
 def numeric(head: Head, rows: int, columns: int, mean_b: float, itemsize: int) -> Iterator[NumericLaunch]:
-    """Yield the launches of the numeric phase, long rows first.
+    """Yield the launches of the numeric phase, long rows first, for what the symbolic phase counted of so many rows.
 
-    Parameters
-    ----------
-    head : Head
-        What the symbolic phase counted.
-    rows, columns : int
-        Rows that were counted, and columns of C.
-    mean_b : float
-        Mean length of the rows of B that A meets.
-    itemsize : int
-        Bytes of a value of C.
+    `mean_b` is the mean length of the rows of B that A meets; a value of C takes `itemsize` bytes.
     """
     filled = head.bins()
     yield from _blocks(head, filled)
@@ -252,15 +236,7 @@ def _window_lanes(mean_b: float) -> int:
 
 
 def foreseen(head: Head, columns: int, mean_b: float) -> tuple[tuple[str, str], ...]:
-    """Return family and name of the kernels that `numeric` will ask for, as far as the analysis tells.
-
-    Parameters
-    ----------
-    head : Head
-        What the analysis counted.
-    columns, mean_b : int, float
-        As for `numeric`.
-    """
+    """Return family and name of the kernels that `numeric` will ask for, as far as the analysis tells."""
     filled = {
         name for place, one in enumerate(bins.SYMBOLIC) if head[HEAD["SYMBOLIC"] + place] for name in one.filled_by
     }

@@ -83,16 +83,9 @@ class Head:
 
 
 class Counters:
-    """The head and the states of a scan, on the device, and the stream that works on them.
+    """The head and the states of a scan, by their addresses on the device, and the stream that works on them.
 
-    Attributes
-    ----------
-    head, states : int
-        The addresses of the head and of the states.
-    stream : int
-        The stream that was current when they were cleared, as the driver takes it.
-    device : int
-        The device.
+    It is the one that was current when they were cleared, as the driver takes it.
     """
 
     __slots__ = ("_memory", "device", "head", "states", "stream")

@@ -53,17 +53,10 @@ class Given:
 
 
 def given(A: Any, B: Any, *, values: bool = True, check_finite: bool = True) -> tuple[Given, Given]:
-    """Return both factors on the device; a square's factor once.
+    """Return both factors, matrices of SciPy or CuPy or `Given` already, on the device; a square's factor once.
 
-    Parameters
-    ----------
-    A, B : sparse matrix or array of SciPy or CuPy, or Given
-        The latter are returned.
-    values : bool
-        Whether the values are needed.  Where they are not, SciPy's matrices are brought in order on the host, which
-        tells the places of their values, and `Given` has none.
-    check_finite : bool
-        Whether values of SciPy's matrices that are not finite are refused here.
+    Where no values are needed, SciPy's matrices are brought in order on the host, which tells the places of their
+    values, and `Given` has none; with `check_finite` SciPy's values that are not finite are refused here.
     """
     left = _given(A, "A", values, check_finite)
     right = left if B is A else _given(B, "B", values, check_finite)

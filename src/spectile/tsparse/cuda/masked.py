@@ -55,14 +55,8 @@ class MaskedProduct:
     def rows(self, mask: Rows, first: int = 0, counters: Counters | None = None) -> Rows:
         """Return row pointer, columns and values of the entries of some rows, from `first` on, that a mask has.
 
-        Parameters
-        ----------
-        mask : tuple of array
-            Row pointer, columns in order, and which of them count; None for all.
-        first : int
-        counters : Counters, optional
-            Those that the check of the factors wrote to; `Invalid` is raised if a flag is set.  None for factors whose
-            check was read.
+        The mask is a row pointer, columns in order, and which of them count, None for all.  `Invalid` is raised if a
+        flag is set in `counters`, to which the check of the factors wrote; None for factors whose check was read.
         """
         import cupy
 

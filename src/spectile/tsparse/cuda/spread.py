@@ -39,20 +39,10 @@ _PINNED_BYTES = 2**30  # of blocks on the host that the caller has not dropped
 
 
 class RowProduct:
-    """A product whose rows are made apart.
+    """A product whose rows are made apart, of matrices of SciPy, `host`, or on the current device.
 
-    Parameters
-    ----------
-    A, B : sparse matrix or array of SciPy or CuPy
-    precision : Precision
-    wanted : Wanted
-    host : bool
-        Whether they are SciPy's; else they are on the current device.
-    check_finite : bool
-    form : str
-        That of C; ``dense`` is made as such, and all others in CSR.
-    copied : int or None
-        Bytes that factors of the host take on the current device, where they are copied there as a whole.
+    `form` is that of C; ``dense`` is made as such, and all others in CSR.  Factors of the host that are copied as a
+    whole take `copied` bytes on the current device.
     """
 
     def __init__(

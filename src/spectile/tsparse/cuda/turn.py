@@ -32,18 +32,8 @@ _SAMPLE = 64  # one part of the rows in so many is counted, to tell the products
 def turned(indptr: Any, indices: Any, columns: int, strict: bool = False) -> tuple[Any, Any, Any]:
     """Return a matrix by columns: where each begins, the rows of its entries, and their places in the matrix by rows.
 
-    Parameters
-    ----------
-    indptr, indices : int32
-        Of rows whose columns are known to be in range, in any order.
-    columns : int
-    strict : bool
-        Whether entries on the diagonal are left out.
-
-    Returns
-    -------
-    starts, rows, places : int32
-        Within a column in the order of rows, and of places within one.
+    Columns of the given rows are in range, in any order; with `strict` entries on the diagonal are left out.  Within a
+    column entries are in the order of rows, and of places within one; all are int32.
     """
     import cupy
 
@@ -106,13 +96,7 @@ def _equal(x: Any, y: Any) -> bool:
 def with_transpose(base: Factor, first: bool, adjoint: bool) -> tuple[Factor, Factor, Any]:
     """Return both factors of a product of a checked one and its transpose, and the places of A's entries in B.
 
-    Parameters
-    ----------
-    base : Factor
-    first : bool
-        Whether it is A rather than B.
-    adjoint : bool
-        Whether the other is conjugated.
+    The checked one is A if `first`, and the other is conjugated if `adjoint`.
     """
     import cupy
 

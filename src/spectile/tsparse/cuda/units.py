@@ -121,18 +121,8 @@ UNITS = (
 def prepare_rows(value: str, chars: str, rows: int, nnz_a: int, columns: int, nnz_b: int) -> None:
     """Begin to compile side by side what counts the rows of a product of such factors on the current device.
 
-    What fills them depends on the rows (`prepare_numeric`).
-
-    Parameters
-    ----------
-    value : str
-        Type of C.
-    chars : str
-        Types of A and of B, by NumPy's letters; none where their values are not read.
-    rows, nnz_a : int
-        Rows and entries of A.
-    columns, nnz_b : int
-        Columns and entries of B.
+    What fills them depends on the rows (`prepare_numeric`).  `value` is the type of C, and `chars` those of A and of B
+    by NumPy's letters, none where their values are not read.
     """
     device = describe()
     by_blocks, _ = choose.symbolic_groups(rows, nnz_a, device)

@@ -16,15 +16,8 @@ from spectile.tsparse.types import Factor
 class HubRows:
     """The products of the hub rows of C in the order of row, column and k, whose number they have counted.
 
-    Parameters
-    ----------
-    A, B : Factor
-    first : int
-        The row of A that the rows of C are counted from.
-    sizes : (int, int, int)
-        Hub rows, their entries of A, and their products.
-    listed, counts : int
-        Addresses of the hub rows, and of the entries of each row of C, of which those of the hub rows are written.
+    The rows of C are counted from row `first` of A; `sizes` are hub rows, their entries of A, and their products.  At
+    `listed` are the hub rows, and at `counts` the entries of each row of C, of which those of the hub rows are written.
     """
 
     def __init__(
