@@ -26,6 +26,9 @@ class Candidate(NamedTuple):
     seconds: float | None
     why: str
 
+    def __repr__(self) -> str:
+        return f"Candidate({_told(self)})"
+
 
 def cheapest(system: str, candidates: Iterable[Candidate]) -> Candidate:
     """Return the candidate of least seconds, and tell the logger ``spectile.SYSTEM`` at DEBUG.
@@ -54,7 +57,7 @@ def not_taken(kernel: str, candidates: Iterable[Candidate]) -> list[Candidate]:
     Examples
     --------
     >>> not_taken("a", [Candidate("a", 1e-3, "one"), Candidate("b", 2e-3, "two")])
-    [Candidate(kernel='b', seconds=None, why='not taken: a 0.001 s (one), b 0.002 s (two)')]
+    [Candidate(b (not taken: a 0.001 s (one), b 0.002 s (two)))]
     """
     listed = list(candidates)
     why = "not taken: " + ", ".join(_told(one) for one in listed)
@@ -62,7 +65,10 @@ def not_taken(kernel: str, candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 def _told(one: Candidate) -> str:
-    return f"{one.kernel} ({one.why})" if one.seconds is None else f"{one.kernel} {one.seconds:.3g} s ({one.why})"
+    if one.seconds is None:
+        return f"{one.kernel} ({one.why})"
+    seconds = "without a prediction" if math.isnan(one.seconds) else f"{one.seconds:.3g} s"
+    return f"{one.kernel} {seconds} ({one.why})"
 
 
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Candidate]:

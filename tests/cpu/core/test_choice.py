@@ -65,4 +65,6 @@ def test_what_does_not_apply_comes_last(monkeypatch):
     listed = [Candidate("a", None, "too wide"), Candidate("b", 2.0, ""), Candidate("c", 1.0, "")]
     listed.append(Candidate("d", float("nan"), "the only one that is asked"))
     monkeypatch.setattr("spectile.kpm.api.EXPLAINED", {"kpm_dos": lambda: listed})
-    assert [one.kernel for one in spectile.explain(spectile.kpm_dos)] == ["d", "c", "b", "a"]
+    told = spectile.explain(spectile.kpm_dos)
+    assert [one.kernel for one in told] == ["d", "c", "b", "a"]
+    assert "d without a prediction" in repr(told) and "nan" not in repr(told) and "c 1 s" in repr(told)
