@@ -11,9 +11,16 @@ from spectile.core.compile import Unit
 from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel
 from spectile.kpm.cuda.common import BULK, FULL, PACKAGE, REAL, mode_defines, number_defines
-from spectile.kpm.cuda.staged import when
 from spectile.kpm.cuda.staged.inspector import Plan, lattice_of, likeness_of, plan
-from spectile.kpm.cuda.staged.when import PAGE, StagedRoom, StagedShape, staged_launch, staged_room, staged_shape
+from spectile.kpm.cuda.staged.when import (
+    PAGE,
+    StagedRoom,
+    StagedShape,
+    staged_launch,
+    staged_room,
+    staged_shape,
+    weighed,
+)
 from spectile.kpm.cuda.step import Step
 from spectile.kpm.cuda.stored import StoredOperator
 from spectile.kpm.operators.protocol import namespace
@@ -115,7 +122,7 @@ class StagedOperator(StoredOperator):
         if made is None:
             return None
         apart = made.walks * min(self.lattice[0], made.plan.pages // made.walks)
-        return when.weighed(made.plan.reuse, apart, num_vectors * self.dtype.itemsize, describe())
+        return weighed(made.plan.reuse, apart, num_vectors * self.dtype.itemsize, describe())
 
     @functools.cached_property
     def lattice(self) -> tuple[int, int]:
