@@ -253,17 +253,17 @@ def _told_apart(most: float, trace: float, lack: float, occupied: int, mu: float
 def _step(
     polynomial: Polynomial, x: TileMatrix, ends: tuple[float, float], allowed: float, norm: NormName
 ) -> tuple[TileMatrix, Apart]:
-    """Return a polynomial of X, and how far X is from its square."""
+    """Return a polynomial of X, and how far X is from its square; `norm` is of those of one product alone."""
     c = polynomial.coefficients
     if polynomial.products == 1:
         return x._second_degree((*c, 0.0, 0.0)[:3], allowed, norm)
-    square = x._times(x, allowed / 2 / sum(map(abs, c[2:])), norm, "square")
+    square = x._times(x, allowed / 2 / sum(map(abs, c[2:])), "fro", "square")
     apart = Apart.of(x - square)
     low = (c[1] * x).shifted(c[0]) if c[0] else c[1] * x if c[1] else None
     s = exact(square)
     inner = c[3] * x
     inner = (inner + c[4] * s if len(c) > 4 else inner).shifted(c[2])
-    product = s._times(exact(inner), allowed / 4, norm, "upper")
+    product = s._times(exact(inner), allowed / 4, "fro", "upper")
     # What the square is off by reaches it through both factors, of which bounds are known by the eigenvalues of X.
     largest = max(map(abs, Polynomial(c[2:]).image(*ends))) + (abs(c[4]) if len(c) > 4 else 0.0) * (
         max(map(abs, ends)) ** 2 + square.error.spectral
@@ -272,7 +272,7 @@ def _step(
     both = math.sqrt(2) * lost.fro * SLACK  # one half is computed, and counts twice in squares
     products = square.products + product.products
     product = product._with(error=product.error + Error.of(both, both))
-    made = (product if low is None else low + product).truncate(allowed / 4, norm)
+    made = (product if low is None else low + product).truncate(allowed / 4)
     made.products = products
     return made, apart
 
