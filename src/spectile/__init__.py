@@ -69,43 +69,30 @@ if TYPE_CHECKING:  # what type checkers know the names by: to them, too, a missp
     from spectile.tiles import TileMatrix
     from spectile.tsparse import spgemm
 
+#: Where the public names are at home.
 _HOMES = {
-    "spamm": "nearsparse",
-    "spamm_plan": "nearsparse",
-    "spamm_threshold": "nearsparse",
-    "tune_tau": "nearsparse",
-    "SpammResult": "nearsparse",
-    "TileMatrix": "tiles",
-    "density_matrix": "density",
-    "spgemm": "tsparse",
-    "eigh": "evd",
-    "eigvalsh": "evd",
-    "eigh_tridiagonal": "evd",
-    "eigvalsh_tridiagonal": "evd",
-    "eig_banded": "evd",
-    "eigvals_banded": "evd",
-    "tridiagonalize": "evd",
-    "expm": "autodiff.matrices",
-    "logm": "autodiff.matrices",
-    "matrix_function": "autodiff.matrices",
-    "matrix_function_frechet": "autodiff.matrices",
-    "polar": "autodiff.matrices",
-    "sign": "autodiff.matrices",
-    "sqrtm": "autodiff.matrices",
-    "kpm_dos": "kpm",
-    "ldos": "kpm",
-    "spectral_function": "kpm",
-    "SpectralDensity": "kpm",
-    "chebyshev": "kpm",
-    "conductivity": "kpm",
-    "correlator": "kpm",
-    "evolve": "kpm",
-    "filter_diagonalize": "kpm",
-    "greens_function": "kpm",
-    "spectral_bounds": "kpm",
-    "explain": "core.choice",
-    "show_config": "core.config",
-}
+    name: home
+    for home, names in {
+        "nearsparse": ("SpammResult", "spamm", "spamm_plan", "spamm_threshold", "tune_tau"),
+        "tiles": ("TileMatrix",),
+        "density": ("density_matrix",),
+        "tsparse": ("spgemm",),
+        "evd": (
+            "eig_banded", "eigh", "eigh_tridiagonal", "eigvals_banded", "eigvalsh", "eigvalsh_tridiagonal",
+            "tridiagonalize",
+        ),
+        "autodiff.matrices": (
+            "expm", "logm", "matrix_function", "matrix_function_frechet", "polar", "sign", "sqrtm"
+        ),
+        "kpm": (
+            "SpectralDensity", "chebyshev", "conductivity", "correlator", "evolve", "filter_diagonalize",
+            "greens_function", "kpm_dos", "ldos", "spectral_bounds", "spectral_function",
+        ),
+        "core.choice": ("explain",),
+        "core.config": ("show_config",),
+    }.items()
+    for name in names
+}  # fmt: skip
 _PACKAGES = ("density", "evd", "kpm", "nearsparse", "tiles", "tsparse")
 #: Modules for libraries that are no dependencies.
 _OPTIONAL = ("jax", "torch")

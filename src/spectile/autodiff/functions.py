@@ -44,6 +44,14 @@ def named(xp: Any, name: str) -> Scalar:
     return table[name]
 
 
+def require_function(xp: Any, f: Any) -> None:
+    """Raise ValueError for a name that is unknown, and TypeError for what is neither a name nor a callable."""
+    if isinstance(f, str):
+        named(xp, f)
+    elif not callable(f):
+        raise TypeError(f"f = {reprlib.repr(f)} is no function: name one, as 'exp', or pass a callable")
+
+
 #: What is said of a third derivative.
 THIRD = "matrix functions have first and second derivatives only: a third one was asked for"
 #: The functions that are not smooth at 0, and whether their value, and their slope, is defined at 0 and below.

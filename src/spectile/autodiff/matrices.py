@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import reprlib
 from collections.abc import Callable
 from typing import Any
 
@@ -141,7 +140,7 @@ def matrix_function_frechet(
     >>> derivative.round(6).tolist()
     [[0.25, 0.25], [0.25, 0.25]]
     """
-    _require_function(f)
+    functions.require_function(np, f)
     if isinstance(f, str):
         if df is not None:
             raise ValueError(f"df is known of {f!r}: leave it out")
@@ -267,7 +266,7 @@ def _functions(
 ) -> list[Any]:
     """Return functions of the same matrices, for one decomposition."""
     for f in fs:
-        _require_function(f)
+        functions.require_function(np, f)
     shape = require_square(a)
     flag("overwrite_a", overwrite_a)
     xp, (matrix,), in_kind = placed(
@@ -281,13 +280,6 @@ def _functions(
         backend="cpu" if xp is np else "cuda",
     )
     return [in_kind(_value(xp, f, w, v, not any_on_device((a,)))) for f in fs]
-
-
-def _require_function(f: Any) -> None:
-    if isinstance(f, str):
-        functions.named(np, f)
-    elif not callable(f):
-        raise TypeError(f"f = {reprlib.repr(f)} is no function: name one, as 'exp', or pass a callable")
 
 
 def _value(xp: Any, f: Function, w: Any, v: Any, on_host: bool) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import reprlib
 from collections.abc import Callable
 from typing import Any
 
@@ -154,10 +153,7 @@ def matrix_function(f: Function, a: Any, *, lower: bool = True, backend: Backend
     >>> gradient.round().astype(int).tolist()
     [[3, 0], [0, 3]]
     """
-    if isinstance(f, str):
-        functions.named(jnp, f)
-    elif not callable(f):
-        raise TypeError(f"f = {reprlib.repr(f)} is no function: name one, as 'exp', or pass a callable")
+    functions.require_function(jnp, f)
     a = floating(a)
     require_square(a)
     a = hermitian(jnp, a, lower)

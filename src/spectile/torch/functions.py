@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Callable
 from typing import Any
 
@@ -191,10 +190,7 @@ def matrix_function(f: Function, a: torch.Tensor, *, lower: bool = True, backend
     require_dense(a=a)
     require_square(a)
     refuse_two_tangents()
-    if isinstance(f, str):
-        functions.named(torch, f)
-    elif not callable(f):
-        raise TypeError(f"f = {reprlib.repr(f)} is no function: name one, as 'exp', or pass a callable")
+    functions.require_function(torch, f)
     a = hermitian(torch, floating(a), lower)
     with torch.no_grad():
         w, v = decompose(a, True, backend)
