@@ -114,12 +114,7 @@ def given_or_found(engine: Engine, bounds: tuple[float, float] | None) -> tuple[
     Raises ValueError if the given bounds are no two energies in order, or H is not finite.
     """
     if bounds is not None:
-        try:
-            low, high = (number("bounds", bound) for bound in bounds)
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"bounds={reprlib.repr(bounds)} are no two energies: give the lowest and the highest"
-            ) from None
+        low, high = two_energies("bounds", bounds)
         scaling((low, high))
     else:
         low, high = lanczos(engine)
@@ -134,6 +129,15 @@ def given_or_found(engine: Engine, bounds: tuple[float, float] | None) -> tuple[
         return low, high
     center = low / 2 + high / 2
     return center - least, center + least
+
+
+def two_energies(name: str, given: Any) -> tuple[float, float]:
+    """Return two real numbers; raises ValueError if an argument of this name is something else."""
+    try:
+        low, high = (number(name, each) for each in given)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}={reprlib.repr(given)} are no two energies: give the lowest and the highest") from None
+    return low, high
 
 
 def widened(bounds: tuple[float, float], attempt: int = 0) -> tuple[float, float]:

@@ -110,9 +110,7 @@ def evolve(
     >>> np.round(spread / np.sqrt(2), 6).tolist()
     [0.0, 10.0, 20.0]
     """
-    when = numbers("times", times)
-    if when.ndim > 1 or not np.isfinite(when).all():
-        raise ValueError(f"times have shape {when.shape}: give one finite number or a sequence of them")
+    when = _finite_numbers("times", times)
     tolerance = positive_number(tolerance, "tolerance")
     flat = when.ravel()
 
@@ -294,9 +292,7 @@ def greens_function(
     >>> bool(abs(G + 1j / np.sqrt(4.01)) < 1e-8)
     True
     """
-    energy = numbers("energies", energies)
-    if energy.ndim > 1 or not np.isfinite(energy).all():
-        raise ValueError(f"energies have shape {energy.shape}: give one finite number or a sequence of them")
+    energy = _finite_numbers("energies", energies)
     eta = number("eta", eta)
     if not (np.isfinite(eta) and eta != 0):
         raise ValueError(f"eta={eta} is invalid: give a finite energy, positive for the retarded function")
@@ -674,6 +670,14 @@ def _order(run: Run, terms: Terms, sums: list[Any]) -> int:
 def _flat(block: Any, real: Any) -> Any:
     """Return the numbers of an array in one piece as real ones, sharing its memory."""
     return block.reshape(-1).view(real)
+
+
+def _finite_numbers(name: str, given: npt.ArrayLike) -> Array:
+    """Return one finite number or a sequence of them as an array."""
+    found = numbers(name, given)
+    if found.ndim > 1 or not np.isfinite(found).all():
+        raise ValueError(f"{name} have shape {found.shape}: give one finite number or a sequence of them")
+    return found
 
 
 def _places(name: str, places: int | Sequence[int], length: int) -> Array:

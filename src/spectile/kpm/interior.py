@@ -12,7 +12,7 @@ import numpy as np
 
 from spectile.core.device import Backend
 from spectile.core.memory import require_host_free
-from spectile.core.options import flag, number, positive_number, whole_number
+from spectile.core.options import flag, positive_number, whole_number
 from spectile.core.pictures import ends_told, shown, shown_html
 from spectile.core.progress import Progress
 from spectile.kpm import bounds as spectrum
@@ -528,10 +528,7 @@ def _growth(offset: Any, middle: float, reach: float) -> Any:
 
 
 def _ends(interval: tuple[float, float]) -> tuple[float, float]:
-    try:
-        low, high = (number("interval", end) for end in interval)
-    except (TypeError, ValueError):
-        raise ValueError(f"interval={interval!r} is no two energies: give the lowest and the highest") from None
+    low, high = spectrum.two_energies("interval", interval)
     if not (np.isfinite(low) and np.isfinite(high) and low < high):
         raise ValueError(f"interval=({low}, {high}) is empty: give the lowest and the highest energy, in this order")
     return low, high
