@@ -99,6 +99,13 @@ class SavedState:
             raise self.damaged(f"{name} is no text")
         return str(array)
 
+    def require_engine(self, engine: Engine, own: Array) -> None:
+        """Raise ValueError where the file is of another backend, or of another matrix than that of a fingerprint."""
+        if self.text("backend") != engine.name:
+            raise ValueError(f"{self.path} was written by the {self.text('backend')} backend: go on with that one")
+        if not is_of(own, self, engine.dtype):
+            raise ValueError(f"{self.path} belongs to another matrix: give the H with which it was written")
+
     def etas(self, name: str, num_moments: int, num_rows: int) -> Array:
         """Return scalar products of at least M moments with random vectors of N rows, shape (2 * steps, R)."""
         etas = self.array(name, np.float64, (None, None))
@@ -279,10 +286,7 @@ class Run:
             return
         if state.text("call") != self._what:
             raise ValueError(f"{self.file} belongs to {state.text('call')}, not {self._what}: name another file")
-        if state.text("backend") != engine.name:
-            raise ValueError(f"{self.file} was written by the {state.text('backend')} backend: go on with that one")
-        if not is_of(self._fingerprint, state, engine.dtype):
-            raise ValueError(f"{self.file} belongs to another matrix: give the H with which it was written")
+        state.require_engine(engine, self._fingerprint)
         low, high = state.array("bounds", np.float64, (2,)).tolist()
         self.bounds = low, high
 

@@ -26,7 +26,6 @@ from spectile.kpm.checkpoint import (
     SavedState,
     comm_of,
     fingerprint,
-    is_of,
     on_any_rank,
     ranked,
     require_alike,
@@ -384,10 +383,7 @@ class SpectralDensity(Drawn):
         self, state = cls.__new__(cls), SavedState(path)
         on_host = backend == "auto" and state.text("backend") == "cpu"
         engine = self._engine = make_engine(H, "cpu" if on_host else backend)
-        if engine.name != state.text("backend"):
-            raise ValueError(f"{path} was written by the {state.text('backend')} backend: load it with backend=that")
-        if not is_of(fingerprint(engine), state, engine.dtype):
-            raise ValueError(f"{path} belongs to another matrix: give the H with which it was written")
+        state.require_engine(engine, fingerprint(engine))
         self.kernel = state.text("kernel") if kernel is None else kernel  # type: ignore[assignment]
         if self.kernel == _CALLABLE:
             raise ValueError(f"{path} was written with a function as kernel: give it as kernel= again")

@@ -22,7 +22,6 @@ from spectile.kpm.checkpoint import (
     SavedState,
     comm_of,
     fingerprint,
-    is_of,
     ranked,
     require_alike,
     write_arrays,
@@ -167,10 +166,9 @@ class Chebyshev(Iterator[Any]):
         precision, _ = state.like("precision")
         engine = make_engine(H, backend, at_least=np.empty(0, precision).real.dtype)
         rows = rows_held(engine, H)
-        if engine.name != state.text("backend"):
-            raise ValueError(f"{file} was written by the {state.text('backend')} backend: load it with that")
-        if engine.dtype != precision or not is_of(fingerprint(engine), state, engine.dtype):
-            raise ValueError(f"{file} belongs to another matrix: give the H with which it was written")
+        state.require_engine(engine, fingerprint(engine))
+        if engine.dtype != precision:
+            raise ValueError(f"{file} was written with an H of another type than {engine.dtype}: give that one")
         low, high = state.array("bounds", np.float64, (2,)).tolist()
         moments, order = state.number("moments", 1), state.number("order", -1)
         if order >= moments:
