@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -25,29 +26,35 @@ def _runs(array: Any) -> tuple[int, int, int, int]:
     return address(array), array.strides[0], array[0].nbytes, len(array)
 
 
-class Transport(Protocol):
+class Transport(ABC):
     """How messages travel between states, and sums over processes."""
 
+    @abstractmethod
     def plan(self, states: Sequence[Any]) -> MessagePlan:
         """Return (device, devices that it sends to, devices that send to it, messages) of each state."""
 
+    @abstractmethod
     def exchange(self, plan: MessagePlan) -> None:
         """Enqueue all messages behind what the states have computed."""
 
+    @abstractmethod
     def await_halo(self, device: PartitionDevice, senders: Sequence[PartitionDevice]) -> None:
         """Let a state's next sweep wait for the messages to it."""
 
+    @abstractmethod
     def finish(self, states: Sequence[Any]) -> None:
         """Wait until everything enqueued is done."""
 
     def sum(self, values: Array) -> Array:
-        """Return the sum over all processes."""
+        """Return the sum over all processes: this one alone."""
+        return values
 
     def gather(self, part: Any) -> list[Any]:
         """Return what all processes give, in their order."""
+        return [part]
 
 
-class PeerCopies:
+class PeerCopies(Transport):
     """Messages between the devices of one process by their copy engines, which leave the multiprocessors alone."""
 
     def __init__(self, devices: Sequence[PartitionDevice]) -> None:
@@ -108,16 +115,8 @@ class PeerCopies:
         for state in states:
             state.device.synchronize()
 
-    def sum(self, values: Array) -> Array:
-        """Return the sum over other processes: there are none."""
-        return values
 
-    def gather(self, part: Any) -> list[Any]:
-        """Return what all processes give: this one's."""
-        return [part]
-
-
-class NcclMessages:
+class NcclMessages(Transport):
     """Messages by NCCL: between the devices of one process, or of the ranks of an MPI communicator.
 
     `communicators` has that of each state of this process; after `timeout_s` another rank is taken for dead.
