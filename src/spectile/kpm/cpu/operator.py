@@ -22,6 +22,7 @@ from spectile.core.threads import each, num_threads
 from spectile.kpm.cpu.kernels import csr_rows, fill_phases, pattern_rows, stencil_rows
 from spectile.kpm.cpu.patterns import RowPatterns, table
 from spectile.kpm.cpu.threads import side_by_side
+from spectile.kpm.operators.engine import Pair
 from spectile.kpm.operators.topological_insulator import GAMMA_1, GAMMA_HOP, MASS, PARTNER, TopologicalInsulator
 from spectile.kpm.types import Array
 
@@ -213,7 +214,7 @@ def useful_threads(num_rows: int, num_vectors: int) -> int:
     return max(1, min(num_threads(), num_rows * (num_vectors + 3) // THREAD_WORK))
 
 
-class CpuRecursion:
+class CpuRecursion(Pair):
     """The recurrence of a block of vectors, shape (num_columns, parts, R), which is taken over; H̃ = a (H − b).
 
     Threads are by default as many as :func:`useful_threads` says.
@@ -231,11 +232,6 @@ class CpuRecursion:
         # Two sets of sums: one is added up while the next step begins.
         self._partial = np.zeros((2, len(self._edges), 2, self.num_vectors), dtype=block.dtype)
         self._scalars = np.array([[a, -a * b, 0.0], [2 * a, -2 * a * b, 1.0]], dtype=block.dtype)
-
-    @property
-    def num_vectors(self) -> int:
-        """R."""
-        return int(self.v.shape[2])
 
     def advance(self, steps: int) -> Array:
         """Apply H̃ `steps` times and return the scalar products, shape (2 * steps, R)."""
@@ -267,18 +263,6 @@ class CpuRecursion:
         self.steps += steps
         return etas.reshape(2 * steps, self.num_vectors)
 
-    def blocks(self) -> list[Any]:
-        """Return |ν_m⟩ of the last step in the operator's layout."""
-        return [self.w if self.steps else self.v]
-
     def vectors(self, blocks: Sequence[Any], rows: Any = None) -> Any:
         """Return such a block as vectors of shape (N, R), or as these rows of them."""
         return self.operator.from_block(blocks[0], rows)
-
-    def state(self) -> dict[str, Array]:
-        """Return what a checkpoint must hold."""
-        return {"v": self.v, "w": self.w, "steps": np.array(self.steps)}
-
-    def restore(self, state: dict[str, Array]) -> None:
-        """Go on from :meth:`state`."""
-        self.v, self.w, self.steps = state["v"], state["w"], int(state["steps"])

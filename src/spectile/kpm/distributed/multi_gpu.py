@@ -36,7 +36,6 @@ from spectile.kpm.operators.frame import Frame
 from spectile.kpm.operators.protocol import PartitionedOperator
 from spectile.kpm.operators.stored import StoredMatrix
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
-from spectile.kpm.reference import random_phases
 from spectile.kpm.types import Array
 
 
@@ -167,10 +166,6 @@ class MultiGpuEngine(ProductEngine):
                 room = int(0.95 * free_bytes()) // together.count(local.device.ordinal) - local.reserve
                 least.append(room // (arrays * local.rows * self.dtype.itemsize))
         return max(1, min(self.transport.gather(min(least))))
-
-    def vector(self, seed: int) -> Array:
-        """Return one random vector, shape (N,)."""
-        return random_phases(seed, self.num_rows, 1, real=self.dtype.kind != "c", dtype=self.dtype)[:, 0]
 
     def apply(self, x: Array) -> Array:
         """Return H x of one vector."""

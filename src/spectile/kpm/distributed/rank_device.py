@@ -93,11 +93,6 @@ class RankDeviceRecursion(MpiRecursion):
         self._leaving = [_pinned((len(rows), parts, width), real) for _, rows in engine.sends]
         self._coming = _pinned((len(engine.halo), parts, width), real)
 
-    @property
-    def num_vectors(self) -> int:
-        """R."""
-        return int(self.v.shape[1])
-
     def _step(self) -> Array:
         import cupy
 

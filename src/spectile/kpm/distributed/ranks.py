@@ -12,9 +12,8 @@ from spectile.core.threads import num_threads
 from spectile.kpm.cpu.operator import CpuOperator
 from spectile.kpm.distributed.partition import localize, split_rows
 from spectile.kpm.distributed.transport import wait_for_ranks
-from spectile.kpm.operators.engine import ProductEngine
+from spectile.kpm.operators.engine import Pair, ProductEngine
 from spectile.kpm.operators.frame import Frame
-from spectile.kpm.reference import random_phases
 from spectile.kpm.types import Array
 
 
@@ -59,10 +58,6 @@ class MpiEngine(ProductEngine):
         """Return Gershgorin's bounds."""
         return self._bounds
 
-    def vector(self, seed: int) -> Array:
-        """Return one random vector, shape (N,), the same on every rank."""
-        return random_phases(seed, self.num_rows, 1, real=self.dtype.kind != "c", dtype=self.dtype)[:, 0]
-
     def apply(self, x: Array) -> Array:
         """Return H x of one replicated vector."""
         parts = self.comm.allgather(np.asarray(self.matrix.rows @ x, dtype=self.dtype))
@@ -84,7 +79,7 @@ class MpiEngine(ProductEngine):
         return MpiRecursion(self, *self.frame.scaling(a, b), block)
 
 
-class MpiRecursion:
+class MpiRecursion(Pair):
     """The recurrence of a block of vectors, each rank on its rows; H̃ = a (H − b).
 
     The block, shape (rows + halo, parts, R), is taken over: |ν₀⟩ on this rank's rows, and then the halo's.
@@ -95,11 +90,6 @@ class MpiRecursion:
         self.v, self.w = block, np.zeros_like(block)
         self.steps = 0
         self.threads = max(1, num_threads() // engine.comm.size)
-
-    @property
-    def num_vectors(self) -> int:
-        """R."""
-        return int(self.v.shape[2])
 
     def advance(self, steps: int) -> Array:
         """Apply H̃ `steps` times and return the scalar products of all ranks, shape (2 * steps, R).
@@ -137,8 +127,7 @@ class MpiRecursion:
 
     def blocks(self) -> list[Any]:
         """Return |ν_m⟩ of the last step on this rank's rows, in its layout."""
-        block = self.w if self.steps else self.v
-        return [block[: self.engine.last - self.engine.first]]
+        return [super().blocks()[0][: self.engine.last - self.engine.first]]
 
     def vectors(self, blocks: Sequence[Any], rows: Any = None) -> Any:
         """Return such a block as vectors of shape (N, R), or as these rows of them, gathered on every rank, or own."""
@@ -150,11 +139,3 @@ class MpiRecursion:
 
     def _own_vectors(self, block: Any) -> Array:
         return self.engine.operator.from_block(block)
-
-    def state(self) -> dict[str, Array]:
-        """Return what a checkpoint of this rank must hold."""
-        return {"v": self.v, "w": self.w, "steps": np.array(self.steps)}
-
-    def restore(self, state: dict[str, Array]) -> None:
-        """Go on from :meth:`state`."""
-        self.v, self.w, self.steps = state["v"], state["w"], int(state["steps"])

@@ -1,13 +1,16 @@
-"""What engines do by the product of H with one vector, where a backend knows nothing faster."""
+"""What engines and recurrences have in common, where a backend knows nothing faster."""
 
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from spectile.kpm.bounds import norm, tridiagonalize
+from spectile.kpm.operators.protocol import namespace, on_host
+from spectile.kpm.reference import random_phases
 from spectile.kpm.types import OUT_OF_RANGE, Array
 
 
@@ -18,9 +21,10 @@ class ProductEngine(abc.ABC):
     num_rows: int
     dtype: np.dtype[Any]
 
-    @abc.abstractmethod
     def vector(self, seed: int) -> Any:
         """Return one random vector, shape (N,)."""
+        block = random_phases(seed, self.num_rows, 1, real=self.dtype.kind != "c", dtype=self.dtype)
+        return self.xp.asarray(block)[:, 0]
 
     @abc.abstractmethod
     def apply(self, x: Any) -> Any:
@@ -59,6 +63,36 @@ class ProductEngine(abc.ABC):
                 f"H is not Hermitian: ⟨y|Hx⟩ and ⟨Hy|x⟩ differ by {abs(one - two) / size:.1e} of their size; "
                 "symmetrize it with (H + H.conj().T) / 2 if that is what you mean"
             )
+
+
+class Pair:
+    """|ν_m⟩ and |ν_m−1⟩ of a block of vectors, two arrays of NumPy or CuPy whose last axis is that of the vectors."""
+
+    v: Any
+    w: Any
+    steps: int
+
+    @property
+    def num_vectors(self) -> int:
+        """R."""
+        return int(self.v.shape[-1])
+
+    def blocks(self) -> list[Any]:
+        """Return |ν_m⟩ of the last step."""
+        return [self.w if self.steps else self.v]
+
+    def vectors(self, blocks: Sequence[Any], rows: Any = None) -> Any:
+        """Return such a block as vectors of shape (N, R), or as these rows of them."""
+        return blocks[0] if rows is None else blocks[0][rows]
+
+    def state(self) -> dict[str, Array]:
+        """Return what a checkpoint must hold."""
+        return {"v": on_host(self.v), "w": on_host(self.w), "steps": np.array(self.steps)}
+
+    def restore(self, state: dict[str, Array]) -> None:
+        """Go on from :meth:`state`."""
+        xp = namespace(self.v)
+        self.v, self.w, self.steps = xp.asarray(state["v"]), xp.asarray(state["w"]), int(state["steps"])
 
 
 def lengthened(vector: Any, xp: Any, most: float = 2) -> Any:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from spectile.kpm import reference
-from spectile.kpm.operators.engine import ProductEngine
+from spectile.kpm.operators.engine import Pair, ProductEngine
 from spectile.kpm.operators.protocol import Operator, lies_on_gpu, namespace, on_host
 from spectile.kpm.types import Array
 
@@ -66,10 +65,6 @@ class OperatorEngine(ProductEngine):
         """Return what the operator knows of its spectrum."""
         return self.operator.bounds()
 
-    def vector(self, seed: int) -> Any:
-        """Return one random vector, shape (N,)."""
-        return self._random_block(seed, 0, 1)[:, 0]
-
     def apply(self, x: Any) -> Any:
         """Return H x of one vector."""
         # Rows that the operator leaves out stay NaN.
@@ -88,32 +83,23 @@ class OperatorEngine(ProductEngine):
 
     def random(self, seed: int, first_vector: int, num_vectors: int, a: float, b: float) -> OperatorRecursion:
         """Return the recursion of a block of random vectors."""
-        return OperatorRecursion(self.operator, a, b, self._random_block(seed, first_vector, num_vectors))
+        block = reference.random_phases(
+            seed, self.num_rows, num_vectors, first_vector=first_vector, real=self.dtype.kind != "c", dtype=self.dtype
+        )
+        return OperatorRecursion(self.operator, a, b, self.xp.asarray(block))
 
     def start(self, vectors: Array, a: float, b: float) -> OperatorRecursion:
         """Return the recursion of given vectors, shape (N, R)."""
         return OperatorRecursion(self.operator, a, b, self.xp.asarray(vectors, self.dtype))
 
-    def _random_block(self, seed: int, first_vector: int, num_vectors: int) -> Any:
-        real = self.dtype.kind != "c"
-        block = reference.random_phases(
-            seed, self.num_rows, num_vectors, first_vector=first_vector, real=real, dtype=self.dtype
-        )
-        return self.xp.asarray(block)
 
-
-class OperatorRecursion:
+class OperatorRecursion(Pair):
     """The recurrence of the paper's Figure 5 by an operator's product; the block, shape (N, R), is taken over."""
 
     def __init__(self, operator: Operator, a: float, b: float, block: Any) -> None:
         self.operator, self.a, self.b = operator, a, b
         self.v, self.w = block, namespace(block).zeros_like(block)
         self.steps = 0
-
-    @property
-    def num_vectors(self) -> int:
-        """R."""
-        return int(self.v.shape[1])
 
     def advance(self, steps: int) -> Array:
         """Apply H̃ `steps` times and return the scalar products, shape (2 * steps, R)."""
@@ -142,20 +128,3 @@ class OperatorRecursion:
                 etas[2 * m + 1] += xp.sum(w.conj() * v, axis=0, dtype=wide).real
             self.steps += 1
         return on_host(etas)
-
-    def blocks(self) -> list[Any]:
-        """Return |ν_m⟩ of the last step as the operator takes it."""
-        return [self.w if self.steps else self.v]
-
-    def vectors(self, blocks: Sequence[Any], rows: Any = None) -> Any:
-        """Return such a block as vectors of shape (N, R), or as these rows of them."""
-        return blocks[0] if rows is None else blocks[0][rows]
-
-    def state(self) -> dict[str, Array]:
-        """Return what a checkpoint must hold."""
-        return {"v": on_host(self.v), "w": on_host(self.w), "steps": np.array(self.steps)}
-
-    def restore(self, state: dict[str, Array]) -> None:
-        """Go on from :meth:`state`."""
-        xp = namespace(self.v)
-        self.v, self.w, self.steps = xp.asarray(state["v"]), xp.asarray(state["w"]), int(state["steps"])
