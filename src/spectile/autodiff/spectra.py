@@ -103,8 +103,9 @@ def quotients(xp: Any, w: Any) -> Any:
 def generic_basis(w: Any, v: Any) -> Any:
     """Return eigenvectors in a gauge without structure: arbitrary phases, and bases of values equal to rounding.
 
-    All are as right as LAPACK's.  But that one's are structured: a component is real, and of the identity each vector
-    is a unit vector; and then a function that depends on the gauge can look like one that does not.
+    w, ascending, has the shape (..., n) and V (..., n, n), of NumPy or CuPy.  All are as right as LAPACK's.  But that
+    one's are structured: a component is real, and of the identity each vector is a unit vector; and then a function
+    that depends on the gauge can look like one that does not.
     """
     n = w.shape[-1]
     if not isinstance(w, np.ndarray):
@@ -219,8 +220,8 @@ def split(xp: Any, w: Any, m: Any) -> Any:
 def unresolved(xp: Any, w: Any, k: Any, k_bar: Any) -> Any:
     """Return, in place (i, j), whether rounding of a quotient K, divided by its gap again, ruins K's derivative.
 
-    Where a function does not depend on a rotation of two vectors, K or its cotangent is nothing but rounding of their
-    gap's inverse.  In forward mode `k_bar` is how fast the gaps grow.
+    Where a function does not depend on a rotation of two vectors, K or its cotangent, shapes (..., n, n), is nothing
+    but rounding of their gap's inverse.  In forward mode `k_bar` is how fast the gaps grow.
     """
     inverse = xp.abs(quotients(xp, w))
     size, size_bar = (norm(xp, x) for x in (xp.abs(k) * xp.abs(differences(w)), k_bar))

@@ -44,7 +44,7 @@ def ends_told(name: str, numbers: Any) -> str:
 
 
 def draw_sizes(sizes: np.ndarray, axes: Any) -> Any:
-    """Draw the sizes of parts of a matrix where they lie, by their decades; return the axes, given or new.
+    """Draw the sizes of parts of a matrix, shape (rows, columns), by their decades; return the axes, given or new.
 
     Where there is nothing a size is 0, which stays blank.
     """

@@ -114,7 +114,8 @@ def take_triangle(solved: Solved, a: int, *, lower: bool) -> None:
 def generic_basis(w: Any, v: Any, resolution: float) -> Any:
     """Return eigenvectors in rows of memory, with arbitrary phases, and bases of clusters; nothing is waited for.
 
-    Neighbours with a gap below `resolution`, as a share of the largest eigenvalue, are of one cluster.
+    w has the shape (..., n) and V (..., n, n); neighbours with a gap below `resolution`, as a share of the largest
+    eigenvalue, are of one cluster.
     """
     import cupy
 

@@ -79,7 +79,7 @@ def symmetrize(a: Matrix, start: int, n: int) -> None:
 
 
 def load_triangle(array: Any, lower: bool, out: int, ldo: int, word: int, *, wide: bool = False) -> None:
-    """Copy one triangle of `array` into the lower triangle of `out`, with zeros in the place of NaN and infinity.
+    """Copy one triangle of `array`, shape (n, n), into the lower triangle of `out`, with zeros for NaN and infinity.
 
     `out` is the address of a column-major matrix, with `wide` in double precision, and `word` that of an int32, 0
     before and then what `shift_of` and `is_finite` understand.
@@ -102,7 +102,7 @@ TARGET, SLACK = 0, 16
 class Word:
     """The word of a matrix on the device, or several words, which the host reads while the device goes on.
 
-    Those of `device`, int32, are 0 before a matrix is loaded.
+    Those of `device`, int32 of shape (count,), are 0 before a matrix is loaded.
     """
 
     def __init__(self, count: int = 1) -> None:

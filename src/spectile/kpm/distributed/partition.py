@@ -53,7 +53,7 @@ def localize(rows: Any, edges: Array, number: int) -> tuple[Any, Array, list[tup
 def split_rows(indptr: Array, own: Array, blocks: list[tuple[int, int]]) -> tuple[list[Any], list[Any]]:
     """Split row blocks into runs (start, stop) that need no halo and runs that do: interior and boundary.
 
-    `own` tells of each entry whether its column is this rank's.
+    `indptr` has the shape (rows + 1,), and `own`, (nnz,), tells of each entry whether its column is this rank's.
     """
     foreign = np.concatenate([[0], np.cumsum(~own)])
     needs = np.diff(foreign[indptr]) > 0

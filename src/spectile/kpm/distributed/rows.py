@@ -27,7 +27,7 @@ class LocalRows:
 
     device: PartitionDevice  #: The device.
     operator: CsrOperator  #: Own rows; columns from the number of own rows on are the halo's.
-    order: Any  #: Number in the whole matrix of each own row and each row of the halo.
+    order: Any  #: Number in the whole matrix of each own row and each row of the halo: int32.
     interior: tuple[int, int]  #: Run of own rows that need no halo and that nobody waits for: (int, int).
     #: Own rows that another partition needs: a slice, or their numbers on the device.  List of (partition, rows).
     sends: list[tuple[int, Any]]

@@ -79,7 +79,10 @@ def real_forms(a: Any, b: Any, c: Any, out: Any) -> tuple[Any, Any, Any, Any]:
 
 
 class Expansion:
-    """What writes the real matrix, contiguous of shape ([items,] 2 k, 2 n), of a complex row-major B, or of a batch."""
+    """What writes the real matrix of a complex B, shape ([items,] k, n) and row-major, on a device.
+
+    It is contiguous, of the shape ([items,] 2 k, 2 n).
+    """
 
     def __init__(self, b: Any, out: Any) -> None:
         sizes = {"rows": b.shape[-2], "columns": b.shape[-1], "batches": len(b) if b.ndim == 3 else 1}

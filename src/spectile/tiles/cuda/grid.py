@@ -34,8 +34,8 @@ _ROUNDING = np.dtype([("unit", np.float64), ("least", np.float64), ("hermitian",
 class Room(NamedTuple):
     """Where the tiles of a square matrix are, on a GPU."""
 
-    rows: Any  #: Where tile rows begin, and the end.
-    tile_rows: Any  #: The tile row of each row.
+    rows: Any  #: Where tile rows begin, and the end: int64.
+    tile_rows: Any  #: The tile row of each row: int32.
     #: Tile rows, rows, and rows of the largest tile.
     size: int
     n: int

@@ -19,8 +19,8 @@ TAUS = 8
 class Places(NamedTuple):
     """Where tiles are and how large, as the kernels read it."""
 
-    starts: Any  #: Where each tile begins, and the end.
-    #: Rows and columns of each tile.
+    starts: Any  #: Where each tile begins, and the end: int64.
+    #: Rows and columns of each tile: int32.
     heights: Any
     widths: Any
 
@@ -116,10 +116,10 @@ def multiply(
 class Maps(NamedTuple):
     """What is known of all tiles of two factors, as maps that are zero where there is no tile."""
 
-    #: Norms, shapes (rows, inner) and (inner, columns).
+    #: Norms, float64, shapes (rows, inner) and (inner, columns).
     a: Any
     b: Any
-    #: Numbers of the tiles.
+    #: Numbers of the tiles, int32.
     numbers_a: Any
     numbers_b: Any
 

@@ -41,6 +41,7 @@ class Given:
     """A factor in CSR on the device, of which only what is said here is known."""
 
     shape: tuple[int, int]  #: With as many columns as `held` has, where that is not None.
+    #: Row pointer and columns, int32.
     indptr: Any
     indices: Any
     data: Any  #: bool, float32, float64, complex64, complex128 or None.

@@ -22,12 +22,12 @@ from spectile.evd.types import Scalar, Subset
 def eigenvectors(
     d: Any, e: Any, scalar: Scalar, subset: Subset | None, team: Team, *, within: bool = False
 ) -> tuple[Any, list[tuple[Matrix, slice]]]:
-    """Return eigenvalues and eigenvectors of a tridiagonal matrix, as `divide_and_conquer`.
+    """Return eigenvalues, shape (m,), and eigenvectors of a tridiagonal matrix, as `divide_and_conquer`.
 
-    d and e, float64, lie on the home of the team, whose device and stream are current; n is above that of four leaves,
-    and a subset is by index.  The eigenvectors are, of each member, its piece of them in double precision on its
-    device, and which they are.  With `within` home's piece lies in Q, half of which is free: it needs no memory of its
-    own, and Q is kept for it.
+    d and e, float64 of shape (n,), lie on the home of the team, whose device and stream are current; n is above that of
+    four leaves, and a subset is by index.  The eigenvectors are, of each member, its piece of them in double precision
+    on its device, and which they are.  With `within` home's piece lies in Q, half of which is free: it needs no memory
+    of its own, and Q is kept for it.
     """
     n = len(d)
     levels, order = padded_order(n)

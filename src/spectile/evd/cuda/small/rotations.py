@@ -134,13 +134,13 @@ def eigh_pair(a: Any, definite: Definite, options: Options) -> tuple[Any, Any]:
 
 
 def solve(batch: Any, options: Options) -> tuple[Any, Any]:
-    """Return the eigenvalues, and the eigenvectors or None, of every matrix of an order up to `choose.rotated_order`.
+    """Return the eigenvalues, shape (count, m), and the eigenvectors, (count, n, m), or None, of a batch of matrices.
 
-    The host waits until all of them have been read; without `check_finite`, and while the stream is captured in a
-    graph, it does not.  The results of a matrix that is not finite are NaN, and those of one whose rotations do not
-    converge, of which none is known.  The options have no subset by value.  Raises ValueError if a triangle holds NaN
-    or infinity, and OverflowError if an eigenvalue is beyond the range of its dtype; where the host does not wait, it
-    is infinite.
+    The batch has the shape (count, n, n), n up to `choose.rotated_order`, and the options have no subset by value.  The
+    host waits until all matrices have been read; without `check_finite`, and while the stream is captured in a graph,
+    it does not.  The results of a matrix that is not finite are NaN, and those of one whose rotations do not converge,
+    of which none is known.  Raises ValueError if a triangle holds NaN or infinity, and OverflowError if an eigenvalue
+    is beyond the range of its dtype; where the host does not wait, it is infinite.
     """
     import cupy
 

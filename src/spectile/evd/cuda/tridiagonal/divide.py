@@ -33,9 +33,9 @@ def divide_and_conquer(d: Any, e: Any, space: Matrix | None = None, part: Direct
     them.  The last merge of a large matrix multiplies only what is not deflated, for which the host reads the counts,
     and writes over its own input, a group of rows at a time; that of a small one writes all columns to another place.
 
-    `space` is memory for Q: `padded_order` columns, and its leading dimension.  `part` runs all up to the last merge of
-    a large matrix, and has the memory.  Columns 0 ... n − 1 of Q are the eigenvectors; eigenvalues are NaN where the
-    matrix holds NaN or infinity.
+    d and e have the shape (n,).  `space` is memory for Q: `padded_order` columns, and its leading dimension.  `part`
+    runs all up to the last merge of a large matrix, and has the memory.  Columns 0 ... n − 1 of Q are the eigenvectors;
+    eigenvalues, shape (n,), are NaN where the matrix holds NaN or infinity.
     """
     n = len(d)
     levels, order = padded_order(n)

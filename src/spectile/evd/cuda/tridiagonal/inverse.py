@@ -45,7 +45,8 @@ def iteration_shape(columns: int) -> Shape:
 def eigenvectors(d: Any, e: Any, w: Any) -> Any | None:
     """Return eigenvectors of the tridiagonal matrix in columns, or None where they could not be made orthonormal.
 
-    w are eigenvalues, ascending, as accurate as `sturm.eigenvalues` makes them; the result is row-major.
+    d and e have the shape (n,), and w, (count,), are eigenvalues, ascending, as accurate as `sturm.eigenvalues` makes
+    them, all float64; the result, (n, count), is row-major.
     """
     import cupy
 

@@ -71,7 +71,10 @@ def eigenvalues(d: Any, e: Any, wanted: slice = slice(None)) -> Any:
 
 
 def near(d: Any, e: Any, low: float, high: float) -> slice:
-    """Return which eigenvalues lie between two numbers, or so near to one that roundoff decides, without them."""
+    """Return which eigenvalues lie between two numbers, or so near to one that roundoff decides, without them.
+
+    d and e are float64 of shape (n,); the numbers may be infinite.
+    """
     import cupy
 
     n = len(d)

@@ -26,7 +26,7 @@ GROUP_BYTES = 2**29
 
 
 def solve(batch: Any, options: Options, alone: Callable[[Any, Options], tuple[Any, Any]]) -> tuple[Any, Any]:
-    """Return the eigenvalues, and the eigenvectors or None, of every matrix; the host hears of failures once.
+    """Return eigenvalues, and eigenvectors or None, of a batch, shape (count, n, n); the host hears of failures once.
 
     cuSOLVER may return eigenvalues that are not ascending, or NaN, or vectors that are not orthonormal, without a word;
     such a matrix is solved again, by ``alone(matrix, options)``.  The options have no subset by value.

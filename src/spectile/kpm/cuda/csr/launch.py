@@ -60,7 +60,7 @@ def cut_rows(indptr: Any, dtype: Any, most: int) -> tuple[Any, Any, Any, Any]:
 
 
 class CsrOperator(StoredOperator):
-    """A stored Hermitian matrix in CSR form on the device, rows of any length.
+    """A stored Hermitian matrix in CSR form on the device, shape (N, N) or (N, K), rows of any length.
 
     Columns from N on are rows of V that others compute.
     """
