@@ -83,9 +83,9 @@ def numbered(xp: Any, w: Any, resolution: float | None = None) -> Any:
     return xp.cumsum(xp.diff(w, prepend=w[..., :1]) > resolution * largest(xp, w), -1)
 
 
-def coincident(xp: Any, w: Any, resolution: float | None = None) -> Any:
+def coincident(xp: Any, w: Any) -> Any:
     """Return, in place (i, j), whether no gap of the ascending spectrum between i and j is resolved."""
-    cluster = numbered(xp, w, resolution)
+    cluster = numbered(xp, w)
     return cluster[..., :, None] == cluster[..., None, :]
 
 
