@@ -6,9 +6,11 @@ import functools
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from spectile import tsparse
-from spectile.autodiff.contraction import Patterns
+from spectile.autodiff.contraction import Patterns, Wanted, contract
+from spectile.autodiff.near_sparse import FLOATS
 
 #: Patterns whose products are kept.
 KEPT = 16
@@ -49,10 +51,33 @@ class Pair:
         of = self.patterns
         return len({"a": of.a_columns, "b": of.b_columns, "c": of.c_columns}[name])
 
+    def contract(self, wanted: Wanted, x: np.ndarray, y: np.ndarray) -> Any:
+        """Return one of the three products of `contraction`, for the entries of the other two matrices in order."""
+        return self.product.numeric(x, y) if wanted == "c" else contract(self.patterns, wanted, x, y)
+
+    def require_entries(self, dtypes: tuple[str, str], shapes: tuple[Any, Any]) -> None:
+        """Raise TypeError or ValueError if entries of these dtypes and shapes are none of A and B."""
+        if dtypes[0] != dtypes[1] or dtypes[0] not in FLOATS:
+            raise TypeError(
+                f"the entries are {dtypes[0]} and {dtypes[1]}, and both must be of one type: {', '.join(FLOATS)}"
+            )
+        for name, shape in zip("ab", shapes, strict=True):
+            if tuple(shape) != (self.length(name),):
+                raise ValueError(f"{name} has shape {tuple(shape)}, and the pattern has {self.length(name)} entries")
+
 
 @functools.lru_cache(KEPT)
 def _kept(pair: Pair) -> Pair:
     return pair
+
+
+def pattern(name: str, rows: Any, columns: Any, shape: Any, mend: str) -> Any:
+    """Return a CSR matrix of ones; raise ValueError, with the `mend`, if its rows are not sorted without duplicates."""
+    rows, columns = np.asarray(rows), np.asarray(columns)
+    matrix = sp.csr_array((np.ones(len(columns)), columns, rows), shape=tuple(shape))
+    if not matrix.has_canonical_format or (np.diff(rows) < 0).any() or rows[-1] != len(columns):
+        raise ValueError(f"{name} has rows whose columns repeat or are not sorted: {mend} first")
+    return matrix
 
 
 def pair_of(left: Any, right: Any) -> Pair:

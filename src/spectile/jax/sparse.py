@@ -7,15 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse as sp
 from jax.experimental.sparse import BCSR
 from jax.interpreters import ad
 
-from spectile.autodiff.contraction import Wanted, contract
-from spectile.autodiff.patterns import Pair, pair_of
+from spectile.autodiff.contraction import Wanted
+from spectile.autodiff.patterns import Pair, pair_of, pattern
 from spectile.jax.primitives import linear_primitive
-
-_FLOATS = ("float32", "float64", "complex64", "complex128")
 
 
 def _contract(x: Any, y: Any, *, wanted: Wanted, pair: Pair) -> list[Any]:
@@ -27,11 +24,7 @@ def _contract(x: Any, y: Any, *, wanted: Wanted, pair: Pair) -> list[Any]:
         x, y = (np.broadcast_to(z, (*np.broadcast_shapes(x.shape[:-1], y.shape[:-1]), z.shape[-1])) for z in (x, y))
         out = np.empty((*x.shape[:-1], shape[-1]), x.dtype)
         for place in np.ndindex(x.shape[:-1]):
-            one, other = np.ascontiguousarray(x[place]), np.ascontiguousarray(y[place])
-            if wanted == "c":
-                out[place] = pair.product.numeric(one, other)
-            else:
-                out[place] = contract(pair.patterns, wanted, one, other)
+            out[place] = pair.contract(wanted, np.ascontiguousarray(x[place]), np.ascontiguousarray(y[place]))
         return out
 
     return [jax.pure_callback(compute, jax.ShapeDtypeStruct(shape, x.dtype), x, y, vmap_method="expand_dims")]
@@ -99,13 +92,7 @@ class SymbolicProduct:
             If their type or length is another.
         """
         a, b = jnp.asarray(a), jnp.asarray(b)
-        if a.dtype != b.dtype or str(a.dtype) not in _FLOATS:
-            raise TypeError(f"the entries are {a.dtype} and {b.dtype}, and both must be of one type: {_FLOATS}")
-        for name, entries in (("a", a), ("b", b)):
-            if entries.shape != (self._pair.length(name),):
-                raise ValueError(
-                    f"{name} has shape {entries.shape}, and the pattern has {self._pair.length(name)} entries"
-                )
+        self._pair.require_entries((str(a.dtype), str(b.dtype)), (a.shape, b.shape))
         return contract_p.bind(a, b, wanted="c", pair=self._pair)[0]
 
 
@@ -180,8 +167,4 @@ def _pattern(name: str, array: Any) -> Any:
         raise ValueError(f"{name} has batch or dense dimensions: multiply its matrices one by one")
     if isinstance(array.indices, jax.core.Tracer) or isinstance(array.indptr, jax.core.Tracer):
         raise ValueError(f"the pattern of {name} is traced: call symbolic outside, and numeric within")
-    rows, columns = np.asarray(array.indptr), np.asarray(array.indices)
-    matrix = sp.csr_array((np.ones(len(columns)), columns, rows), shape=tuple(array.shape))
-    if not matrix.has_canonical_format or (np.diff(rows) < 0).any() or rows[-1] != len(columns):
-        raise ValueError(f"{name} has rows whose columns repeat or are not sorted: sort the indices of its BCOO first")
-    return matrix
+    return pattern(name, array.indptr, array.indices, array.shape, "sort the indices of its BCOO")

@@ -50,6 +50,11 @@ def floating(x: torch.Tensor) -> torch.Tensor:
     return x if x.is_floating_point() or x.is_complex() else x.double()
 
 
+def dtype_name(x: torch.Tensor) -> str:
+    """Return the name that NumPy has for the type of a tensor."""
+    return str(x.dtype).removeprefix("torch.")
+
+
 def tensor(array: Any) -> torch.Tensor:
     """Return an array of NumPy or CuPy as a tensor."""
     return torch.from_dlpack(array)

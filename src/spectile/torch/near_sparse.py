@@ -10,7 +10,7 @@ from spectile.autodiff import near_sparse
 from spectile.autodiff.near_sparse import Choices, NearSparseProduct, choices
 from spectile.autodiff.spectra import adjoint
 from spectile.core.device import Backend
-from spectile.torch.arrays import arrays, refuse_two_tangents, require_dense, tensor
+from spectile.torch.arrays import arrays, dtype_name, refuse_two_tangents, require_dense, tensor
 
 
 @torch.library.custom_op("spectile::near_sparse", mutates_args=())
@@ -146,9 +146,8 @@ def spamm(
     True
     """
     require_dense(a=a, b=b)
-    kinds = tuple(str(x.dtype).removeprefix("torch.") for x in (a, b))
     asked = tau, valid_ratio, atol, rtol_factors
-    how = choices((a.shape, b.shape), (kinds[0], kinds[1]), asked, backward_rtol_factors, block, backend)
+    how = choices((a.shape, b.shape), (dtype_name(a), dtype_name(b)), asked, backward_rtol_factors, block, backend)
     refuse_two_tangents()
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = (x.expand(*batch, *x.shape[-2:]) for x in (a, b))

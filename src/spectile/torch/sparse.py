@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import scipy.sparse as sp
 import torch
 
-from spectile.autodiff.contraction import Patterns, Wanted, contract
-from spectile.autodiff.patterns import pair_of
-
-_FLOATS = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+from spectile.autodiff.contraction import Wanted
+from spectile.autodiff.patterns import Pair, pair_of, pattern
+from spectile.torch.arrays import dtype_name
 
 
 class Contraction(torch.autograd.Function):
     """One of the three products of `contraction`; the derivatives of each are the other two."""
 
     @staticmethod
-    def forward(x: torch.Tensor, y: torch.Tensor, wanted: Wanted, patterns: Patterns, product: Any) -> torch.Tensor:
-        operands = [value.detach().resolve_conj().contiguous().numpy() for value in (x, y)]
-        found = product.numeric(*operands) if wanted == "c" else contract(patterns, wanted, *operands)
-        return torch.from_numpy(found)
+    def forward(x: torch.Tensor, y: torch.Tensor, wanted: Wanted, pair: Pair) -> torch.Tensor:
+        operands = (value.detach().resolve_conj().contiguous().numpy() for value in (x, y))
+        return torch.from_numpy(pair.contract(wanted, *operands))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -31,16 +27,16 @@ class Contraction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, bar: Any) -> Any:
-        wanted, patterns, product = ctx.rest
+        wanted, pair = ctx.rest
         first, second = sorted(set("abc") - {wanted})
         x, y = ctx.saved_tensors
 
         def one(name: str, given: dict[str, torch.Tensor]) -> torch.Tensor:
-            return Contraction.apply(*(given[key] for key in sorted(given)), name, patterns, product)
+            return Contraction.apply(*(given[key] for key in sorted(given)), name, pair)
 
         # PyTorch's gradients of complex numbers are those of the conjugate.
         x_bar, y_bar = one(first, {wanted: bar, second: y.conj()}), one(second, {wanted: bar, first: x.conj()})
-        return x_bar, y_bar, None, None, None
+        return x_bar, y_bar, None, None
 
     @staticmethod
     def jvp(ctx: Any, x_dot: Any, y_dot: Any, *_: Any) -> Any:
@@ -116,11 +112,11 @@ class SymbolicProduct:
         Row pointers and columns of the product, int64.
     """
 
-    def __init__(self, patterns: Patterns, product: Any) -> None:
-        self._patterns, self._product = patterns, product
-        self.shape = tuple(product.shape)
-        self.crow_indices = torch.from_numpy(patterns.c_rows.copy())
-        self.col_indices = torch.from_numpy(patterns.c_columns.copy())
+    def __init__(self, pair: Pair) -> None:
+        self._pair = pair
+        self.shape = tuple(pair.product.shape)
+        self.crow_indices = torch.from_numpy(pair.patterns.c_rows.copy())
+        self.col_indices = torch.from_numpy(pair.patterns.c_columns.copy())
 
     def numeric(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """Return the stored entries of the product for those of A and B, differentiable and under `torch.func`.
@@ -137,15 +133,8 @@ class SymbolicProduct:
         """
         if a.is_cuda or b.is_cuda:
             raise TypeError("derivatives of sparse products are computed on the host: pass the entries' .cpu()")
-        if a.dtype != b.dtype or a.dtype not in _FLOATS:
-            raise TypeError(
-                f"the entries are {a.dtype} and {b.dtype}, and both must be of one type: float32, float64, "
-                "complex64 or complex128"
-            )
-        for name, entries, columns in (("a", a, self._patterns.a_columns), ("b", b, self._patterns.b_columns)):
-            if tuple(entries.shape) != columns.shape:
-                raise ValueError(f"{name} has shape {tuple(entries.shape)}, and the pattern has {len(columns)} entries")
-        found: torch.Tensor = Contraction.apply(a, b, "c", self._patterns, self._product)
+        self._pair.require_entries((dtype_name(a), dtype_name(b)), (a.shape, b.shape))
+        found: torch.Tensor = Contraction.apply(a, b, "c", self._pair)
         return found
 
 
@@ -173,13 +162,8 @@ def symbolic(A: torch.Tensor, B: torch.Tensor) -> SymbolicProduct:
             raise TypeError(f"derivatives of sparse products are computed on the host: pass {name}.cpu()")
         if tensor.dim() != 2:
             raise ValueError(f"{name} is a batch of shape {tuple(tensor.shape)}: multiply its matrices one by one")
-    pair = pair_of(_pattern("A", A), _pattern("B", B))
-    return SymbolicProduct(pair.patterns, pair.product)
+    return SymbolicProduct(pair_of(_pattern("A", A), _pattern("B", B)))
 
 
 def _pattern(name: str, tensor: torch.Tensor) -> Any:
-    rows, columns = tensor.crow_indices().numpy(), tensor.col_indices().numpy()
-    matrix = sp.csr_array((np.ones(len(columns)), columns, rows), shape=tuple(tensor.shape))
-    if not matrix.has_canonical_format:
-        raise ValueError(f"{name} has rows whose columns repeat or are not sorted: coalesce its COO form first")
-    return matrix
+    return pattern(name, tensor.crow_indices(), tensor.col_indices(), tensor.shape, "coalesce its COO form")
