@@ -18,7 +18,7 @@ from spectile.tiles.cuda.grid import APART, LOST, NORMS, PRODUCTS, SEARCH, SKIPP
 from spectile.tiles.cuda.units import MOST_ROWS, in_blocks
 from spectile.tiles.layout import Layout
 from spectile.tiles.matrix import Apart, NormName, TileMatrix, checked_permutation, partitions
-from spectile.tiles.types import EXACT, SLACK, Error, excess, gamma, roundoff, underflow
+from spectile.tiles.types import EXACT, SLACK, Error, carried, excess, gamma, roundoff, underflow
 
 #: Norms of a matrix whose squares, and the squares of whose inverse, float64 holds with room to spare.
 _RANGE = 1e-100, 1e100
@@ -307,10 +307,10 @@ class GridMatrix:
         found = self._search(other, atol, norm, half)
         c, maps = self._multiplied(other, found, 1.0, None, 0.0, 0.0, half)
         sizes = _sizes_of(self.room, maps)
-        made, carried = self._made(c, maps, sizes, half is not None), self._carried(other)
+        made, inherited = self._made(c, maps, sizes, half is not None), carried(self, other)
         if half == "upper":
-            carried = Error.of(math.sqrt(2) * carried.fro, math.sqrt(2) * carried.fro)
-        made.error = made.error + sizes[SKIPPED].bounds(half is not None) + carried
+            inherited = Error.of(math.sqrt(2) * inherited.fro, math.sqrt(2) * inherited.fro)
+        made.error = made.error + sizes[SKIPPED].bounds(half is not None) + inherited
         return made
 
     def _second_degree(
@@ -331,10 +331,10 @@ class GridMatrix:
         made = self._made(c, maps, sizes, True)
         made._trace = told[SEARCH + 1]
         skipped, dropped = sizes[SKIPPED].bound, Error.of(told[3], told[4])
-        own = (skipped + self._carried(self)).times(quadratic) + self.error.times(linear)
+        own = (skipped + carried(self, self)).times(quadratic) + self.error.times(linear)
         made.error = made.error + own + dropped
         # What rounding takes of the square alone is part of what it takes of the polynomial, but for the factor.
-        off = skipped + self._carried(self) + self.error + sizes[LOST].bound.times(1 / abs(quadratic))
+        off = skipped + carried(self, self) + self.error + sizes[LOST].bound.times(1 / abs(quadratic))
         off = off + Error.of(2 * roundoff(self.dtype) * self.norm(), math.inf)
         apart = sizes[APART]
         return made, Apart(
@@ -409,17 +409,6 @@ class GridMatrix:
         # A copy lets go of the other maps.
         return GridMatrix(
             self, self.room, self.rows, data, maps[NORMS].copy(), sizes[NORMS], lost, hermitian, products=count
-        )
-
-    def _carried(self, other: GridMatrix) -> Error:
-        """Return the error of the product of two matrices by their own errors."""
-        e, f = self.error, other.error
-        if e == EXACT and f == EXACT:
-            return EXACT
-        x, y = self.norm("spectral"), other.norm("spectral")
-        return Error.of(
-            (e.fro * y + x * f.fro + min(e.fro * f.spectral, e.spectral * f.fro)) * SLACK,
-            (e.spectral * y + x * f.spectral + e.spectral * f.spectral) * SLACK,
         )
 
 

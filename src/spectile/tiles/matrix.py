@@ -17,7 +17,7 @@ from spectile.tiles import layout as layouts
 from spectile.tiles import norms as norms_
 from spectile.tiles.cuda import launch
 from spectile.tiles.layout import Layout, entries, gather, offsets
-from spectile.tiles.types import DTYPES, EXACT, SLACK, Error, excess, roundoff, underflow
+from spectile.tiles.types import DTYPES, EXACT, SLACK, Error, carried, excess, roundoff, underflow
 
 NormName = Literal["fro", "spectral"]
 
@@ -902,8 +902,8 @@ class TileMatrix:
                 f"{wanted} is below what rounding to {dtype} alone may take here, {share:.2g}: ask for more than that"
                 + (", or use float64" if roundoff(dtype) > 1e-10 else "")
             )
-        carried = self._carried(other)
-        made.error = own + (_mirrored(carried) if half == "upper" else carried)
+        inherited = carried(self, other)
+        made.error = own + (_mirrored(inherited) if half == "upper" else inherited)
         return made
 
     def _combined(
@@ -933,17 +933,6 @@ class TileMatrix:
         made = made.truncate(allowed / 4, norm)
         made.products = square.products
         return made, apart
-
-    def _carried(self, other: TileMatrix) -> Error:
-        """Return the error of the product of two matrices by their own errors."""
-        if self.error == EXACT and other.error == EXACT:
-            return EXACT
-        x, y = self.norm("spectral"), other.norm("spectral")
-        e, f = self.error, other.error
-        return Error.of(
-            (e.fro * y + x * f.fro + min(e.fro * f.spectral, e.spectral * f.fro)) * SLACK,
-            (e.spectral * y + x * f.spectral + e.spectral * f.spectral) * SLACK,
-        )
 
     def truncate(self, atol: float, norm: NormName = "fro") -> TileMatrix:
         """Return the matrix without its smallest tiles, which add up to at most an error.

@@ -43,6 +43,18 @@ class Error(NamedTuple):
 EXACT = Error(0.0, 0.0)
 
 
+def carried(left: Any, right: Any) -> Error:
+    """Return the error of the product of two matrices of tiles by their own errors."""
+    e, f = left.error, right.error
+    if e == EXACT and f == EXACT:
+        return EXACT
+    x, y = left.norm("spectral"), right.norm("spectral")
+    return Error.of(
+        (e.fro * y + x * f.fro + min(e.fro * f.spectral, e.spectral * f.fro)) * SLACK,
+        (e.spectral * y + x * f.spectral + e.spectral * f.spectral) * SLACK,
+    )
+
+
 def roundoff(dtype: Any) -> float:
     """Return the unit round-off of a dtype."""
     return float(np.finfo(dtype).eps) / 2
