@@ -34,16 +34,16 @@ def by_parts(values: np.ndarray, dtype: Any, convert: Callable[[np.ndarray], np.
     return made
 
 
-def round_tf32(values: Any, xp: Any = np) -> Any:
+def round_tf32(values: Any) -> Any:
     """Round float32 to 11 significant bits, ties away from zero: ``cvt.rna.tf32.f32``, and below its range as well."""
-    values = xp.ascontiguousarray(values, dtype=np.float32)
+    values = np.ascontiguousarray(values, dtype=np.float32)
     rounded = ((values.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
-    small = xp.abs(values) < np.float32(2.0**-126)  # whose stored bits are not their significant ones
+    small = np.abs(values) < np.float32(2.0**-126)  # whose stored bits are not their significant ones
     if bool(small.any()):
         bits = values[small].astype(np.float64).view(np.uint64)
         bits = (bits + np.uint64(2**41)) & np.uint64(2**64 - 2**42)
         rounded[small] = bits.view(np.float64).astype(np.float32)
-    return xp.where(xp.isnan(values), values, rounded)
+    return np.where(np.isnan(values), values, rounded)
 
 
 def fits_half(data: Any, half: HalfRange = BY_ENTRY, xp: Any = np) -> bool:
