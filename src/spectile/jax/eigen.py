@@ -19,6 +19,10 @@ from spectile.evd.arguments import definite_of, require_square, subset_of
 from spectile.evd.types import not_definite
 from spectile.jax.primitives import linear_primitive, tangent_of
 
+#: Outside of `jax.jit` JAX sends operations one by one, each at tens of microseconds.
+_hermitian = jax.jit(functools.partial(hermitian, jnp), static_argnums=1)
+_coincident, _quotients = (jax.jit(functools.partial(f, jnp)) for f in (coincident, quotients))
+
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def decompose(a: Any, backend: str) -> tuple[Any, Any, Any]:
@@ -48,7 +52,7 @@ def _(backend: str, primals: Any, tangents: Any) -> Any:
     w_dot = m.diagonal(0, -2, -1).real
     k = quotient(constant, blocks, m)
     v_dot = v @ ((k - adjoint(k)) / 2)  # so that the transpose is of the part of a cotangent that counts
-    blocks_dot = coincident(jnp, constant) * m
+    blocks_dot = _coincident(constant) * m
     tangents = gate_p.bind(w_dot, v_dot, blocks_dot, constant, jax.lax.stop_gradient(v))
     return (w, v, blocks), tuple(tangents)
 
@@ -59,7 +63,7 @@ def _warn_gauge(w: np.ndarray, m: np.ndarray) -> None:
 
 
 def _quotient(w: Any, blocks: Any, s: Any) -> list[Any]:
-    return [quotients(jnp, w) * s]
+    return [_quotients(w) * s]
 
 
 def _quotient_jvp(primals: Any, tangents: Any) -> Any:
@@ -126,7 +130,12 @@ def _gate_transpose(cotangents: Any, *operands: Any) -> Any:
     w, v = operands[3:]
     w_bar, v_bar, blocks_bar = (None if type(x) is ad.Zero else x for x in cotangents)
     s = None if v_bar is None else adjoint(v) @ v_bar.conj()
-    found = spectra.faults(jnp, w, w_bar, s, None if blocks_bar is None else blocks_bar.conj())
+    given: Any = w, w_bar, s, None if blocks_bar is None else blocks_bar.conj()
+    if any(isinstance(x, jax.core.Tracer) for x in given):
+        found = spectra.faults(jnp, *given)
+    else:
+        with np.errstate(all="ignore"):
+            found = spectra.faults(np, *(x if x is None else np.asarray(x) for x in given))
     out = [None if x is None else _unless(found, w, x) for x in (w_bar, v_bar, blocks_bar)]
     return [*out, None, None]
 
@@ -195,10 +204,10 @@ def eigh(
     require_square(a)
     if subset_by_index is not None or subset_by_value is not None:
         subset = subset_of(a.shape, subset_by_index, subset_by_value)
-    a = hermitian(jnp, a, lower)
+    a = _hermitian(a, lower)
     if b is not None:
         definite_of(a.shape, b, type, False)
-        factor = _cholesky(hermitian(jnp, floating(b), lower))
+        factor = _cholesky(_hermitian(floating(b), lower))
         wider = jnp.promote_types(a.dtype, factor.dtype)
         a, factor = (x.astype(wider) for x in jnp.broadcast_arrays(a, factor))
         if type == 1:
