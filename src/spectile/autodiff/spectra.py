@@ -18,7 +18,7 @@ eigenvectors" (1985).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -154,24 +154,40 @@ def faults(xp: Any, w: Any, w_bar: Any, s: Any, block_bar: Any) -> Any:
     return found & coincident(xp, w)
 
 
-def faults_by_diagonals(xp: Any, w: Any, w_bar: Any, s: Any, s_size: Any) -> Iterator[tuple[int, Any, Any]]:
-    """Yield which pairs i and i + distance coincide, and which of them :func:`faults` would find; `s_size` is ‖S‖.
+#: Eigenvalues that may coincide for their pairs to be looked at one by one.
+CLOSE = 64
 
-    It ends with the longest cluster.
+
+@np.errstate(all="ignore")
+def close_pairs(
+    norm_of_s: Callable[[], np.ndarray], w: np.ndarray, w_bar: np.ndarray | None, s: np.ndarray | None
+) -> list[tuple[int, np.ndarray]] | None:
+    """Return which pairs i and i + distance coincide for each distance, or None where :func:`faults` is to look.
+
+    That is where it would find a pair, or may, and where a cluster is long.  Little is computed where no two coincide.
     """
-    n, number, told_size = w.shape[-1], numbered(xp, w), None if w_bar is None else norm(xp, w_bar[..., None])[..., 0]
+    n, number = w.shape[-1], numbered(np, w)
+    phases, clusters = s is not None and s.dtype.kind == "c", (number[..., -1:] < n - 1).any()
+    told_size = norm(np, w_bar[..., None])[..., 0] if clusters and w_bar is not None else None
+    size = norm_of_s()[..., None] if s is not None and (clusters or phases) else None
+    if size is not None and not (np.isfinite(size) & (size > 0)).all():  # its square is out of range
+        return None
 
     def apart(x: Any, distance: int) -> Any:
         return x[..., distance:] - x[..., : n - distance]
 
-    for distance in range(n):
+    pairs: list[tuple[int, np.ndarray]] = []
+    for distance in range(not phases, n if clusters else 1):
         together = apart(number, distance) == 0
         if not together.any():
-            return
-        told = None if w_bar is None else (xp.abs(apart(w_bar, distance)), told_size)
+            break
+        told = (abs(apart(w_bar, distance)), told_size) if distance and w_bar is not None else None
         anti = None if s is None else (s.diagonal(distance, -2, -1) - s.diagonal(-distance, -2, -1).conj()) / 2
-        found = _told_apart(xp, w, apart(w, distance), largest(xp, w), told, anti, s_size)
-        yield distance, together, found & together
+        found = _told_apart(np, w, apart(w, distance), largest(np, w), told, anti, size)
+        if distance == CLOSE or (found & together).any():
+            return None
+        pairs.append((distance, together))
+    return pairs
 
 
 def _told_apart(xp: Any, w: Any, gaps: Any, scale: Any, told: Any, anti: Any, size: Any) -> Any:

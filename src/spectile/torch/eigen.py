@@ -215,26 +215,21 @@ def _gradient_on_host(
 
     None where the cotangents are at fault, or where it takes another look to say that they are not.
     """
-    gaps = None if s is None else spectra.differences(w)
-    s_size = None if s is None else torch.linalg.vector_norm(s, dim=(-2, -1))[..., None]
-    if s_size is not None and not (s_size.isfinite() & (s_size > 0)).all():
+    judged: Any = [None if x is None else x.numpy(force=True) for x in (w, w_bar, s)]
+    pairs = spectra.close_pairs(lambda: torch.linalg.vector_norm(s, dim=(-2, -1)).numpy(force=True), *judged)
+    if pairs is None:
         return None
-    for distance, together, found in spectra.faults_by_diagonals(torch, w, w_bar, s, s_size):
-        if distance == CLOSE or found.any():
-            return None
-        if gaps is not None:
-            for side in (distance, -distance):
-                gaps.diagonal(side, -2, -1).masked_fill_(together, torch.inf)
-    inner = None if s is None else (s - adjoint(s)).div_(gaps)
+    if s is None:
+        return _triangle(v * (2 * cast(torch.Tensor, w_bar))[..., None, :], v, lower)
+    gaps = spectra.differences(w)
+    gaps.diagonal(0, -2, -1).fill_(torch.inf)
+    for distance, together in pairs:
+        for side in (distance, -distance):
+            gaps.diagonal(side, -2, -1).masked_fill_(torch.from_numpy(together), torch.inf)
+    inner = (s - adjoint(s)).div_(gaps)
     if w_bar is not None:
-        if inner is None:
-            return _triangle(v * (2 * w_bar[..., None, :]), v, lower)
         inner.diagonal(0, -2, -1).add_(w_bar, alpha=2)
     return _triangle(v @ inner, v, lower)
-
-
-#: Eigenvalues that may coincide for their pairs to be looked at one by one.
-CLOSE = 64
 
 
 def _triangle(x: torch.Tensor, v: torch.Tensor, lower: bool) -> torch.Tensor:
@@ -246,7 +241,9 @@ def _triangle(x: torch.Tensor, v: torch.Tensor, lower: bool) -> torch.Tensor:
         columns = slice(0, last) if lower else slice(first, n)
         out[..., first:last, columns] = x[..., first:last, :] @ adjoint(v[..., columns, :])
         block = out[..., first:last, first:last]
-        block.copy_(of_triangle(torch, block, lower) / 2)
+        (block.tril_ if lower else block.triu_)()
+    own = out.diagonal(0, -2, -1)
+    own.copy_(own.real / 2)
     return out
 
 

@@ -207,6 +207,40 @@ def test_few_passes_give_what_arrays_give(clusters, lower, complex_valued):
             torch.autograd.grad(w, a, told)
 
 
+@KINDS
+@pytest.mark.parametrize("part", [(True, False), (False, True), (True, True)], ids=["values", "vectors", "both"])
+def test_a_backward_pass_is_a_few_operations(part, complex_valued):
+    """Of small matrices each costs more than the products; one that is judged by arrays takes more than a hundred."""
+    from torch.profiler import ProfilerActivity, profile
+
+    a = leaf(SPECTRA["random"], complex_valued)
+    outputs = [x for x, wanted in zip(ours.eigh(a), part, strict=True) if wanted]
+    bars = [torch.abs(x.detach()).to(x.dtype) * x.detach() for x in outputs]
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        torch.autograd.grad(outputs, a, bars)
+    names = [(one.name, one.cpu_parent) for one in profiled.events() if one.name.startswith("aten::")]
+    assert 5 < sum(parent is None or not parent.name.startswith("aten::") for _, parent in names) < 70
+
+
+@KINDS
+@pytest.mark.parametrize("spectrum", ["random", "coinciding"])
+@pytest.mark.parametrize("wrong", [np.inf, np.nan])
+def test_cotangents_that_are_not_finite_give_no_warning_and_no_number(wrong, spectrum, complex_valued):
+    a = leaf(SPECTRA[spectrum], complex_valued)
+    w, v = ours.eigh(a)
+    bars = [torch.ones_like(x) for x in (w, v)]
+    for bar in bars:
+        bar[..., 0] = wrong
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for outputs, given in ((w, bars[0]), (v, bars[1]), ((w, v), bars)):
+            try:
+                (gradient,) = torch.autograd.grad(outputs, a, given, retain_graph=True)
+            except ours.GaugeError:
+                continue
+            assert not gradient.isfinite().all()
+
+
 def test_forward_mode_warns_where_a_cluster_is_split():
     a, direction = (leaf(SPECTRA["coinciding"], seed=s).detach() for s in (0, 1))
     with pytest.warns(ours.GaugeWarning):
