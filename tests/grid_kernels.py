@@ -162,6 +162,20 @@ class GridKernels:
         zero = dict.fromkeys(made, 0.0)
         return self._written(room, made, zero, lost, zero, zero, a.dtype, hermitian)
 
+    def of_dense(self, room: Room, a: Any, order: Any, hermitian: bool) -> Any:
+        """Return a dense matrix in tiles, or its Hermitian part."""
+        rows, a = _plain(room.rows), _plain(a)
+        a = a if order is None else a[np.ix_(_plain(order), _plain(order))]
+        part = (a + a.conj().T) / 2 if hermitian else a
+
+        def tiles(x: Any) -> dict[tuple[int, int], Any]:
+            spans = [slice(*ends) for ends in itertools.pairwise(rows)]
+            return {(i, j): x[down, across] for i, down in enumerate(spans) for j, across in enumerate(spans)}
+
+        made = tiles(part)
+        zero = dict.fromkeys(made, 0.0)
+        return self._written(room, made, tiles(a - part), zero, zero, zero, a.dtype, hermitian)
+
     def dots(self, room: Room, a: Any, norms_a: Any, b: Any, norms_b: Any) -> Any:
         """Return inner products of tiles."""
         of_a, of_b = self._tiles(room, a, norms_a), self._tiles(room, b, norms_b)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,15 +11,15 @@ from spectile.core import device, placement
 from spectile.core.choice import Candidate
 from spectile.core.placement import Work
 from spectile.core.threads import cores
-from spectile.density.purify import Pass, exact
+from spectile.density.result import DensityMatrix
 from spectile.evd import eigh
 from spectile.evd.costs import dense
 from spectile.tiles import TileMatrix
 from spectile.tiles.grid import GridMatrix, in_lists
-from spectile.tiles.types import SLACK, gamma, roundoff
+from spectile.tiles.types import SLACK, Error, gamma, roundoff
 
 #: Products that a purification and its certificate take, about, and those of dense matrices besides eigenvectors.
-_PRODUCTS, _OTHERS = 25, 8
+_PRODUCTS, _OTHERS = 25, 3
 #: Scalar operations of the host that a product of tile matrices takes besides those of its tiles, and steps of a GPU.
 _SCALAR, _STEPS = 2e6, 180
 
@@ -50,59 +49,69 @@ def candidates(h: TileMatrix | GridMatrix, error: float) -> list[Candidate]:
     ]
 
 
-@dataclass
-class Solved(Pass):
-    """The end of a purification that was not made: a projector by eigenvectors, turned by `turned` at most."""
+def diagonalized(given: TileMatrix | GridMatrix, occupied: int, mu: float | None) -> DensityMatrix | None:
+    """Return the projector on the lowest eigenvectors of F by all of them, or None where rounding hides the gap.
 
-    turned: float = 0.0
-
-    def angle(self, norm: Any = "spectral") -> float:
-        """Return a bound of the sine of the angle of the occupied subspace."""
-        return self.turned
-
-
-def diagonalized(x0: TileMatrix | GridMatrix, occupied: int, mu: float) -> Solved | None:
-    """Return the projector on the highest eigenvectors of X0 by all of them, or None where rounding hides the gap.
-
-    With ``R = X V - V W`` and ``D = V* V - I`` of what is computed, V W V* differs from X by at most ``||R|| (1 +
-    ||D||)^(1/2) + ||X|| ||D||``, and its eigenvalues from W by factors within ``1 +- ||D||`` (Ostrowski).  The part of
-    the occupied V outside of their subspace solves a Sylvester equation whose right side is that of R.
+    With ``R = F V - V W`` and ``D = V* V - I`` of what is computed, V W V* differs from F by at most ``||R|| (1 +
+    ||D||)^(1/2) + ||F|| ||D||``, and its eigenvalues from W by factors within ``1 +- ||D||`` (Ostrowski).  The part of
+    the occupied U outside of the subspace solves a Sylvester equation with the columns R_U on the right, and has at
+    most the norm ``s = ||R_U||_F / gap``.  U U* has it once on either side of the blocks of P, and differs on them by
+    D and ``s^2``.  The trace of F over the space of U is that of W and of ``(I + D)^-1 U* R_U``; over that of P it is
+    less by at most ``s^2`` times the width of the spectrum.
 
     Parameters
     ----------
-    x0 : TileMatrix or GridMatrix
-        Taken as exact; its eigenvalues are from 0 to 1.
-    occupied, mu
-        As for :func:`purify`.
+    given, occupied, mu
+        As for :func:`spectile.density.projector.projector`.
     """
-    n, given = x0.shape[0], in_lists(x0)
-    a = given.to_dense().astype(np.result_type(x0.dtype, np.float64))
+    n, tiles = given.shape[0], in_lists(given)
+    if occupied in (0, n):
+        return None
+    unit, xp = 2.0 ** min(1000, -math.frexp(given.norm())[1]), tiles._xp  # F has a norm from 1/2 to 1
+    a = tiles.to_dense().astype(np.result_type(given.dtype, np.float64)) * unit
     values, v = eigh(a)
-    w = values if given._xp is np else values.get()
-    count = int((w > mu).sum()) if occupied < 0 else occupied
+    residuals = a @ v - v * values, v.conj().T @ v - xp.eye(n)
+    told = xp.stack([values, *((abs(x) ** 2).sum(axis=0) for x in residuals)])
+    w, *squares = told if xp is np else told.get()
+    count = int((w < mu * unit).sum()) if occupied < 0 and mu is not None else occupied
     if not 0 < count < n:
         return None
-    lost, norm = 2 * float(gamma(n + 8, a.dtype)), math.sqrt(n)
+    lost, size = 1.1 * float(gamma(n + 8, a.dtype)), given.norm() * unit
 
-    def size(x: Any) -> float:
-        return math.sqrt(float(abs(x * x.conj()).sum())) * (1 + lost)
+    def norms(k: int) -> list[float]:
+        return [
+            (math.sqrt(one[:k].sum()) * (1 + 2 * lost) + lost * of * math.sqrt(k)) * SLACK
+            for one, of in zip(squares, (size, math.sqrt(n)), strict=True)
+        ]
 
-    rest, gram = a @ v - v * values, v.conj().T @ v - given._xp.eye(n)
-    off = lost * x0.norm() * norm * SLACK
-    d, r = size(gram) + lost * n, size(rest) + off
-    moved = (r * (1 + d) + 3 * d) * SLACK
-    low, high = float(w[n - count - 1]), float(w[n - count])
-    if not (d < 0.1 and high - low > 4 * moved):
+    (r, d), (r_u, d_u) = norms(n), norms(count)
+    moved = (r + 3 * d * (r + float(abs(w).max()))) * SLACK
+    low, high, error = float(w[count - 1]) + moved, float(w[count]) - moved, given.error.times(unit)
+    gap, slip = high - low, error.spectral
+    if not (d < 0.1 and gap > 2 * max(moved, slip)):
         return None
-    upper = v[:, n - count :]
-    q = upper @ upper.conj().T
-    q = ((q + q.conj().T) / 2).astype(x0.dtype)
-    rounded = lost * n + 2 * roundoff(x0.dtype) * norm
-    return Solved(
-        exact(_in_tiles(q, x0, hermitian=True)),
-        homo=(high - moved, high + moved), lumo=(low - moved, low + moved), ended=True, counted=True,
-        turned=(size(rest[:, n - count :]) + off) / (high - low - moved) * (1 + d) + 2 * (d + rounded),
+    ends = (low - 2 * moved - slip) / unit, (low + slip) / unit, (high - slip) / unit, (high + 2 * moved + slip) / unit
+    require_inside(mu, *ends[1:3])
+    s = r_u / (gap + moved) * SLACK
+    bound = math.sqrt(2) * s * (1 + d) + d_u + 2 * s * s + lost * count + 2 * roundoff(given.dtype) * math.sqrt(count)
+    bound = (bound + math.sqrt(2) * error.fro / (gap - slip)) * SLACK
+    off = (1 + 2 * d) * (math.sqrt(count) * r_u + 2 * size * s * s) + min(error.fro * math.sqrt(count), slip * count)
+    q = v[:, :count] @ v[:, :count].conj().T
+    q = ((q + q.conj().T) / 2).astype(given.dtype)
+    rows = np.diff(given.rows)
+    made = GridMatrix.of_dense(q, rows, given.permutation) if isinstance(given, GridMatrix) else None
+    p = made[0].to_tiles() if made else TileMatrix.from_dense(q, rows, hermitian=True, permutation=given.permutation)
+    return DensityMatrix(
+        p._with(error=Error.of(bound, bound)), bound, math.fsum(w[:count]) / unit, off / unit * SLACK, ends[:2],
+        ends[2:], (ends[1] + ends[2]) / 2 if mu is None else mu, float(count), [],
+        edges=(low / unit, high / unit),
     )  # fmt: skip
+
+
+def require_inside(mu: float | None, low: float, high: float) -> None:
+    """Raise ValueError where a chemical potential is not inside of a gap."""
+    if mu is not None and not low < mu < high:
+        raise ValueError(f"mu = {mu} is not inside of a gap that can be resolved: give a temperature (beta=)")
 
 
 def inverse_root(s: TileMatrix | GridMatrix) -> Any:
@@ -111,10 +120,5 @@ def inverse_root(s: TileMatrix | GridMatrix) -> Any:
     values, v = eigh(a)
     if not float(values[0]) > 0:
         return None
-    return _in_tiles((v / values**0.5) @ v.conj().T, s, hermitian=False)
-
-
-def _in_tiles(a: Any, like: TileMatrix | GridMatrix, hermitian: bool) -> Any:
-    """Return a dense matrix in the tiles of another, and where they are."""
-    made = TileMatrix.from_dense(a, np.diff(like.rows), hermitian=hermitian, permutation=like.permutation)
-    return GridMatrix.of_tiles(made) if isinstance(like, GridMatrix) else made
+    made = TileMatrix.from_dense((v / values**0.5) @ v.conj().T, np.diff(s.rows), permutation=s.permutation)
+    return GridMatrix.of_tiles(made) if isinstance(s, GridMatrix) else made

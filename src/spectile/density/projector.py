@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.density.dense import diagonalized
+from spectile.density.dense import diagonalized, require_inside
 from spectile.density.maps import distance
 from spectile.density.purify import Pass, budgets, exact, purify
 from spectile.density.result import DensityMatrix
@@ -49,6 +49,11 @@ def projector(
     """
     asked = error if asked is None else asked
     h: Any = on_grid(given)
+    if method == "eigh":
+        solved = diagonalized(h, occupied, mu)
+        if solved is not None and solved.error <= error:
+            return solved
+        method = "sp2_accelerated"
     low, high = h.eigenvalue_bounds()
     n = h.shape[0]
     if mu is not None and not low < mu < high:
@@ -65,16 +70,6 @@ def projector(
     def fine(by: Pass) -> float:
         # The energy counts what Q^2 - Q is off by in units of the width.
         return min(_FINE * error * min(1.0, by.homo[0] - by.lumo[1]), 0.05 / math.sqrt(n))
-
-    if method == "eigh":
-        solved = diagonalized(x0, occupied, image)
-        if solved is not None:
-            solved.idempotent = solved.x._second_degree((0.0, -1.0, 1.0), fine(solved), "fro")[0]
-            found = _certified(h, solved, occupied, mu, error, low, high, width, wide)
-            if found.error <= error:
-                ends = high - width * solved.homo[0], high - width * solved.lumo[1]
-                return _in_tiles(dataclasses.replace(found, edges=ends))
-        method = "sp2_accelerated"
 
     def trial(by: Pass, wanted: float) -> tuple[Pass, DensityMatrix]:
         end = ends_at(error)
@@ -209,8 +204,7 @@ def _certified(
     # Another number of states is 1 away, to the last bit.
     if not (d < 0.25 and last.angle() + d_q + d < 1 and abs(trace - count) + unsure < 0.5):
         return _uncertain(q)
-    if mu is not None and not homo_up + slip < mu < lumo_low - slip:
-        raise ValueError(f"mu = {mu} is not inside of a gap that can be resolved: give a temperature (beta=)")
+    require_inside(mu, homo_up + slip, lumo_low - slip)
     # tr (F - c) (3 Q^2 - 2 Q^3), whose error is of second order.
     energy = shifted.dot(q) + shifted.dot(z) - 2 * float(np.real(g.dot(z.whole())))
     norm_h = shifted.norm()

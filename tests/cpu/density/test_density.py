@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import spectile
 from spectile.density import exp, factor, fermi, inverse_factor, inverse_sqrt, maps, polar, polynomial, purify, sign
-from spectile.tiles import TileMatrix, partition
+from spectile.tiles import Error, TileMatrix, partition
 
 #: As where a matrix is large and sparse: these are small.
 purified = functools.partial(spectile.density_matrix, method="sp2_accelerated")
@@ -625,6 +625,32 @@ def test_small_matrices_are_diagonalized_for_the_same_certificate(dtype):
         vectors = scipy.linalg.eigh(h, s)[1][:, :occupied]
         assert np.linalg.norm(found.matrix.to_dense() - vectors @ vectors.conj().T) <= found.error
         assert found.homo[0] <= values[occupied - 1] <= found.homo[1] and found.factor is not None
+
+
+@pytest.mark.parametrize("exponent", [-900, -450, 450])
+def test_bounds_of_eigenvectors_follow_the_unit_of_f(exponent):
+    """Squares of residuals that are lost would make them too good."""
+    h, _ = insulator(4, 30, 1, 0.6)
+    occupied, scale = widest_gap(np.linalg.eigvalsh(h)), 2.0**exponent
+    here, there = (spectile.density_matrix(x, electrons=occupied, method="eigh", block=8) for x in (h, scale * h))
+    assert here.history == there.history == [] and there.error == here.error < 1e-11
+    for name in ("homo", "lumo", "edges", "energy", "energy_error", "mu"):
+        assert np.array_equal(scale * np.array(getattr(here, name)), getattr(there, name))
+
+
+def test_the_error_of_f_is_part_of_what_eigenvectors_guarantee():
+    h, _ = insulator(4, 40, 1, 0.6)
+    values, off = np.linalg.eigvalsh(h), 1e-4
+    occupied = widest_gap(values)
+    noise = np.random.default_rng(3).standard_normal(h.shape)
+    noise = (noise + noise.T) * off / np.linalg.norm(noise + noise.T)
+    inexact = TileMatrix.from_dense(h + noise, 8, hermitian=True)._with(error=Error.of(off, off))
+    found = spectile.density_matrix(inexact, electrons=occupied, error=1e-2, method="eigh")
+    assert found.history == []
+    assert_guaranteed(found, h, occupied)
+    gap = values[occupied] - values[occupied - 1]
+    with pytest.raises(ValueError, match="gap"):
+        spectile.density_matrix(inexact._with(error=Error.of(gap, gap)), electrons=occupied, method="eigh")
 
 
 def test_what_is_predicted_to_be_faster_is_taken(caplog):

@@ -13,6 +13,7 @@ import spectile
 from spectile.core.devices import TABLE
 from spectile.density import dense
 from spectile.tiles import TileMatrix
+from spectile.tiles.cuda import grid as grid_kernels
 from spectile.tiles.grid import GridMatrix, on_grid
 from tests.cpu.tiles.test_device import cupy  # noqa: F401
 
@@ -193,5 +194,11 @@ def test_small_matrices_are_diagonalized(cupy: Any, overlap: bool, monkeypatch: 
         assert found.history == [] and type(found.matrix.data) is not np.ndarray
         assert np.linalg.norm(found.matrix.to_host().to_dense() - exact) <= found.error <= error
         assert found.homo[0] <= values[19] <= found.homo[1] and found.lumo[0] <= values[20] <= found.lumo[1]
+        # What judges eigenvectors is dense: products of tiles are dozens of launches each.
+        with monkeypatch.context() as without:
+            for name in ("search_product", "multiply", "combine", "row_sums") if s is None else ():
+                without.delattr(grid_kernels, name)
+            again = spectile.density_matrix(f, given, electrons=20, error=error)
+        assert again.error == found.error
     in_lists, on_the_grid = (dense.candidates(x, 1e-6) for x in (f, on_grid(f)))
     assert in_lists == on_the_grid and in_lists[0].seconds < in_lists[1].seconds < 1
