@@ -269,7 +269,6 @@ def _of_pencil(found: DensityMatrix, h: TileMatrix, r: float) -> DensityMatrix:
     n, count = h.shape[0], found.electrons
     if r >= 0.5:
         raise Unresolved("s is nearly singular in this precision, or its own error is too large for an inverse factor")
-    low, high = h.eigenvalue_bounds()
     t = r / (2 * (1 - r) ** 1.5)
     turned, centre = 0.0, 0.0
     if 0 < count < n:
@@ -288,7 +287,7 @@ def _of_pencil(found: DensityMatrix, h: TileMatrix, r: float) -> DensityMatrix:
         off = [(abs(x - centre) + abs(centre)) * r / (1 - r) * SLACK for x in ends]
         return ends[0] - off[0], ends[1] + off[1]
 
-    largest = max(high - centre, centre - low) + abs(centre)
+    largest = h.norm("spectral") + 2 * abs(centre)
     return dataclasses.replace(
         found, matrix=found.matrix._with(error=Error.of(bound, bound)), error=bound, homo=wider(found.homo),
         lumo=wider(found.lumo), energy_error=(found.energy_error + count * largest * r / (1 - r)) * SLACK,

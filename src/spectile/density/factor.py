@@ -286,17 +286,18 @@ def refined(s: TileMatrix, error: float, cap: float = 1e-2, start: TileMatrix | 
     if high <= 0:
         raise ValueError("s is not positive definite: no eigenvalue is positive")
     exact_s = s._with(error=EXACT)
-    first = (1 / math.sqrt(high)) * _identity_like(s)
-    z, before, best = first if start is None else start, math.inf, None
+    z, before, best = start, math.inf, None
     fine = min(cap, 5e-3 if start is None else 0.05 * error)
     errors: list[Error] = []
     for _ in range(_MOST_STEPS):
+        if z is None:
+            z = (1 / math.sqrt(high)) * _identity_like(s)
         w = z._with(error=EXACT)
         half = exact_s._times(w, fine / (2 * w.norm("spectral")))
         residual = w.H._times(half, fine / 2, half="upper").shifted(-1.0)
         size = (residual.norm() + residual.error.fro) * SLACK
         if start is not None and not size < 0.5:
-            z, start, fine = first, None, min(cap, 5e-3)
+            z, start, fine = None, None, min(cap, 5e-3)
             continue
         if size > 1.01 * math.sqrt(s.shape[0]) + residual.error.fro:
             # While Z^H S Z has eigenvalues from 0 to 1 only, its distance from I is no larger.

@@ -92,8 +92,8 @@ class GridMatrix:
     """
 
     __slots__ = (
-        "_known", "_sizes", "_trace", "_turned", "data", "error", "hermitian", "norms", "permutation", "products",
-        "room", "rows",
+        "_ends", "_known", "_sizes", "_trace", "_turned", "data", "error", "hermitian", "norms", "permutation",
+        "products", "room", "rows",
     )  # fmt: skip
 
     def __init__(
@@ -106,6 +106,7 @@ class GridMatrix:
         self._sizes = sizes
         self._turned: Any = None
         self._trace: float | None = None
+        self._ends: tuple[float, float] | None = None
         self._known = math.inf
         if not math.isfinite(sizes.row) or not math.isfinite(sizes.fro):
             raise ValueError("a tile holds NaN or infinity, or overflows: correct or scale the matrix")
@@ -230,6 +231,8 @@ class GridMatrix:
         """
         import cupy
 
+        if self._ends is not None:
+            return self._ends
         d = kernels.diagonal(self.room, self.data, self.norms)
         radii = kernels.row_sums(self.room, self.data, self.norms) * SLACK - abs(d)
         ends = cupy.stack([radii - d, radii + d]).max(axis=1)
@@ -241,7 +244,8 @@ class GridMatrix:
         low, high, scale = cupy.concatenate([ends, (abs(d) + radii).max(keepdims=True)]).get().tolist()
         lost = 64 * self.room.largest * roundoff(self.dtype) + 16 * self.room.largest**2 * roundoff(np.float64)
         slack = (SLACK - 1 + lost) * scale + self.error.spectral
-        return -low - slack, high + slack
+        self._ends = -low - slack, high + slack
+        return self._ends
 
     def _diagonal_tiles(self) -> Any:
         """Return the tiles on the diagonal, all of one size."""
