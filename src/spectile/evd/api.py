@@ -177,7 +177,8 @@ def eigh(
     >>> spectile.eigh(fock, overlap, x0=orbitals, backend="cpu").eigenvalues.round(6).tolist()
     [-0.499975, 0.500025]
     """
-    comm = next((one.comm for one in _dealt(a, b) if comm is None), comm)
+    if comm is None and (dealt := _dealt(a, b)) is not None:
+        comm = dealt.comm
     problem = (
         a, b, lower, UPLO, not flag("eigvals_only", eigvals_only), overwrite_a, overwrite_b, type, check_finite,
         subset_by_index, subset_by_value, driver,
@@ -201,7 +202,7 @@ def eigh(
 
 def _work(shape: tuple[int, ...], operands: tuple[Any, ...], options: Options) -> Callable[[], Work]:
     """Return what tells the cost of a problem, if it is asked."""
-    return functools.partial(costs.dense, shape, operands, vectors=options.vectors, subset=options.subset)
+    return lambda: costs.dense(shape, operands, vectors=options.vectors, subset=options.subset)
 
 
 def _on_devices(devices: Any, a: Any, options: Options, definite: Definite | None, x0: Any, backend: Backend) -> Any:
@@ -216,9 +217,9 @@ def _on_devices(devices: Any, a: Any, options: Options, definite: Definite | Non
     return EighResult(*found) if options.vectors else found
 
 
-def _dealt(*operands: Any) -> list[BlockCyclicMatrix]:
-    """Return the operands that are dealt out to ranks."""
-    return [one for one in operands if isinstance(one, BlockCyclicMatrix)]
+def _dealt(a: Any, b: Any) -> BlockCyclicMatrix | None:
+    """Return an operand that is dealt out to ranks, if there is one."""
+    return a if isinstance(a, BlockCyclicMatrix) else b if isinstance(b, BlockCyclicMatrix) else None
 
 
 def _on_ranks(comm: Any, problem: tuple[Any, ...], x0: Any, backend: str, devices: Any) -> Any:
@@ -437,7 +438,7 @@ def explain(
         a, b, lower, UPLO, not flag("eigvals_only", eigvals_only), overwrite_a, overwrite_b, type, check_finite,
         subset_by_index, subset_by_value, driver,
     )  # fmt: skip
-    if comm is not None or _dealt(a, b):
+    if comm is not None or _dealt(a, b) is not None:
         name = "syevd" if options.vectors else "syev"
         return [Candidate(f"ScaLAPACK's {name}", math.nan, "several ranks")]
     operands = (a,) if b is None else (a, b)

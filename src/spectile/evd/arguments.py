@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,11 @@ SELECTIONS = ("a", "all", "v", "value", "i", "index")
 
 def any_on_device(operands: tuple[Any, ...]) -> bool:
     """Return whether an operand lives on a GPU."""
-    # CuPy's arrays are known by their type, because to ask where one lies takes the driver microseconds.
-    return any(
-        type(one).__module__ == "cupy" or (not isinstance(one, _ON_HOST) and arrays.on_device(one)) for one in operands
-    )
+    for one in operands:
+        # CuPy's arrays are known by their type, because to ask where one lies takes the driver microseconds.
+        if not isinstance(one, _ON_HOST) and (type(one).__module__ == "cupy" or arrays.on_device(one)):
+            return True
+    return False
 
 
 def placed(
@@ -140,9 +141,12 @@ def subset_of(shape: tuple[int, ...], by_index: Any, by_value: Any) -> Subset | 
         raise ValueError("Either index or value subset can be requested, not both")
     wanted = by_value if by_index is None else by_index
     name = "subset_by_value" if by_index is None else "subset_by_index"
-    if not isinstance(wanted, Collection) or len(wanted) != 2:
-        raise ValueError(f"{name} takes two numbers, the ends of the wanted part, and not {reprlib.repr(wanted)}")
-    low, high = (number(name, end) for end in wanted)
+    try:
+        first, last = wanted
+    except (TypeError, ValueError):
+        said = f"{name} takes two numbers, the ends of the wanted part, and not {reprlib.repr(wanted)}"
+        raise ValueError(said) from None
+    low, high = number(name, first), number(name, last)
     if n == 0:
         return None
     if by_index is not None:
@@ -157,7 +161,6 @@ def subset_of(shape: tuple[int, ...], by_index: Any, by_value: Any) -> Subset | 
     else:
         subset = Subset(False, low, high)
         if not subset.low < subset.high:
-            first, last = wanted  # as SciPy words them: the caller's own numbers
             raise ValueError(
                 "Requested eigenvalue bounds are not valid. Valid range is (-inf, inf) and low < high, but "
                 f"low={first}, high={last} is given by subset_by_value"

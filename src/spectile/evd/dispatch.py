@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Literal
@@ -16,6 +17,7 @@ def chosen_backend(operands: tuple[Any, ...], backend: str, work: Callable[[], W
     return device.choose_backend(backend, any_on_device(operands), "evd", work)
 
 
+@functools.cache
 def backend_module(name: Literal["run", "narrow"], backend: Literal["cpu", "cuda"]) -> ModuleType:
     """Return module `name` of the backend, imported here so that a process on the CPU needs no CuPy."""
     if backend == "cuda":

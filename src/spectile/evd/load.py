@@ -114,8 +114,14 @@ def all_finite(array: Any) -> bool:
     return array.size == 0 or math.isfinite(absolute_sum(array)) or bool(np.isfinite(array).all())
 
 
-def exponent_of(a: Any, lower: bool) -> int:
-    """Return the exponent of the power of two that brings the largest entry of a triangle near 1; 0 where it is."""
+def exponent_of(a: Any, lower: bool, check_finite: bool) -> int:
+    """Return the exponent of the power of two that brings the largest entry of a triangle near 1; 0 where it is.
+
+    Raises
+    ------
+    ValueError, numpy.linalg.LinAlgError
+        If the triangle holds NaN or infinity, with and without `check_finite`.
+    """
     # Most matrices are near 1, with what is not read, and on the diagonal alone: no need to part triangles.
     most = absolute_sum(a)
     if 2.0**15 <= most < math.inf:
@@ -123,13 +129,9 @@ def exponent_of(a: Any, lower: bool) -> int:
         most = abs(flat[_blas("i{}amax", a.dtype.char)(flat)])
     if most < 2.0**15 and absolute_sum(a.diagonal().real) > 2.0**-15 * len(a):
         return 0
-    return exponent_near_one(largest_entry(a if lower else a.T))
-
-
-def near_one(a: Any, lower: bool, overwrite: bool) -> tuple[Any, int, bool]:
-    """Return a matrix times 2**scale, scale, and whether it may be overwritten, as a copy may."""
-    scale = exponent_of(a, lower)
-    return (times_power(a, scale), scale, True) if scale else (a, 0, overwrite)
+    largest = largest_entry(a if lower else a.T)
+    require_finite(largest, lower, check_finite)
+    return exponent_near_one(largest)
 
 
 def times_power(matrix: Any, scale: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import math
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import numpy as np
 from spectile.core.pictures import ends_told, shown, shown_html
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scalar:
     """A dtype of matrices."""
 
@@ -82,14 +83,6 @@ def scalar_of(dtype: Any) -> Scalar:
 END_ROUNDOFF = 4.0
 
 
-def frobenius(w: np.ndarray) -> float:
-    """Return the Frobenius norm of a matrix with these eigenvalues, whose squares may be out of range."""
-    largest = float(np.abs(w).max(initial=0.0))
-    if 2.0**-20 < largest < 2.0**20:
-        return math.sqrt(np.vdot(w, w))
-    return largest * float(np.linalg.norm(w / w.dtype.type(largest))) if 0 < largest < math.inf else largest
-
-
 @dataclass(frozen=True)
 class Subset:
     """A wanted part of a spectrum in ascending order."""
@@ -103,13 +96,15 @@ class Subset:
         """Return which of all eigenvalues, ascending, of a matrix times 2**scale, solved in `dtype`, are wanted."""
         if self.by_index:
             return slice(self.low, self.high + 1)
-        return self.inside(w, self.ends(frobenius(w), w.dtype if dtype is None else dtype, scale))
+        norm = math.hypot(*w.tolist())  # its squares are never out of range
+        return self.inside(w, self.ends(norm, w.dtype if dtype is None else dtype, scale))
 
     @staticmethod
     def inside(w: np.ndarray, ends: tuple[float, float]) -> slice:
         """Return which eigenvalues, ascending, lie between two ends, of which the second belongs to the interval."""
-        first, last = np.searchsorted(w, ends, side="right")
-        return slice(int(first), max(int(first), int(last)))
+        values = w.tolist()
+        first, last = (bisect.bisect_right(values, end) for end in ends)
+        return slice(first, max(first, last))
 
     def ends(self, norm: float, dtype: Any, scale: int) -> tuple[float, float]:
         """Return the ends of the interval for a matrix times 2**scale, of a Frobenius norm, moved up by roundoff.

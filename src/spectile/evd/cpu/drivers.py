@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.evd.load import divided_by_power, exponent_of, frobenius_of_triangle, near_one, times_power
+from spectile.evd.load import divided_by_power, frobenius_of_triangle, times_power
 from spectile.evd.types import Subset, exponent_near_one, not_definite, scalar_of
 
 #: Order up to which QR iteration is faster with eigenvectors than divide and conquer, which divides nothing up to here.
@@ -17,12 +17,8 @@ QR_ORDER = 25
 #: LAPACK asks for too little and reads past its end.
 DIVIDED_ORDER = 32_766
 
-#: The largest width of LAPACK's blocks; the order up to which it works without them.
-BLOCK, UNBLOCKED_ORDER = 64, 16
-
-#: Orders from which LAPACK takes 2 to 7 % less time with a lower triangle, the copy into columns included: for
-#: eigenvalues alone, and with eigenvectors.
-LOWER_ORDER_VALUES, LOWER_ORDER_VECTORS = 65, 200
+#: The largest width of LAPACK's blocks; the orders, by type, up to which it takes less time without them.
+BLOCK, UNBLOCKED_ORDER = 64, {"s": 48, "d": 80, "c": 32, "z": 80}
 
 #: Width of the squares in which a triangle is copied into columns; the order above which that is faster than LAPACK's
 #: interface, which copies the whole matrix.
@@ -131,20 +127,22 @@ def _in_columns(a: np.ndarray, lower: bool) -> np.ndarray:
     return copy
 
 
-def in_columns(a: np.ndarray, lower: bool, vectors: bool, overwrite: bool) -> tuple[np.ndarray, bool, bool]:
-    """Return a matrix as LAPACK's interface takes it without a copy of all, which triangle, and whether it is ours."""
+def in_columns(a: np.ndarray, lower: bool, overwrite: bool) -> tuple[np.ndarray, bool, bool]:
+    """Return a matrix as LAPACK's interface takes it without a copy of all, which triangle, and whether it is ours.
+
+    The lower triangle takes up to a fifth less time, of matrices whose large entries come first or that are near a
+    multiple of one, and never more.
+    """
     if a.flags.f_contiguous:
         return a, lower, overwrite
-    n = len(a)
-    from_lower = LOWER_ORDER_VECTORS if vectors else LOWER_ORDER_VALUES
-    if a.dtype.kind == "f" and (overwrite or not lower or n < from_lower):
+    if a.dtype.kind == "f" and (overwrite or not lower):
         return a.T, not lower, overwrite  # the same matrix, without a copy into columns
-    return (_in_columns(a, lower), lower, True) if n > COPIED_SQUARE else (a, lower, overwrite)
+    return (_in_columns(a, lower), lower, True) if len(a) > COPIED_SQUARE else (a, lower, overwrite)
 
 
 def standard(
     a: np.ndarray, lower: bool, vectors: bool, overwrite: bool = False, driver: str | None = None,
-    part: Subset | None = None,
+    part: Subset | None = None, scale: int = 0,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Return the eigenvalues, and the eigenvectors or None, of one finite Hermitian matrix.
 
@@ -157,6 +155,10 @@ def standard(
         By default the fastest.
     part : Subset, optional
         A part of the spectrum, for the drivers "evr", "evx" and "gvx".
+    scale : int
+        Exponent of the power of two by which the matrix is multiplied first.  LAPACK's drivers of parts bisect to a
+        tolerance that they do not take along where they scale a small matrix: in double precision below a norm of
+        1e-146 ten digits may be lost, in single precision below 3e-16 a few.
 
     Raises
     ------
@@ -166,18 +168,15 @@ def standard(
     n, letter = len(a), scalar_of(a.dtype).letter
     driver = driver or fastest(n, vectors)
     require_addressable(driver, n, vectors)
-    scale = 0
-    if part is not None:
-        # LAPACK's drivers of parts bisect to a tolerance that they do not take along where they scale a small matrix:
-        # in double precision below a norm of 1e-146 ten digits may be lost, in single precision below 3e-16 a few.
-        a, scale, overwrite = near_one(a, lower, overwrite)
-        if not part.by_index:
-            norm = frobenius_of_triangle(a if lower else a.T)
-            part = Subset(False, *part.ends(norm, a.dtype, scale))
-            if part.low >= part.high:  # which LAPACK refuses
-                return np.empty(0, a.real.dtype), np.empty((n, 0), a.dtype) if vectors else None
-    a, lower, overwrite = in_columns(a, lower, vectors, overwrite)
-    work = _work(driver, letter, n, vectors) if n > UNBLOCKED_ORDER else {}
+    if scale:
+        a, overwrite = times_power(a, scale), True
+    if part is not None and not part.by_index:
+        norm = frobenius_of_triangle(a if lower else a.T)
+        part = Subset(False, *part.ends(norm, a.dtype, scale))
+        if part.low >= part.high:  # which LAPACK refuses
+            return np.empty(0, a.real.dtype), np.empty((n, 0), a.dtype) if vectors else None
+    a, lower, overwrite = in_columns(a, lower, overwrite)
+    work = _work(driver, letter, n, vectors) if n > UNBLOCKED_ORDER[letter] else {}
     if part is not None:
         work |= _range(part)
     w, v, *counted, info = routine(name_of(driver, letter))(
@@ -200,6 +199,7 @@ def generalized(
     overwrite: bool,
     overwrite_b: bool,
     driver: str,
+    scale_a: int,
     part: Subset | None = None,
 ) -> tuple[Any, Any]:
     """Return the eigenvalues, and the eigenvectors or None, of one generalized problem; parameters as for `standard`.
@@ -214,14 +214,14 @@ def generalized(
     n, letter = len(a), scalar_of(a.dtype).letter
     require_addressable(driver, n, vectors)
     # LAPACK does not scale these.  By even powers of two, because B has a root in the eigenvectors.
-    scale_a = exponent_of(a, lower) & ~1
+    scale_a &= ~1
     scale_b = exponent_near_one(float(np.maximum.reduce(b.diagonal().real))) & ~1  # it is definite: no entry is larger
     if scale_a:
         a, overwrite = times_power(a, scale_a), True
     if scale_b:
         b, overwrite_b = times_power(b, scale_b), True
     scale = scale_a + (-scale_b if kind == 1 else scale_b)
-    work = _work(driver, letter, n, vectors) if n > UNBLOCKED_ORDER else {}
+    work = _work(driver, letter, n, vectors) if n > UNBLOCKED_ORDER[letter] else {}
     if part is not None:
         work |= _range(part)
     w, v, *counted, info = routine(name_of(driver, letter))(

@@ -18,7 +18,7 @@ import numpy as np
 
 from spectile.core.progress import OPERATIONS, Progress
 from spectile.evd.cpu import drivers, lapack
-from spectile.evd.load import divided_by_power, frobenius_of_diagonals, near_one
+from spectile.evd.load import divided_by_power, frobenius_of_diagonals, times_power
 from spectile.evd.types import Scalar, Subset, scalar_of
 
 #: Nanoseconds of LAPACK's steps for a tridiagonal matrix, by precision: bisection and inverse iteration, for a pair and
@@ -79,7 +79,9 @@ def operations(scalar: Scalar, n: int, wanted: int) -> tuple[int, int, int]:
     return 4 * each * n // 3, 4 * n**2 * wanted // 3, 2 * each * wanted
 
 
-def solve(a: np.ndarray, lower: bool, vectors: bool, overwrite: bool, subset: Subset | None) -> tuple[Any, Any]:
+def solve(
+    a: np.ndarray, lower: bool, vectors: bool, overwrite: bool, subset: Subset | None, scale: int = 0
+) -> tuple[Any, Any]:
     """Return the wanted eigenvalues, and their vectors or None, of one finite Hermitian matrix.
 
     Parameters
@@ -89,6 +91,8 @@ def solve(a: np.ndarray, lower: bool, vectors: bool, overwrite: bool, subset: Su
     lower, vectors, overwrite : bool
     subset : Subset, optional
         By default all eigenvectors.
+    scale : int
+        Exponent of the power of two that brings the largest entry near 1.
 
     Raises
     ------
@@ -99,8 +103,9 @@ def solve(a: np.ndarray, lower: bool, vectors: bool, overwrite: bool, subset: Su
     """
     n, dtype, scalar = len(a), a.dtype, scalar_of(a.dtype)
     letter, columns = scalar.letter, n if subset is None or not subset.by_index else subset.count()
-    a, scale, overwrite = near_one(a, lower, overwrite)
-    a, lower, overwrite = drivers.in_columns(a, lower, vectors, overwrite)
+    if scale:
+        a, overwrite = times_power(a, scale), True
+    a, lower, overwrite = drivers.in_columns(a, lower, overwrite)
     reduce = drivers.routine(drivers.name_of("trd", letter))
     reduced, solved, transformed = operations(scalar, n, columns if vectors else 0)
     with Progress("eigh", unit=OPERATIONS, total=reduced + solved + transformed) as progress:

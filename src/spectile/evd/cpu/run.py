@@ -16,7 +16,7 @@ from spectile.core.pointers import overlap
 from spectile.core.threads import blas_threads
 from spectile.evd.arguments import refuse_ragged
 from spectile.evd.cpu import drivers, part, solver
-from spectile.evd.load import all_finite, divided_by_power, largest_entry, load_matrix, require_in_range
+from spectile.evd.load import all_finite, divided_by_power, exponent_of, largest_entry, load_matrix, require_in_range
 from spectile.evd.types import SCALARS, Definite, Options, Subset, require_finite, scalar_of, working_dtype
 
 #: Bytes of a matrix from which our two stages find eigenvalues faster than LAPACK's one stage, which reads the matrix
@@ -28,7 +28,9 @@ CHECKED_ORDER = 1024
 #: costs about 12 us.  The loop works in double precision, so that for single it soon takes twice LAPACK's time; for
 #: double both call the same driver, and from the larger order on a call is less than 2 % of it; for complex numbers
 #: ours soon has the larger work space (`drivers._work`).
-LOOPED_ORDER = {"float32": 24, "complex64": 24, "float64": 128, "complex128": 64}
+LOOPED_ORDER = {"s": 24, "c": 24, "d": 128, "z": 64}
+#: Order up to which a part of each matrix of a batch costs no less than all of it.
+UNPARTED_ORDER = 16
 #: Order from which all eigenvectors come by LAPACK's steps, which take no longer: after each a long call tells how far
 #: it is.
 STEPS_ORDER = 1024
@@ -82,7 +84,7 @@ def _solve_each(array: np.ndarray, options: Options, definite: Definite | None) 
         return _stacked(list(own), lead)
     m = n if subset is None or not subset.by_index else subset.count()
     w = np.empty((*lead, m), SCALARS[array.dtype.name].real)
-    v = np.empty((*lead, n, m), array.dtype) if options.vectors else None
+    v = np.empty((*lead, m, n), array.dtype).swapaxes(-1, -2) if options.vectors else None  # in columns, as LAPACK's
     for index, (values, vectors) in zip(indices, own, strict=True):
         w[index] = values
         if v is not None:
@@ -93,9 +95,9 @@ def _solve_each(array: np.ndarray, options: Options, definite: Definite | None) 
 def _is_looped(array: np.ndarray, options: Options) -> bool:
     """Return whether a batch goes to NumPy, which knows no driver, and no part of a larger matrix that costs less."""
     n = array.shape[-1]
-    if n > LOOPED_ORDER[array.dtype.name] or options.driver is not None:
+    if n > LOOPED_ORDER[scalar_of(array.dtype).letter] or options.driver is not None:
         return False
-    return n <= drivers.UNBLOCKED_ORDER or _way(array, options) == "all"
+    return n <= UNPARTED_ORDER or _way(array, options) == "all"
 
 
 def _way(array: np.ndarray, options: Options) -> str:
@@ -140,14 +142,16 @@ def _solve(array: np.ndarray, options: Options, definite: Definite | None) -> tu
     driver = "evx" if way == "call" and driver is None else driver
     if n >= CHECKED_ORDER:
         _require_memory(array, _elements(array, options, driver or drivers.fastest(n, vectors)))
-    if not all_finite(array):
+    part_of, scale = subset if driver in ("evr", "evx") else None, 0
+    if way == "steps" or part_of is not None:
+        scale = exponent_of(array, lower, options.check_finite)
+    elif not all_finite(array):
         _require_finite(array, options)
     overwrite = overwrite and array.flags.writeable
     if way == "steps":
-        return part.solve(array, lower, vectors, overwrite, subset)
-    part_of = subset if driver in ("evr", "evx") else None
+        return part.solve(array, lower, vectors, overwrite, subset, scale)
     with _told(n):
-        w, v = drivers.standard(array, lower, vectors, overwrite, driver, part_of)
+        w, v = drivers.standard(array, lower, vectors, overwrite, driver, part_of, scale)
     return (w, v) if subset is None or part_of is not None else _part(w, v, subset)
 
 
@@ -176,7 +180,7 @@ def explain(shape: tuple[int, ...], a: Any, options: Options, definite: Definite
     driver = options.driver or ("evx" if way == "call" else drivers.fastest(n, options.vectors))
     return [
         Candidate(
-            "NumPy's loop", math.nan if looped else None, f"a batch up to order {LOOPED_ORDER[array.dtype.name]}"
+            "NumPy's loop", math.nan if looped else None, f"a batch up to order {LOOPED_ORDER[scalar_of(array.dtype).letter]}"
         ),
         Candidate("two stages", math.nan if staged else None, f"eigenvalues of {STAGES_BYTES:,} bytes and few threads"),
         Candidate("LAPACK's steps", math.nan if way == "steps" else None, "parts, and vectors of larger matrices"),
@@ -189,9 +193,9 @@ def _solve_generalized(array: np.ndarray, options: Options, definite: Definite) 
     if len(array) >= CHECKED_ORDER:
         both = options._replace(overwrite=options.overwrite and definite.overwrite)
         _require_memory(array, _elements(array, both, driver))
-    for matrix in (array, definite.b):
-        if not all_finite(matrix):
-            _require_finite(matrix, options)
+    scale_a = exponent_of(array, options.lower, options.check_finite)
+    if not all_finite(definite.b):
+        _require_finite(definite.b, options)
     # The ends of an interval are compared with all eigenvalues, whose norm says what roundoff is.
     part = options.subset if driver == "gvx" and options.subset is not None and options.subset.by_index else None
     with _told(len(array)):
@@ -204,6 +208,7 @@ def _solve_generalized(array: np.ndarray, options: Options, definite: Definite) 
             overwrite=options.overwrite and array.flags.writeable,
             overwrite_b=definite.overwrite and definite.b.flags.writeable,
             driver=driver,
+            scale_a=scale_a,
             part=part,
         )
     return (w, v) if part is not None or options.subset is None else _part(w, v, options.subset)
