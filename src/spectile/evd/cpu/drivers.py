@@ -17,8 +17,11 @@ QR_ORDER = 25
 #: LAPACK asks for too little and reads past its end.
 DIVIDED_ORDER = 32_766
 
-#: The largest width of LAPACK's blocks; the orders, by type, up to which it takes less time without them.
-BLOCK, UNBLOCKED_ORDER = 64, {"s": 48, "d": 80, "c": 32, "z": 80}
+#: The largest width of LAPACK's blocks; the order up to which it works without them.
+BLOCK, UNBLOCKED_ORDER = 64, 32
+#: Width of the blocks in which a reduction takes least time: of LAPACK's own choice, 32, it takes a tenth to a quarter
+#: more up to orders of some hundred, and as much beyond.
+REDUCED_BLOCK = 8
 
 #: Width of the squares in which a triangle is copied into columns; the order above which that is faster than LAPACK's
 #: interface, which copies the whole matrix.
@@ -72,7 +75,7 @@ def _work(driver: str, letter: str, n: int, vectors: bool) -> dict[str, int]:
     twice the time then, and SciPy's default for "gvd" without eigenvectors leaves out those of the reduction.
     """
     is_complex = letter in "cz"
-    blocks = BLOCK * n
+    blocks = (BLOCK if vectors and n > 4 * BLOCK else REDUCED_BLOCK) * n
     if driver in ("ev", "gv"):
         return {"lwork": blocks + (1 if is_complex else 2) * n}
     if driver in ("evx", "gvx"):
@@ -85,7 +88,7 @@ def _work(driver: str, letter: str, n: int, vectors: bool) -> dict[str, int]:
         return own | {"lrwork": n} if is_complex else own
     divided = 1 + 6 * n + 2 * n * n
     if is_complex:
-        return {"lwork": n * n + 2 * n + blocks + BLOCK * (BLOCK + 1), "lrwork": divided, "liwork": 3 + 5 * n}
+        return {"lwork": n * n + 2 * n + BLOCK * (n + BLOCK + 1), "lrwork": divided, "liwork": 3 + 5 * n}
     return {"lwork": divided, "liwork": 3 + 5 * n}
 
 
@@ -176,7 +179,7 @@ def standard(
         if part.low >= part.high:  # which LAPACK refuses
             return np.empty(0, a.real.dtype), np.empty((n, 0), a.dtype) if vectors else None
     a, lower, overwrite = in_columns(a, lower, overwrite)
-    work = _work(driver, letter, n, vectors) if n > UNBLOCKED_ORDER[letter] else {}
+    work = _work(driver, letter, n, vectors) if n > UNBLOCKED_ORDER else {}
     if part is not None:
         work |= _range(part)
     w, v, *counted, info = routine(name_of(driver, letter))(
@@ -221,7 +224,7 @@ def generalized(
     if scale_b:
         b, overwrite_b = times_power(b, scale_b), True
     scale = scale_a + (-scale_b if kind == 1 else scale_b)
-    work = _work(driver, letter, n, vectors) if n > UNBLOCKED_ORDER[letter] else {}
+    work = _work(driver, letter, n, vectors) if n > UNBLOCKED_ORDER else {}
     if part is not None:
         work |= _range(part)
     w, v, *counted, info = routine(name_of(driver, letter))(

@@ -103,9 +103,13 @@ def unmtr(a: np.ndarray, tau: np.ndarray, c: np.ndarray, *, lower: bool) -> None
 
 
 def _apply(name: str, head: tuple[Any, ...], a: np.ndarray, tau: np.ndarray, c: np.ndarray) -> None:
-    """Call a routine that multiplies C by reflectors, with work space for its blocks of at most 64."""
+    """Call a routine that multiplies C by reflectors, with work space for its blocks of at most 64.
+
+    To make blocks of the reflectors takes longer than to apply one after the other to few columns: none have space.
+    """
     name = _letter(a) + ("un" if a.dtype.kind == "c" else "or") + name
-    info, work = np.zeros(1, np.intc), np.empty(64 * max(1, c.shape[1]) + 65 * 64, a.dtype)
+    width = 64 if c.shape[1] > 32 else 1
+    info, work = np.zeros(1, np.intc), np.empty(width * max(1, c.shape[1]) + 65 * width, a.dtype)
     _call(name, *head, a, _ld(a), tau, c, _ld(c), work, len(work), info)
     if info[0] != 0:
         raise ValueError(f"{name}: argument {-info[0]} is not valid")

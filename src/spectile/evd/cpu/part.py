@@ -109,7 +109,7 @@ def solve(
     reduce = drivers.routine(drivers.name_of("trd", letter))
     reduced, solved, transformed = operations(scalar, n, columns if vectors else 0)
     with Progress("eigh", unit=OPERATIONS, total=reduced + solved + transformed) as progress:
-        factor, d, e, tau, _ = reduce(a, lower=lower, lwork=drivers.BLOCK * n, overwrite_a=overwrite)
+        factor, d, e, tau, _ = reduce(a, lower=lower, lwork=drivers.REDUCED_BLOCK * n, overwrite_a=overwrite)
         progress.add(reduced)
         w, z = _of_tridiagonal(_real(letter), d, e, vectors, subset, dtype, scale)
         progress.add(solved)
