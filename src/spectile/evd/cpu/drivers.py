@@ -22,6 +22,8 @@ BLOCK, UNBLOCKED_ORDER = 64, 32
 #: Width of the blocks in which a reduction takes least time: of LAPACK's own choice, 32, it takes a tenth to a quarter
 #: more up to orders of some hundred, and as much beyond.
 REDUCED_BLOCK = 8
+#: Orders of complex matrices up to which all eigenvectors are transformed back faster without blocks.
+TRANSFORMED_ORDER = {"c": 48, "z": 96}
 
 #: Width of the squares in which a triangle is copied into columns; the order above which that is faster than LAPACK's
 #: interface, which copies the whole matrix.
@@ -88,7 +90,8 @@ def _work(driver: str, letter: str, n: int, vectors: bool) -> dict[str, int]:
         return own | {"lrwork": n} if is_complex else own
     divided = 1 + 6 * n + 2 * n * n
     if is_complex:
-        return {"lwork": n * n + 2 * n + BLOCK * (n + BLOCK + 1), "lrwork": divided, "liwork": 3 + 5 * n}
+        back = BLOCK * (n + BLOCK + 1) if n > TRANSFORMED_ORDER[letter] else 0
+        return {"lwork": n * n + 2 * n + back, "lrwork": divided, "liwork": 3 + 5 * n}
     return {"lwork": divided, "liwork": 3 + 5 * n}
 
 

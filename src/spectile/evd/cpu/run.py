@@ -25,15 +25,15 @@ STAGES_BYTES = 72 * 2**20
 #: Order from which the host's memory is looked up before it is used, which takes 0.3 ms; below, a matrix is a few MB.
 CHECKED_ORDER = 1024
 #: Orders up to which NumPy's loop over a batch, in C, takes less time than a call from Python for each matrix, which
-#: costs about 12 us.  The loop works in double precision, so that for single it soon takes twice LAPACK's time; for
-#: double both call the same driver, and from the larger order on a call is less than 2 % of it; for complex numbers
-#: ours soon has the larger work space (`drivers._work`).
-LOOPED_ORDER = {"s": 24, "c": 24, "d": 128, "z": 64}
+#: costs 10 to 25 us: for eigenvalues alone, and with eigenvectors.  The loop works in double precision, so that for
+#: single it soon takes twice LAPACK's time.  For double both call the same driver: the loop has memory that is touched
+#: once for all matrices, ours the faster reduction of eigenvalues alone, and tells how far a long call is.
+LOOPED_ORDER = {"s": (32, 32), "c": (32, 24), "d": (90, 1023), "z": (90, 1023)}
 #: Order up to which a part of each matrix of a batch costs no less than all of it.
 UNPARTED_ORDER = 16
-#: Order from which all eigenvectors come by LAPACK's steps, which take no longer: after each a long call tells how far
-#: it is.
-STEPS_ORDER = 1024
+#: Order from which all eigenvectors come by LAPACK's steps, of which the reduction is faster (`drivers.REDUCED_BLOCK`):
+#: after each a long call tells how far it is.
+STEPS_ORDER = 192
 
 
 def eigh(a: Any, options: Options, definite: Definite | None = None) -> Any:
@@ -95,9 +95,13 @@ def _solve_each(array: np.ndarray, options: Options, definite: Definite | None) 
 def _is_looped(array: np.ndarray, options: Options) -> bool:
     """Return whether a batch goes to NumPy, which knows no driver, and no part of a larger matrix that costs less."""
     n = array.shape[-1]
-    if n > LOOPED_ORDER[scalar_of(array.dtype).letter] or options.driver is not None:
+    if n > _looped_order(array, options) or options.driver is not None:
         return False
-    return n <= UNPARTED_ORDER or _way(array, options) == "all"
+    return n <= UNPARTED_ORDER or options.subset is None or _way(array, options) == "all"
+
+
+def _looped_order(array: np.ndarray, options: Options) -> int:
+    return LOOPED_ORDER[scalar_of(array.dtype).letter][options.vectors]
 
 
 def _way(array: np.ndarray, options: Options) -> str:
@@ -180,7 +184,7 @@ def explain(shape: tuple[int, ...], a: Any, options: Options, definite: Definite
     driver = options.driver or ("evx" if way == "call" else drivers.fastest(n, options.vectors))
     return [
         Candidate(
-            "NumPy's loop", math.nan if looped else None, f"a batch up to order {LOOPED_ORDER[scalar_of(array.dtype).letter]}"
+            "NumPy's loop", math.nan if looped else None, f"a batch up to order {_looped_order(array, options)}"
         ),
         Candidate("two stages", math.nan if staged else None, f"eigenvalues of {STAGES_BYTES:,} bytes and few threads"),
         Candidate("LAPACK's steps", math.nan if way == "steps" else None, "parts, and vectors of larger matrices"),
