@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -54,19 +55,12 @@ def largest_entry(matrix: Any) -> float:
     return float(np.max(tops))  # np.max, like the maxima above, keeps NaN
 
 
-@functools.lru_cache
-def _below(n: int) -> np.ndarray:
-    """Return where a square is below its diagonal."""
-    return np.tri(n, k=-1, dtype=bool)
-
-
 def frobenius_of_triangle(matrix: Any) -> float:
     """Return the Frobenius norm of the Hermitian matrix with this lower triangle, whose entries are near 1."""
-    parts, zero = [matrix.diagonal().real], matrix.dtype.type(0)
-    for start in range(0, len(matrix), STRIP):
-        columns = matrix[start:, start : start + STRIP]
-        parts += [np.where(_below(columns.shape[1]), columns[: columns.shape[1]], zero), columns[STRIP:]]
-    return frobenius_of_diagonals(parts)
+    norm, diagonal = _routine("lapack", "{}lantr", matrix.dtype.char), matrix.diagonal().real
+    strips = range(0, len(matrix) - 1, STRIP)  # below the diagonal, as trapezoids
+    below = [norm("F", matrix[start + 1 :, start : start + STRIP], uplo="L") for start in strips]
+    return math.hypot(math.sqrt(np.vdot(diagonal, diagonal)), *below, *below)
 
 
 def frobenius_of_diagonals(diagonals: Sequence[Any]) -> float:
@@ -94,10 +88,9 @@ def require_in_range(w: Any) -> Any:
 
 
 @functools.cache
-def _blas(name: str, character: str) -> Any:
-    from scipy.linalg import blas
-
-    return getattr(blas, name.format({"f": "s", "d": "d", "F": "c", "D": "z"}[character]))
+def _routine(library: str, name: str, character: str) -> Any:
+    module = importlib.import_module(f"scipy.linalg.{library}")
+    return getattr(module, name.format({"f": "s", "d": "d", "F": "c", "D": "z"}[character]))
 
 
 def absolute_sum(array: Any) -> float:
@@ -106,7 +99,7 @@ def absolute_sum(array: Any) -> float:
         return math.inf
     flat = array.ravel("K")
     flat = flat.view(array.real.dtype) if array.dtype.kind == "c" else flat
-    return float(_blas("{}asum", flat.dtype.char)(flat))
+    return float(_routine("blas", "{}asum", flat.dtype.char)(flat))
 
 
 def all_finite(array: Any) -> bool:
@@ -126,7 +119,7 @@ def exponent_of(a: Any, lower: bool, check_finite: bool) -> int:
     most = absolute_sum(a)
     if 2.0**15 <= most < math.inf:
         flat = a.ravel("K")
-        most = abs(flat[_blas("i{}amax", a.dtype.char)(flat)])
+        most = abs(flat[_routine("blas", "i{}amax", a.dtype.char)(flat)])
     if most < 2.0**15 and absolute_sum(a.diagonal().real) > 2.0**-15 * len(a):
         return 0
     largest = largest_entry(a if lower else a.T)
