@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import ctypes
 import math
+import struct
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -133,8 +134,8 @@ def rounded_down(number: float, dtype: np.dtype) -> float:
     near = number if dtype.char == "d" else ctypes.c_float(number).value
     if near <= number:
         return near
-    with np.errstate(under="ignore"):
-        return float(np.nextafter(dtype.type(near), dtype.type(-np.inf)))
+    (bits,) = struct.unpack("i", struct.pack("f", near))
+    return float(struct.unpack("f", struct.pack("i", bits - 1 if near > 0 else bits + 1))[0])
 
 
 class EighResult(NamedTuple):

@@ -191,23 +191,14 @@ def standard(
     if info != 0:
         raise np.linalg.LinAlgError(_FAILURES[driver].format(info, n + 1))
     if part is not None:
-        w, v = divided_by_power(w[: counted[0]], scale), v[:, : counted[0]]
-    return w, v if vectors else None
+        w, v = w[: counted[0]], v[:, : counted[0]]
+    return divided_by_power(w, scale) if scale else w, v if vectors else None
 
 
 def generalized(
-    a: np.ndarray,
-    b: np.ndarray,
-    *,
-    kind: int,
-    lower: bool,
-    vectors: bool,
-    overwrite: bool,
-    overwrite_b: bool,
-    driver: str,
-    scale_a: int,
-    part: Subset | None = None,
-) -> tuple[Any, Any]:
+    a: np.ndarray, b: np.ndarray, *, kind: int, lower: bool, vectors: bool, overwrite: bool, overwrite_b: bool,
+    driver: str, scale_a: int, part: Subset | None = None,
+) -> tuple[Any, Any]:  # fmt: skip
     """Return the eigenvalues, and the eigenvectors or None, of one generalized problem; parameters as for `standard`.
 
     Raises
@@ -221,7 +212,7 @@ def generalized(
     require_addressable(driver, n, vectors)
     # LAPACK does not scale these.  By even powers of two, because B has a root in the eigenvectors.
     scale_a &= ~1
-    scale_b = exponent_near_one(float(np.maximum.reduce(b.diagonal().real))) & ~1  # it is definite: no entry is larger
+    scale_b = exponent_near_one(max(b.diagonal().real.tolist())) & ~1  # it is definite: no entry is larger
     if scale_a:
         a, overwrite = times_power(a, scale_a), True
     if scale_b:

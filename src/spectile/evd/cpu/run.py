@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -29,8 +29,6 @@ CHECKED_ORDER = 1024
 #: single it soon takes twice LAPACK's time.  For double both call the same driver: the loop has memory that is touched
 #: once for all matrices, ours the faster reduction of eigenvalues alone, and tells how far a long call is.
 LOOPED_ORDER = {"s": (32, 32), "c": (32, 24), "d": (90, 1023), "z": (90, 1023)}
-#: Order up to which a part of each matrix of a batch costs no less than all of it.
-UNPARTED_ORDER = 16
 #: Order from which all eigenvectors come by LAPACK's steps, of which the reduction is faster (`drivers.REDUCED_BLOCK`):
 #: after each a long call tells how far it is.
 STEPS_ORDER = 192
@@ -49,7 +47,8 @@ def eigh(a: Any, options: Options, definite: Definite | None = None) -> Any:
     array, in_kind = _as_matrices("a", a), in_kind_of(a)
     if definite is not None:
         array, b = _as_pair(array, _as_matrices("b", definite.b))
-        definite = Definite(b, definite.kind, definite.overwrite or _is_new(b, definite.b))
+        if b is not definite.b:
+            definite = Definite(b, definite.kind, definite.overwrite or _is_new(b, definite.b))
     options = options._replace(overwrite=True) if _is_new(array, a) else options
     if definite is not None and (options.overwrite or definite.overwrite) and overlap(array, definite.b):
         # One would be overwritten while the other is read.
@@ -97,7 +96,7 @@ def _is_looped(array: np.ndarray, options: Options) -> bool:
     n = array.shape[-1]
     if n > _looped_order(array, options) or options.driver is not None:
         return False
-    return n <= UNPARTED_ORDER or options.subset is None or _way(array, options) == "all"
+    return options.subset is None or n <= drivers.QR_ORDER or _way(array, options) == "all"
 
 
 def _looped_order(array: np.ndarray, options: Options) -> int:
@@ -154,14 +153,16 @@ def _solve(array: np.ndarray, options: Options, definite: Definite | None) -> tu
     overwrite = overwrite and array.flags.writeable
     if way == "steps":
         return part.solve(array, lower, vectors, overwrite, subset, scale)
-    with _told(n):
-        w, v = drivers.standard(array, lower, vectors, overwrite, driver, part_of, scale)
+    w, v = _told(n, drivers.standard, array, lower, vectors, overwrite, driver, part_of, scale)
     return (w, v) if subset is None or part_of is not None else _part(w, v, subset)
 
 
-def _told(n: int) -> contextlib.AbstractContextManager[Any]:
-    """Return what tells of one call of LAPACK that may take long."""
-    return progress.Progress("eigh", unit=progress.OPERATIONS) if n >= CHECKED_ORDER else contextlib.nullcontext()
+def _told(n: int, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return what one call of LAPACK gives; one that may take long is told of."""
+    if n < CHECKED_ORDER:
+        return call(*args, **kwargs)
+    with progress.Progress("eigh", unit=progress.OPERATIONS):
+        return call(*args, **kwargs)
 
 
 def _generalized_driver(n: int, options: Options) -> str:
@@ -183,9 +184,7 @@ def explain(shape: tuple[int, ...], a: Any, options: Options, definite: Definite
     way = "" if looped or staged else _way(array, options)
     driver = options.driver or ("evx" if way == "call" else drivers.fastest(n, options.vectors))
     return [
-        Candidate(
-            "NumPy's loop", math.nan if looped else None, f"a batch up to order {_looped_order(array, options)}"
-        ),
+        Candidate("NumPy's loop", math.nan if looped else None, f"a batch up to order {_looped_order(array, options)}"),
         Candidate("two stages", math.nan if staged else None, f"eigenvalues of {STAGES_BYTES:,} bytes and few threads"),
         Candidate("LAPACK's steps", math.nan if way == "steps" else None, "parts, and vectors of larger matrices"),
         Candidate(f"LAPACK's {driver}", math.nan if way in ("call", "all") else None, "all else"),
@@ -202,19 +201,11 @@ def _solve_generalized(array: np.ndarray, options: Options, definite: Definite) 
         _require_finite(definite.b, options)
     # The ends of an interval are compared with all eigenvalues, whose norm says what roundoff is.
     part = options.subset if driver == "gvx" and options.subset is not None and options.subset.by_index else None
-    with _told(len(array)):
-        w, v = drivers.generalized(
-            array,
-            definite.b,
-            kind=definite.kind,
-            lower=options.lower,
-            vectors=options.vectors,
-            overwrite=options.overwrite and array.flags.writeable,
-            overwrite_b=definite.overwrite and definite.b.flags.writeable,
-            driver=driver,
-            scale_a=scale_a,
-            part=part,
-        )
+    w, v = _told(
+        len(array), drivers.generalized, array, definite.b, kind=definite.kind, lower=options.lower,
+        vectors=options.vectors, overwrite=options.overwrite and array.flags.writeable,
+        overwrite_b=definite.overwrite and definite.b.flags.writeable, driver=driver, scale_a=scale_a, part=part,
+    )  # fmt: skip
     return (w, v) if part is not None or options.subset is None else _part(w, v, options.subset)
 
 
