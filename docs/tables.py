@@ -350,6 +350,33 @@ def kpm_interior(machine: str) -> str:
     return _markdown(words, rows, frame, machine)
 
 
+def kpm_evolution(machine: str) -> str:
+    """Return a step's time of the iterator and of states that evolve, their shares of the copy rate, and rivals."""
+    frame = _frame(machine, "kpm")
+    frame = frame[(frame["p_study"] == "evolution") & (frame["status"] == "ok")]
+    rows = []
+    for _, here in frame.groupby("case", sort=False):
+        first, methods = here.iloc[0], here.set_index("method")
+        moved, took, steps = methods["bytes"], methods["time_s"], methods["v_moments"] - 1
+        for width in WIDTHS:
+            names = [f"{name}_r{width}" for name in ("iterator", "chain", "evolve", "evolve_setup", "evolve_chain")]
+            if not {"copy", *names} <= set(methods.index):
+                continue
+            iterator, chain, evolve, setup, summed = names
+            rate = moved["copy"] / took["copy"]
+            within = (moved[evolve] - moved[setup]) / (took[evolve] - took[setup]) / rate
+            scipy = took.get(f"expm_multiply_r{width}")
+            rows.append([
+                f"{first['p_matrix']}, {int(first['v_rows']):,} rows", first["p_precision"], f"{width}",
+                f"{_duration(took[iterator] / steps[iterator])}, {moved[iterator] / took[iterator] / rate:.0%}",
+                f"{took[chain] / took[iterator]:.2f}",
+                f"{_duration(took[evolve] / steps[evolve])}, {moved[evolve] / took[evolve] / rate:.0%}, {within:.0%}",
+                f"{took[summed] / took[evolve]:.2f}", "" if scipy is None else f"{scipy / took[evolve]:,.0f}",
+            ])  # fmt: skip
+    heads = ["R", "iterator, a term", "SpMM over it", "evolve, a term", "SpMM over it", "SciPy on the host over it"]
+    return _markdown(["matrix", "type of H", *heads], rows, frame, machine)
+
+
 def kpm_matrices(machine: str) -> str:
     """Return the time of a step of the recurrence, and of a call, with their shares of the copy rate."""
     frame = _frame(machine, "kpm")
@@ -510,6 +537,7 @@ TABLES: dict[str, Callable[[], str]] = {
     },
     "kpm conductivity": lambda: kpm_conductivity("h200"),
     "kpm interior": lambda: kpm_interior("h200"),
+    "kpm evolution": lambda: kpm_evolution("h200"),
 }
 
 

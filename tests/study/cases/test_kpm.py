@@ -20,7 +20,7 @@ from spectile_study.cases.kpm.together import NaiveTogether
 ROWS = read_sheet("config/kpm.tsv", "workflow/schemas/kpm.schema.yaml")
 ONCE = ("functions_16x16x10", "step_16x16x10_r4", "cache_4x4x10_r16", "threads_16x16x10_2", "dos_16x16x10",
     "matrix_graphene_quick", "matrix_anderson_quick", "matrix_hopping_quick", "matrix_wannier_quick",
-    "conductivity_quick", "interior_quick")  # fmt: skip
+    "conductivity_quick", "interior_quick", "evolution_graphene_quick", "evolution_wannier_quick")  # fmt: skip
 
 
 @pytest.mark.parametrize("case", ONCE)
@@ -43,6 +43,27 @@ def test_quick_case_passes_its_checks(case, tmp_path):
         assert method.name == "copy" or ROWS[case]["study"] == "interior" or method.flops > 0
         ran += 1
     assert ran
+
+
+@pytest.mark.parametrize("case", ["evolution_graphene_quick", "evolution_wannier_quick"])
+def test_a_term_or_a_state_too_late_and_a_wrong_last_vector_fail(case, tmp_path):
+    context = Context("cpu", tmp_path, seed=1, threads=2)
+    problem, later = (
+        cases.build(ROWS[case] | {"num_moments": moments}, context) for moments in (ROWS[case]["num_moments"], 34)
+    )
+    judged = [method for method in later.methods if not method.name.startswith(("copy", "evolve_setup"))]
+    limits = {method.name: (method.check, method.limits["error_fro_rel"]) for method in problem.methods}
+    for method in judged:
+        if method.prepare is not None:
+            method.prepare()
+        found = method.run()
+        check, limit = limits[method.name]
+        assert check(found)["error_fro_rel"] > 1e9 * limit
+        found = found.copy()
+        assert method.check(found)["error_fro_rel"] <= limit
+        found[-1, -1] += 1e-6
+        assert method.check(found)["error_fro_rel"] > limit
+    assert len(judged) == 5 * 2
 
 
 @pytest.mark.parametrize("dtype", ["complex128", "float64"])
@@ -142,7 +163,7 @@ def test_kwant_is_asked_in_its_own_python_and_its_density_checked(factor, right,
 def test_every_paper_row_has_a_study_and_its_parameters():
     for row in ROWS.values():
         assert row["study"] in cases._STUDIES
-        if row["study"] == "matrix":
+        if row["study"] in ("matrix", "evolution"):
             assert None not in (row["matrix"], row["rows"], row["num_vectors"], row["num_moments"])
         elif row["study"] == "conductivity":
             assert None not in (row["rows"], row["num_vectors"], row["num_moments"])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from spectile_study.bench.case import Context, Problem, Skipped
-from spectile_study.cases.kpm import conductivities, densities, films, host, interior, matrices
+from spectile_study.cases.kpm import conductivities, densities, evolution, films, host, interior, matrices
 from spectile_study.cases.kpm.processes import mpi_runs
 from spectile_study.cases.kpm.shared import COUNTED, NO_DEVICE
 
@@ -48,6 +48,7 @@ _STUDIES: dict[str, Callable[[Mapping[str, Any], Context], Problem]] = {
     "surface": lambda row, context: densities.surface_problem(row, context, "cpu"),
     "conductivity": conductivities.build,
     "interior": interior.build,
+    "evolution": evolution.build,
     "film": films.film_problem,
     "packet": films.packet_problem,
     "matrix": matrices.build,
