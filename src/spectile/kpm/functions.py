@@ -33,9 +33,9 @@ from spectile.kpm.types import Array, Engine
 
 #: Energies whose vectors are summed in one pass.
 PASS = 16
-#: Sums on a GPU beside the recurrence up to which two terms at a time are the least traffic: 1 + K blocks a term, and
-#: 3 + K/4 by copies of 8.  NumPy would make copies of its own.
-PAIRED = {"numpy": 0, "cupy": 2}
+#: Sums beside the recurrence up to which two terms at a time are the least traffic: 1 + K blocks a term, and 3 + K/4 by
+#: copies of 8.
+PAIRED = 2
 #: Points up to which a function of energy is looked at before it is called not smooth.
 MOST_POINTS = 1 << 18
 
@@ -500,7 +500,7 @@ def summed(terms: Terms, coefficients: Array, run: Run) -> Any:
     first = terms.blocks()
     xp = terms.engine.xp
     real = np.empty(0, terms.dtype).real.dtype
-    if (xp is not np or PAIRED["numpy"]) and _are_complex(first, terms):
+    if _are_complex(first, terms):
         # Real and imaginary parts are neighbours: one sum takes a coefficient's two parts.
         number, kinds = np.result_type(real, np.complex64), [(c, np.arange(c.shape[1]))]
     else:
@@ -574,7 +574,7 @@ def _added(terms: Terms, weights: Array, sums: list[Any], run: Run) -> None:
 
 def _copied(terms: Terms, weights: Array, sums: list[Any], run: Run) -> None:
     """Make sums of some terms at a time: few take the last two, which lie in memory, many are worth copies of more."""
-    together = 2 if weights.shape[1] <= PAIRED[namespace(sums[0]).__name__] else TOGETHER
+    together = 2 if weights.shape[1] <= PAIRED else TOGETHER
     held = [namespace(one).empty((TOGETHER, one.shape[1]), one.dtype) for one in sums] if together == TOGETHER else []
     latest: list[list[Any]] = [[] for _ in sums]
     for m in range(_order(run, terms, sums), len(weights)):
@@ -598,27 +598,34 @@ def _copied(terms: Terms, weights: Array, sums: list[Any], run: Run) -> None:
 def _are_complex(blocks: list[Any], terms: Terms) -> bool:
     """Return whether the numbers of a recurrence's blocks are complex ones, or pairs that are."""
     if terms.doubled:
-        return all(block.ndim == 2 and block.shape[1] % 2 == 0 and block.flags.c_contiguous for block in blocks)
+        # Row by row; a CPU's have their one part between rows and vectors.
+        return all(
+            block.size == len(block) * block.shape[-1] and block.shape[-1] % 2 == 0 and block.flags.c_contiguous
+            for block in blocks
+        )
     return all(block.dtype.kind == "c" for block in blocks)
 
 
 def _add(total: Any, weights: Array, terms: Any) -> None:
     """Add Σ_t weights_kt terms_t to each total_k: all of one type, the terms in one piece, or one or two apart."""
     xp: Any = namespace(total)
-    if xp is np:
-        if isinstance(terms, list):
-            terms = np.stack(terms)
+    if isinstance(terms, list):
+        factors = weights if len(terms) == 2 else np.pad(weights, ((0, 0), (0, 1)))
+        for one, (x, y) in zip(total, factors, strict=True):
+            _pair_kernel(xp.__name__)(terms[0], terms[-1], x, y, one)
+    elif xp is np:
         total += weights @ terms
-    elif isinstance(terms, list):
-        for one, factors in zip(total, weights, strict=True):
-            _pair_kernel()(terms[0], terms[-1], factors[0], factors[1] if len(terms) == 2 else 0, one)
     else:
         length = terms.shape[1]
         _sums_kernel()(terms, xp.asarray(weights), length, len(total), len(terms), total, size=length)
 
 
 @functools.cache
-def _pair_kernel() -> Any:
+def _pair_kernel(module: str) -> Any:
+    if module == "numpy":
+        from spectile.kpm.cpu.operator import add_pair
+
+        return add_pair
     import cupy
 
     return cupy.ElementwiseKernel("T a, T b, T x, T y", "T total", "total += x * a + y * b", "spectile_kpm_pair")

@@ -374,6 +374,13 @@ def subtract(v, w, factor):  # type: ignore[no-untyped-def]
     return square
 
 
+@njit(nogil=True, fastmath=_MATH)
+def add_scaled(a, b, x, y, total):  # type: ignore[no-untyped-def]
+    """Add x a + y b to a total, all flat and of one type."""
+    for i in range(total.size):
+        total[i] += x * a[i] + y * b[i]
+
+
 _phase_bits = numba.njit(inline="always")(reference.phase_bits)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core.threads import each, num_threads
-from spectile.kpm.cpu.kernels import csr_rows, fill_phases, pattern_rows, stencil_rows
+from spectile.kpm.cpu.kernels import add_scaled, csr_rows, fill_phases, pattern_rows, stencil_rows
 from spectile.kpm.cpu.patterns import RowPatterns, table
 from spectile.kpm.cpu.threads import side_by_side
 from spectile.kpm.operators.engine import Pair
@@ -212,6 +212,14 @@ THREAD_WORK = 50_000
 def useful_threads(num_rows: int, num_vectors: int) -> int:
     """Return how many threads a step of R vectors takes: all, or as many as have enough to do."""
     return max(1, min(num_threads(), num_rows * (num_vectors + 3) // THREAD_WORK))
+
+
+def add_pair(a: Array, b: Array, x: Any, y: Any, total: Array) -> None:
+    """Add x a + y b to a total, all flat and of one type, on as many threads as have enough to do."""
+    threads = useful_threads(total.size, 0)
+    edges = np.linspace(0, total.size, threads + 1).astype(int)
+    parts = [slice(*ends) for ends in itertools.pairwise(edges)]
+    each(parts, threads, lambda part: add_scaled(a[part], b[part], x, y, total[part]))
 
 
 class CpuRecursion(Pair):
