@@ -64,10 +64,10 @@ def in_tiles(name: str, given: Any, block: Any, permutation: Any = None, hermiti
             return whole
         if whole.shape[0] != whole.shape[1]:
             raise ValueError(f"has shape {whole.shape}: pass a square matrix")
-        skew = 0.5 * (whole - whole.H)
-        _refuse_skew(skew.norm(), whole)
         # What rounding left of a Fock matrix that was summed in two orders is part of its error.
-        return whole.hermitian_part()
+        part = whole.hermitian_part()
+        _refuse_skew(part.error.fro, part)
+        return part
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
 

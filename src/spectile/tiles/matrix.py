@@ -628,16 +628,15 @@ class TileMatrix:
         self._require_square("a Hermitian part")
         if self.hermitian:
             return self
-        mean = 0.5 * (self + self.H)
+        off = 0.5 * (self - self.H).norm()
+        mean = 0.5 * (self + self.H) if off else self
         kept = np.flatnonzero(mean.indices >= mean.layout.tile_rows)
         some = mean.layout.of_tiles(kept)
         layout = Layout(some.rows, some.columns, some.indptr, some.indices, hermitian=True)
         data = gather(self._xp, mean.data, mean.layout, some, kept)
         made = TileMatrix(layout, _symmetric_diagonal(self._xp, data, layout), permutation=self.permutation)
-        skew = 0.5 * (self - self.H)
-        lost = 8 * roundoff(self.dtype) * made.norm() + skew.norm()
-        own = Error.of(lost * SLACK, lost * SLACK)
-        made.error = self.error + own
+        lost = (8 * roundoff(self.dtype) * made.norm() + off) * SLACK if off else 0.0
+        made.error = self.error + Error.of(lost, lost)
         return made
 
     @property

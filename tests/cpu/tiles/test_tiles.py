@@ -450,3 +450,15 @@ def test_sums_over_rows_and_over_columns_both_end_what_is_left_out(kind, share):
     assert abs(left_out).sum(axis=0).max() <= atol and abs(left_out).sum(axis=1).max() <= atol
     assert np.linalg.norm(left_out, 2) <= kept.error.spectral <= atol
     assert (kept.fill < matrix.fill) == (share >= 0.9)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_hermitian_part_of_a_hermitian_matrix_is_itself(dtype):
+    rng = np.random.default_rng(5)
+    a = (rng.normal(size=(20, 20)) + 1j * rng.normal(size=(20, 20))).astype(dtype)
+    same = TileMatrix.from_dense(a + a.conj().T, 6)
+    found = same.hermitian_part()
+    assert found.hermitian and found.error == same.error == (0.0, 0.0)
+    np.testing.assert_array_equal(found.to_dense(), same.to_dense())
+    other = TileMatrix.from_dense(a, 6).hermitian_part()
+    assert np.linalg.norm(other.to_dense() - a) <= other.error.fro <= np.linalg.norm(a)
