@@ -6,6 +6,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import aslinearoperator, expm_multiply
 
 from spectile.kpm import apply, evolve, functions, greens_function
+from spectile.kpm.cpu import operator
 from spectile.kpm.operators.lattices import anderson, chain
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 
@@ -54,6 +55,18 @@ def test_sums_of_the_last_two_terms_are_those_of_copies(form, kind, monkeypatch)
     monkeypatch.setattr(functions, "PAIRED", 0)
     for one, other in zip(paired, found(), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-13 * abs(other).max())
+
+
+@pytest.mark.parametrize("kind", ["f", "d", "F", "D"])
+def test_threads_share_a_sum_of_two_terms(kind, monkeypatch):
+    monkeypatch.setattr(operator, "num_threads", lambda: 3)
+    rng = np.random.default_rng(5)
+    drawn = rng.standard_normal((3, 100_003, 2))
+    a, b, total = (drawn @ [1, 1j] if kind in "FD" else drawn[..., 0]).astype(kind)
+    x, y = a[:2]
+    wanted = total + x * a + y * b
+    operator.add_pair(a, b, x, y, total)
+    np.testing.assert_allclose(total, wanted, rtol=1e-5, atol=1e-5 if kind in "fF" else 1e-12)
 
 
 @pytest.mark.parametrize("sums", [1, 3])
