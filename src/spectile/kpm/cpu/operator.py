@@ -217,9 +217,10 @@ def useful_threads(num_rows: int, num_vectors: int) -> int:
 def add_pair(a: Array, b: Array, x: Any, y: Any, total: Array) -> None:
     """Add x a + y b to a total, all flat and of one type, on as many threads as have enough to do."""
     threads = useful_threads(total.size, 0)
-    edges = np.linspace(0, total.size, threads + 1).astype(int)
-    parts = [slice(*ends) for ends in itertools.pairwise(edges)]
-    each(parts, threads, lambda part: add_scaled(a[part], b[part], x, y, total[part]))
+    if threads == 1:
+        return add_scaled(a, b, x, y, total)  # short ones take less than to be shared out
+    parts = [slice(total.size * n // threads, total.size * (n + 1) // threads) for n in range(threads)]
+    return each(parts, threads, lambda part: add_scaled(a[part], b[part], x, y, total[part]))
 
 
 class CpuRecursion(Pair):
