@@ -175,15 +175,16 @@ def _found(asked: _Asked, s: Any) -> DensityMatrix:
     # A factor of another type would make P of that type.
     if guess is None or guess.dtype != overlap.dtype:
         guess = inverse_root(overlap) if method == "eigh" else None
-    near = refined(overlap, 1e-2, start=guess)
-    rough = near.norm**2
+    factor = refined(overlap, min(1e-2, 0.01 * error), start=guess)
+    rough = factor.norm**2
     size = max(1.0, rough) * max(1.0, h.norm("spectral"))
     unit = min(1.0, h.norm("spectral")) or 1.0  # gaps are as small as F
     refused: ValueError | None = None
     for share, sharper in ((0.5, 1.0), (0.5, 1e-2), (0.05, 1e-2), (0.05, 1e-4)):
         # What the factor and the products lack is small beside the error, and smaller where a small gap enlarges it.
         fine = 0.1 * share * sharper * error / max(1.0, rough)
-        factor = near = refined(overlap, min(1e-2, 0.2 * fine), start=near.z)
+        if factor.size > min(1e-2, 0.2 * fine):
+            factor = refined(overlap, min(1e-2, 0.2 * fine), start=factor.z)
         # A Fermi function has no gap to be safe by: it takes the factor as inexact.
         z: Any = factor.z._bounded(factor.norm) if beta is None else factor.factor(overlap)
         inner = z.H._times(h._times(z, unit * fine / math.sqrt(size)), unit * fine, half="upper")
