@@ -26,8 +26,12 @@ _LOOKS, _OPENS, _WIDEST = (3e-4, 1e-6, 1e-10), 1.25, 3e-3
 _SEEN = 0.05
 #: Passes with a budget; each tightens it by what the certificate of the last one was off by.
 _PASSES = 4
+#: The a-priori bound of the error over the certificate, about, for one term in an entry.
+_PESSIMISM = 0.9
 #: What the products of the certificate may be off by, as shares of the error: Q^2 - Q, and F Q - Q F in gaps.
 _FINE, _CLOSE = 0.1, 0.05
+#: A certificate of at most so many errors is worth a step that turns Q back; what its direction may be off by.
+_NEAR, _ABOUT = 3.0, 0.1
 #: What the last iterate may lack in idempotency, as a share of the error.
 _IDEMPOTENT = 0.3
 #: Budget of all steps together that leaves no doubt which subspace was found.
@@ -84,7 +88,7 @@ def projector(
             edges = max(edges[0], min(hint[0], last.homo[1])), min(edges[1], max(hint[1], last.lumo[0]))
         return last, dataclasses.replace(found, edges=(high - width * edges[0], high - width * edges[1]))
 
-    wanted, reached = min(pessimism(len(h.rows) - 1) * error, _LARGEST), math.inf
+    wanted, reached = min(pessimism(x0) * error, _LARGEST), math.inf
     hint = None if guess is None else ((high - guess[0]) / width, (high - guess[1]) / width)
     plan = None if hint is None else _guessed(x0, *hint)
     # What a bad guess cannot resolve may have a gap all the same.
@@ -106,19 +110,20 @@ def projector(
         # Rounding alone: what the squares and sums of a step may be off by, whatever is kept.
         if wanted < 40 * roundoff(h.dtype) * math.sqrt(n):
             break
-        wanted *= min(0.3, 0.5 * error / found.error) if certain else 0.03
+        wanted *= min(0.5, 0.7 * error / found.error) if certain else 0.03
         seen, known = (last, True) if certain else (seen, known)
     enough = 2 * reached * (asked / error)
     advice = f"ask for {enough:.2g} or more" if reached < math.inf else "ask for more, or use float64"
     raise Unresolved(f"error = {asked} is below what can be guaranteed in {h.dtype} with this gap and input: {advice}")
 
 
-def pessimism(tile_rows: int) -> float:
+def pessimism(x0: TileMatrix) -> float:
     """Return how many times the certificate the a-priori bound is about: the first budget makes use of it.
 
-    Norms of tiles that are left out add up, and what they are norms of hardly does.
+    What is left out of an entry are terms of either sign, by n times the stored share of tiles in number: their norms
+    add up, and they themselves as the root of their number.
     """
-    return min(10.0 + tile_rows, 100.0)
+    return _PESSIMISM * math.sqrt(x0.shape[0] * x0.truncate(_LOOKS[0], "spectral").fill)
 
 
 def _in_tiles(found: DensityMatrix) -> DensityMatrix:
@@ -191,12 +196,24 @@ def _certified(
     shifted = exact(h).shifted(-centre)
     size = max(high - centre, centre - low) * SLACK
     moved = math.sqrt(2) * h.error.fro / (gap - slip) if h.error.fro else 0.0
-    g = shifted._times(q, _CLOSE * gap * error)
-    skew = g - g.H
-    off = (z.norm() + z.error.fro) * SLACK
-    d_q, between = distance(off), (skew.norm() + skew.error.fro) / gap / math.sqrt(2) * SLACK
-    d = distance((off + math.sqrt(2) * between**2) * SLACK)
-    bound = math.hypot(math.sqrt(2) * between, d) * SLACK
+    close = _CLOSE * gap * error
+    g = shifted._times(q, close)
+    for turned in (False, True):
+        skew = g - g.H
+        off = (z.norm() + z.error.fro) * SLACK
+        d_q, between = distance(off), (skew.norm() + skew.error.fro) / gap / math.sqrt(2) * SLACK
+        d = distance((off + math.sqrt(2) * between**2) * SLACK)
+        bound = math.hypot(math.sqrt(2) * between, d) * SLACK
+        if turned or not error < bound < _NEAR * error or between < d or skew.norm() < 2 * skew.error.fro:
+            break
+        # Q turned back by a step of a solver of the Sylvester equation: whatever Y is, W becomes W - (F Y - Y F).
+        y = exact(skew._times(exact(q._combined(2.0, shift=-1.0)), _ABOUT * skew.norm(), half="upper"))
+        f_y = shifted._times(y, close * y.norm() / between)
+        moved_by = f_y - f_y.H
+        step = skew.dot(moved_by) / (moved_by.norm() ** 2 or 1.0)
+        made, g = q._combined(1.0, y, -step), g._combined(1.0, f_y, -step)
+        q, g = exact(made), g._with(error=g.error + made.error.times(size))
+        z = q._second_degree((0.0, -1.0, 1.0), z.error.fro, "fro")[0]
     # The trace of 3 Q^2 - 2 Q^3, each of whose eigenvalues is as near to 0 or 1 as the square of Q's.
     trace = 3 * (q.trace() + z.trace()) - 2 * (q.norm() ** 2 + q.dot(z))
     count = round(trace) if occupied < 0 and math.isfinite(trace) else occupied

@@ -32,7 +32,7 @@ MOST_STEPS = 120
 #: Share of the bounds of the steps' errors that their sum is likely to have.
 _TOGETHER = 0.05
 #: Gaps that budgets follow, at most so many times the first: what is left out later reaches high energies.
-_NARROW = 4.0
+_NARROW = 16.0
 #: Idempotency in the Frobenius norm below which its spectral norm is looked at, once, for the eigenvalues around the
 #: gap; what the products for it may be off by, relative to the square of the Frobenius norm.
 _SHARP, _ROUGH = 1e-2, 1e-3
