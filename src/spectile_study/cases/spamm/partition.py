@@ -98,8 +98,9 @@ def products(fock: np.ndarray, oxygens: np.ndarray, error: float, method: str = 
     wanted = error * math.sqrt(OCCUPIED * count)
     seen = Pass(None, homo=(homo, 1.0), lumo=(0.0, lumo))  # type: ignore[arg-type]
     end = ends_at(wanted)
-    budget, polynomials = budgets(seen, method, pessimism(count) * wanted, end)
     x, found = (high * np.eye(n) - fock) / (high - low), []
+    tiles = TileMatrix.from_dense(x, FUNCTIONS, hermitian=True)
+    budget, polynomials = budgets(seen, method, pessimism(tiles) * wanted, end)
     decay = model_water.fitted(x, oxygens)
     for number, polynomial in enumerate(polynomials):
         if np.linalg.norm(x - x @ x) <= end:
