@@ -96,13 +96,13 @@ class Pass:
             h, l_ = h - error.spectral, l_ + error.spectral
         return found
 
-    def angle(self, norm: NormName = "spectral") -> float:
-        """Return a bound of the sines of the angles that the occupied subspace was turned by, in a norm."""
+    def angle(self) -> float:
+        """Return a bound of the sine of the angle that the occupied subspace was turned by."""
         total = 0.0
         for gap, error in zip(self.gaps(), self.errors, strict=True):
             if not gap > 2 * error.spectral:
                 return math.inf
-            total += (error.fro if norm == "fro" else error.spectral) / (gap - error.spectral)
+            total += error.spectral / (gap - error.spectral)
         return total * SLACK
 
     def likely(self) -> tuple[float, float]:

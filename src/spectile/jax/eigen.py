@@ -131,11 +131,9 @@ def _gate_transpose(cotangents: Any, *operands: Any) -> Any:
     w_bar, v_bar, blocks_bar = (None if type(x) is ad.Zero else x for x in cotangents)
     s = None if v_bar is None else adjoint(v) @ v_bar.conj()
     given: Any = w, w_bar, s, None if blocks_bar is None else blocks_bar.conj()
-    if any(isinstance(x, jax.core.Tracer) for x in given):
-        found = spectra.faults(jnp, *given)
-    else:
-        with np.errstate(all="ignore"):
-            found = spectra.faults(np, *(x if x is None else np.asarray(x) for x in given))
+    xp: Any = jnp if any(isinstance(x, jax.core.Tracer) for x in given) else np
+    with np.errstate(all="ignore"):
+        found = spectra.faults(xp, *(x if x is None else xp.asarray(x) for x in given))
     out = [None if x is None else _unless(found, w, x) for x in (w_bar, v_bar, blocks_bar)]
     return [*out, None, None]
 
