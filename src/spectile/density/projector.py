@@ -27,7 +27,7 @@ _SEEN = 0.05
 #: Passes with a budget; each tightens it by what the certificate of the last one was off by.
 _PASSES = 4
 #: The a-priori bound of the error over the certificate, about, for one term in an entry.
-_PESSIMISM = 0.9
+_PESSIMISM = 1.2
 #: What the products of the certificate may be off by, as shares of the error: Q^2 - Q, and F Q - Q F in gaps.
 _FINE, _CLOSE = 0.1, 0.05
 #: A certificate of at most so many errors is worth a step that turns Q back; what its direction may be off by.
