@@ -14,7 +14,19 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import spectile
-from spectile.density import exp, factor, fermi, inverse_factor, inverse_sqrt, maps, polar, polynomial, purify, sign
+from spectile.density import (
+    exp,
+    factor,
+    fermi,
+    inverse_factor,
+    inverse_sqrt,
+    maps,
+    polar,
+    polynomial,
+    projector,
+    purify,
+    sign,
+)
 from spectile.tiles import Error, TileMatrix, partition
 
 #: As where a matrix is large and sparse: these are small.
@@ -86,6 +98,43 @@ def test_the_bound_is_close_and_the_energy_of_second_order():
             ratios.append(found.error / assert_guaranteed(found, h, occupied))
             assert found.energy_error < 10 * found.error and len(found.history) < 40
     assert np.median(ratios) < 3.5
+
+
+def test_no_bound_is_violated_on_two_hundred_insulators_and_half_of_them_are_close():
+    rng, ratios = np.random.default_rng(), []
+    for number in range(200):
+        dimensions, side = ((1, 40), (2, 6), (3, 3), (1, 50), (2, 7))[number % 5]
+        seed, splitting, exponent = int(rng.integers(2**32)), rng.uniform(0.1, 1.5), rng.uniform(-8, -1.5)
+        h, _ = insulator(seed, side, dimensions, splitting, complex_=number % 2 == 1)
+        occupied, error = widest_gap(np.linalg.eigvalsh(h)), 10.0**exponent
+        found = purified(h, electrons=occupied, error=error, block=int(rng.integers(3, 12)))
+        assert found.error <= error, (seed, dimensions, splitting, exponent)
+        ratios.append(found.error / max(assert_guaranteed(found, h, occupied), 1e-13))
+    assert np.median(ratios) < 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_certificate_that_just_fails_is_mended_at_the_cost_of_three_products(seed, monkeypatch):
+    """A budget that is too large leaves a certificate above the error: Q is turned back, and no pass is repeated."""
+    h, _ = insulator(seed, 14, 2, 0.6)
+    occupied, rows, told = widest_gap(np.linalg.eigvalsh(h)), 7, {}
+    judged = projector._certified
+    for near in (1.0, 3.0):  # never, and as it is
+        monkeypatch.setattr(projector, "_NEAR", near)
+        monkeypatch.setattr(projector, "_PESSIMISM", 2.0)
+        bounds = []
+
+        def kept(*words, bounds=bounds):
+            found = judged(*words)
+            bounds.append(found.error)
+            return found
+
+        monkeypatch.setattr(projector, "_certified", kept)
+        found = purified(h, electrons=occupied, error=1e-4, block=rows)
+        true = assert_guaranteed(found, h, occupied)
+        told[near] = bounds
+    assert 1e-4 < told[1.0][0] < 3e-4 and len(told[1.0]) > 1
+    assert len(told[3.0]) == 1 and told[3.0][0] < 0.7 * told[1.0][0] and true <= told[3.0][0]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -11,7 +11,7 @@ import scipy.linalg
 
 import spectile
 from spectile.core.devices import TABLE
-from spectile.density import dense
+from spectile.density import dense, projector
 from spectile.tiles import TileMatrix
 from spectile.tiles.cuda import grid as grid_kernels
 from spectile.tiles.grid import GridMatrix, on_grid
@@ -164,8 +164,23 @@ def test_what_is_not_hermitian_is_transposed_and_bounded(cupy: Any, rows: Any) -
     assert y._bounded(0.5).norm("spectral") == 0.5
 
 
-@pytest.mark.parametrize("method", ["sp2_accelerated", "trs4"])
-def test_density_matrices_keep_their_error(cupy: Any, method: Any) -> None:  # noqa: F811
+@pytest.mark.parametrize(("method", "loose"), [("sp2_accelerated", 1.2), ("trs4", 1.2), ("sp2_accelerated", 100.0)])
+def test_density_matrices_keep_their_error(
+    cupy: Any,  # noqa: F811
+    method: Any,
+    loose: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last with budgets so large that the certificate has to be mended."""
+    turned, as_it_is = [], GridMatrix._combined
+    monkeypatch.setattr(projector, "_PESSIMISM", loose)
+    monkeypatch.setattr(projector, "_NEAR", 3 * loose)
+
+    def combined(self: Any, *words: Any, **options: Any) -> Any:
+        turned.append(not self.hermitian)  # F Q less what Q is turned back by
+        return as_it_is(self, *words, **options)
+
+    monkeypatch.setattr(GridMatrix, "_combined", combined)
     i = np.arange(40)
     h = np.diag(np.where(i % 2, 1.0, -1.0)) + 0.2 * _hermitian(7)
     values, vectors = np.linalg.eigh(h)
@@ -177,6 +192,8 @@ def test_density_matrices_keep_their_error(cupy: Any, method: Any) -> None:  # n
         assert np.linalg.norm(found.matrix.to_host().to_dense() - exact) <= found.error <= error
         assert abs(found.energy - values[:20].sum()) <= found.energy_error
         assert found.homo[0] <= values[19] <= found.homo[1] and found.lumo[0] <= values[20] <= found.lumo[1]
+    # F Q - Q F of either error, and more of it where Q is turned back.
+    assert (sum(turned) > 2) == (loose > 10)
 
 
 @pytest.mark.parametrize("overlap", [False, True])
