@@ -5,7 +5,9 @@ import pytest
 
 from spectile import evd
 from spectile.evd import load
+from spectile.evd.cpu import drivers, lapack
 from spectile.evd.cpu import run as cpu_run
+from spectile.evd.types import rounded_down
 from spectile_study.inputs.spectra import random_hermitian
 
 from ...scales import PATHS, check_path, scaled, scales_of, wide
@@ -69,3 +71,30 @@ def test_vectors_are_right_where_eigenvalues_are_subnormal(dtype, driver):
     v /= np.linalg.norm(v, axis=0)
     own = ((v.conj() * (a @ v)).sum(axis=0) / (v.conj() * (b @ v)).sum(axis=0)).real
     assert np.linalg.norm(a @ v - b @ v * own) < 100 * n * np.finfo(dtype).eps
+
+
+def test_ends_are_the_nearest_numbers_that_are_not_above_them():
+    limits, rng = np.finfo(np.float32), np.random.default_rng(1)
+    tiny = float(limits.smallest_subnormal)
+    ends = [*(rng.standard_normal(500) * 10.0 ** rng.uniform(-50, 45, 500)), 0.0, 1.0, float(limits.max), np.inf]
+    ends += [tiny, 0.4 * tiny, 0.6 * tiny, 1 + 1e-12, 2.0**-126 * (1 - 2e-8), 1.0001 * float(limits.max), 1e300]
+    for end in [sign * float(end) for end in ends for sign in (1, -1)]:
+        low = rounded_down(end, np.dtype(np.float32))
+        with np.errstate(over="ignore", under="ignore"):
+            assert np.float32(low) == low <= end
+            assert low == np.inf or float(np.nextafter(np.float32(low), np.float32(np.inf))) > end
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("columns", [1, 32, 33, 70])
+def test_few_columns_go_back_as_many_do(columns, dtype):
+    rng = np.random.default_rng(4)
+    a = random_hermitian(70, rng, dtype)
+    reduce = drivers.routine(drivers.name_of("trd", drivers.scalar_of(a.dtype).letter))
+    factor, d, e, tau, _ = reduce(np.asfortranarray(a), lower=True)
+    q, t = np.eye(70, dtype=dtype, order="F"), np.diag(d) + np.diag(e, 1) + np.diag(e, -1)
+    lapack.unmtr(factor, tau, q, lower=True)
+    z = np.asfortranarray(rng.standard_normal((70, columns)).astype(dtype))
+    tz = np.asfortranarray((t @ z).astype(dtype))
+    lapack.unmtr(factor, tau, tz, lower=True)
+    np.testing.assert_allclose(tz, a @ (q @ z), atol=1e3 * np.finfo(dtype).eps)
