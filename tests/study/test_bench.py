@@ -473,7 +473,7 @@ def test_digest_array_depends_on_dtype_shape_and_content():
 def test_comparing_says_what_is_missing(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no .*nowhere\.parquet, neither records nor frames: name"):
         compare(tmp_path / "nowhere.parquet", tmp_path)
-    recorded = ROOT / "results/recorded/xeon2"
+    recorded = ROOT / "results/recorded/epyc2"
     with pytest.raises(ValueError, match=r"holds evd and .* holds kpm: name two runs of the same paper"):
         compare(recorded / "evd.parquet", recorded / "kpm.parquet")
 

@@ -40,7 +40,7 @@ def test_wrong_configuration_ends_in_one_sentence(workflow_copy):
         ("papers=[spam]", "papers"),
         ("papers=kpm", r"papers is a list: write papers=\[kpm\]"),
         ("suitesparse_url=http://example.org/", "https, file, or http on loopback"),
-        ("source=recorded", "no machine 'this': choose one.*machine=NAME, of epyc2, h100, .*xeon2"),
+        ("source=recorded", "no machine 'this': choose one.*machine=NAME, of epyc2, h100, .*h200"),
     ],
 )
 def test_wrong_values_are_worded(option, message):

@@ -1,5 +1,7 @@
 """Everyday draws in the workflow: measured when asked for, drawn again from a recorded frame, in the report."""
 
+import shutil
+
 import pytest
 
 from spectile_study.everyday import frame, outputs
@@ -29,8 +31,11 @@ def test_draws_are_measured_drawn_and_drawn_again_where_they_are_recorded(workfl
 
 
 def test_what_is_not_recorded_is_refused_with_one_sentence(workflow_copy):
-    own = ("--config", "source=recorded", "machine=xeon2")
-    for target in ("everyday", "results/xeon2/everyday/evd.svg"):
+    box = workflow_copy / "results/recorded/box"
+    box.mkdir()
+    shutil.copy(workflow_copy / "results/recorded/epyc2/evd.parquet", box)
+    own = ("--config", "source=recorded", "machine=box")
+    for target in ("everyday", "results/box/everyday/evd.svg"):
         done = snakemake(workflow_copy, "-n", *own, "--", target, check=False)
         said = [line for line in done.stderr.splitlines() if line.startswith("spectile:")]
         assert done.returncode == 1 and "holds no everyday draws" in said[-1], done.stderr

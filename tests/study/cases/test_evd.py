@@ -116,7 +116,7 @@ def test_recorded_solver_is_ahead_of_both_algorithms_of_the_vendor():
 
 
 def test_recorded_cpu_is_near_lapack():
-    path = ROOT / "results/recorded/xeon2/evd.parquet"
+    path = ROOT / "results/recorded/epyc2/evd.parquet"
     if not path.exists():
         pytest.skip(
             "not recorded yet: python -m spectile_study measure --paper evd --case evd_2000_vectors --device cpu"
