@@ -89,7 +89,12 @@ def test_what_the_run_itself_measured_comes_first_and_strangers_are_left_out():
 
 
 def test_rows_that_do_not_say_what_made_them_are_counted(recorded):
-    known = machines.by_machine("h200", recorded)
+    rows = [np.arange(len(frame)) % 3 > 0 for frame in recorded]
+    silenced = [
+        frame.assign(run_measured_at=frame["run_measured_at"].where(kept))
+        for frame, kept in zip(recorded, rows, strict=True)
+    ]
+    known = machines.by_machine("h200", silenced)
     for table in (machines.claims_table(table_of("spamm"), known), machines.times_table(known)):
         told = {note.partition(":")[0]: note for note in table.notes if "rows do not say" in note}
         for name, frames in known.items():

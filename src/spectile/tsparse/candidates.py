@@ -1,7 +1,7 @@
 """The ways in which a product may be made, and what each is predicted to take, from the patterns alone.
 
-The constants are fitted to recorded products on one thread of a CPU and on an H200.  Half of the predictions are 0.86 to
-1.73 of what one thread of another CPU took (results/recorded/epyc2), and on the GPU within 1.7 times of what was
+The constants are fitted to recorded products on one thread of a CPU and on an H200.  Half of the predictions are 0.86
+to 1.73 of what one thread of another CPU took (results/recorded/epyc2), and on the GPU within 1.7 times of what was
 measured, where short rows are slower than the traffic of their products says.
 """
 

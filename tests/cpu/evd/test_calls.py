@@ -12,7 +12,9 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import spectile
 from spectile import evd
+from spectile.evd import load
 from spectile.evd.cpu import run as cpu_run
 from spectile_study.inputs.spectra import random_hermitian
 
@@ -105,6 +107,26 @@ class Lazy:
 
     def __array__(self, *args, **keywords):
         raise RuntimeError("resolve it")
+
+
+@pytest.mark.parametrize("values_only", [True, False])
+def test_a_batch_of_numpys_loop_wakes_no_other_blas(values_only, monkeypatch):
+    """Threads of SciPy's BLAS spin beside those of NumPy's loop, which takes twice the time then."""
+
+    routine, sizes = load._routine, []
+
+    def asked(*words):
+        return lambda flat, *rest: sizes.append(len(flat)) or routine(*words)(flat, *rest)
+
+    monkeypatch.setattr(load, "_routine", asked)
+    a = np.random.default_rng(3).standard_normal((5, 20, 20))
+    a += a.swapaxes(1, 2)
+    w = spectile.eigh(a, eigvals_only=True) if values_only else spectile.eigh(a).eigenvalues
+    assert w == pytest.approx(np.linalg.eigvalsh(a))
+    a[3] = 1e307 * np.eye(20)
+    a[3, 0] = a[3, :, 0] = 1e307  # the sum overflows
+    assert np.isfinite(spectile.eigvalsh(a)).all()
+    assert max(sizes) <= w.size  # eigenvalues alone, which are too few for threads
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
