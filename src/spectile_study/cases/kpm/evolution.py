@@ -19,7 +19,6 @@ sums cost beside it shows as a lower share of ``copy``'s rate.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -57,19 +56,16 @@ class _Evolution(matrices._Matrix):
         self.state = functools.cache(self._state)
         self.weights = functools.cache(self._weights)
 
-    def problem(self) -> Problem:
-        """Return all methods."""
-        methods: list[Method | Skipped] = [self.copy()]
-        for width in self.widths:
-            methods += [
-                self.iterator(width),
-                self.chain(width),
-                self.evolve("evolve", width, self.time),
-                self.evolve("evolve_setup", width, SHORT * self.scaling[0]),
-                self.evolve_chain(width),
-                self.expm(width),
-            ]
-        return dataclasses.replace(super().problem(), methods=methods)
+    def of_width(self, width: int) -> list[Method | Skipped]:
+        """Return the methods of so many vectors."""
+        return [
+            self.iterator(width),
+            self.chain(width),
+            self.evolve("evolve", width, self.time),
+            self.evolve("evolve_setup", width, SHORT * self.scaling[0]),
+            self.evolve_chain(width),
+            self.expm(width),
+        ]
 
     def iterator(self, width: int) -> Method:
         """Return the iterator, whose engine and first vectors are there."""

@@ -70,18 +70,22 @@ class _Matrix:
         """Return all methods."""
         methods: list[Method | Skipped] = [self.copy()]
         for width in self.widths:
-            methods += [
-                self.step(width),
-                self.product(width),
-                self.spmm(width),
-                self.called(width),
-                self.loop(width),
-                self.local(width),
-            ]
+            methods += self.of_width(width)
         matrix = self.matrix
         data = matrix.data.get() if hasattr(matrix.data, "get") else matrix.data
         values = {"rows": matrix.shape[0], "nnz": matrix.nnz, "nnz_per_row": matrix.nnz / matrix.shape[0]}
         return Problem(methods, {"data": digest_array(data)}, values)
+
+    def of_width(self, width: int) -> list[Method | Skipped]:
+        """Return the methods of so many vectors."""
+        return [
+            self.step(width),
+            self.product(width),
+            self.spmm(width),
+            self.called(width),
+            self.loop(width),
+            self.local(width),
+        ]
 
     def copy(self) -> Method:
         """Return the copy of memory that is too large for any cache."""
