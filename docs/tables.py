@@ -42,6 +42,11 @@ def _frame(machine: str, paper: str) -> pandas.DataFrame:
     return record.read_frame(ROOT / f"results/recorded/{machine}/{paper}.parquet").copy()  # in one piece
 
 
+def _passed(frame: pandas.DataFrame, study: str) -> pandas.DataFrame:
+    """Return the rows of a study's methods that passed."""
+    return frame[(frame["p_study"] == study) & (frame["status"] == "ok")]
+
+
 def _markdown(head: Iterable[str], rows: Iterable[Iterable[str]], used: pandas.DataFrame, machine: str) -> str:
     """Return the table, and a line that names the record and the commits that measured it."""
     if used.empty:
@@ -193,7 +198,7 @@ def evd_problems(machine: str) -> str:
 def evd_drivers(machine: str) -> str:
     """Return the time of ours on the host's cores, and over the best of SciPy's drivers, by order."""
     frame, rows = _frame(machine, "evd"), []
-    frame = frame[(frame["p_study"] == "drivers") & (frame["status"] == "ok")]
+    frame = _passed(frame, "drivers")
     for n in sorted(frame["p_n"].unique()):
         cells = []
         for vectors in (False, True):
@@ -316,7 +321,7 @@ def density(machine: str) -> str:
 def kpm_conductivity(machine: str) -> str:
     """Return the time of a whole conductivity beside that of matrix products by cuBLAS, and beside Kwant on a CPU."""
     frame, host = (_frame(name, "kpm") for name in (machine, "epyc2"))
-    frame, host = (one[(one["p_study"] == "conductivity") & (one["status"] == "ok")] for one in (frame, host))
+    frame, host = (_passed(one, "conductivity") for one in (frame, host))
     kwant = host[host["method"] == "kwant_extrapolated"].set_index("case")["time_s"]
     rows = []
     for case, here in frame.groupby("case", sort=False):
@@ -335,7 +340,7 @@ def kpm_conductivity(machine: str) -> str:
 def kpm_interior(machine: str) -> str:
     """Return the time of all pairs of a window beside that of sparse factors on the host."""
     frame = _frame(machine, "kpm")
-    frame = frame[(frame["p_study"] == "interior") & (frame["status"] == "ok")]
+    frame = _passed(frame, "interior")
     rows = []
     for _, here in frame.sort_values("p_rows").groupby("case", sort=False):
         methods = here.set_index("method")
@@ -353,7 +358,7 @@ def kpm_interior(machine: str) -> str:
 def kpm_evolution(machine: str) -> str:
     """Return a step's time of the iterator and of states that evolve, their shares of the copy rate, and rivals."""
     frame = _frame(machine, "kpm")
-    frame = frame[(frame["p_study"] == "evolution") & (frame["status"] == "ok")]
+    frame = _passed(frame, "evolution")
     rows = []
     for _, here in frame.groupby("case", sort=False):
         first, methods = here.iloc[0], here.set_index("method")
@@ -380,7 +385,7 @@ def kpm_evolution(machine: str) -> str:
 def kpm_matrices(machine: str) -> str:
     """Return the time of a step of the recurrence, and of a call, with their shares of the copy rate."""
     frame = _frame(machine, "kpm")
-    frame = frame[(frame["p_study"] == "matrix") & (frame["status"] == "ok")]
+    frame = _passed(frame, "matrix")
     rows = []
     for _, here in frame.groupby("case", sort=False):
         first, methods = here.iloc[0], here.set_index("method")
