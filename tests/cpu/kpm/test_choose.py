@@ -16,6 +16,7 @@ from spectile.kpm.cuda.common import BULK
 from spectile.kpm.cuda.csr import when as csr
 from spectile.kpm.cuda.csr.launch import csr_unit
 from spectile.kpm.cuda.engine import fitting
+from spectile.kpm.cuda.flat import when as flat
 from spectile.kpm.cuda.problem import Problem, enqueued, row_launch
 from spectile.kpm.cuda.sliced import when as sliced
 from spectile.kpm.cuda.sliced.launch import sliced_unit
@@ -98,6 +99,11 @@ def check_launch(part, matrix, device):
         assert shape.threads // 32 * 2 * lanes.columns * 8 <= 48 * 1024  # the sums of the warps are static
         launched = row_launch(shape, matrix.rows, matrix.vectors, device)
         assert launched.grid[1] * lanes.columns >= matrix.vectors
+    elif part.kernel == "flat":
+        shape = flat.shape(matrix)
+        assert shape.lanes.vector == matrix.vectors and matrix.vectors * item <= 16
+        assert shape.split in (1, 2, 4, 8, 16, 32) and (shape.chunk + 2) * matrix.vectors * item <= 48 * 1024
+        launched = flat.launch(shape, flat.tiles(matrix), device)
     elif part.kernel == "staged":
         assert matrix.vectors * item % 16 == 0
         shape = staged.staged_shape(matrix.vectors, matrix.dtype, matrix.longest)

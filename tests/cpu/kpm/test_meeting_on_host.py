@@ -10,9 +10,11 @@ import scipy.sparse as sp
 
 from spectile.core.devices import TABLE
 from spectile.kpm import bounds
-from spectile.kpm.cuda.common import FULL, PLAIN, TURNED, WALK, lanczos_unit, vectors_unit
+from spectile.kpm.cuda.common import FULL, NO_DOTS, PLAIN, SERIES, TURNED, WALK, lanczos_unit, vectors_unit
 from spectile.kpm.cuda.csr.launch import csr_unit
 from spectile.kpm.cuda.csr.when import shape
+from spectile.kpm.cuda.flat import when as flat
+from spectile.kpm.cuda.flat.launch import flat_unit, tile_rows
 from spectile.kpm.cuda.problem import Problem, row_launch
 from spectile.kpm.operators.engine import lengthened
 from spectile.kpm.reference import random_phases
@@ -20,6 +22,7 @@ from spectile.kpm.reference import random_phases
 from ...on_host import FIBERS, host_library
 
 DEVICE = """
+#define __grid_constant__
 #define blockDim (index_t{THREADS, 1, 1})
 inline long long min(long long a, long long b) { return a < b ? a : b; }
 template <class T> T __ldg(const T* p) { return *p; }
@@ -273,3 +276,52 @@ def test_long_rows_are_cut_into_pieces(dtype, width, mean, tmp_path):
     np.testing.assert_allclose(
         partial.sum(axis=0), dots, rtol=100 * tolerance, atol=100 * tolerance * abs(wanted).max()
     )
+
+
+@pytest.mark.parametrize("mode", [PLAIN, NO_DOTS, FULL, SERIES])
+@pytest.mark.parametrize(("dtype", "width", "mean"), [("float32", 4, 3), ("complex64", 1, 9), ("complex128", 1, 40)])
+def test_entries_side_by_side_make_the_step(dtype, width, mean, mode, tmp_path):
+    """Rows of all lengths, none, and longer than some chunks; the first and the last ones; all rows, or some."""
+    n, rng = 400, np.random.default_rng(mean)
+    lengths = rng.poisson(mean * rng.random(n) ** 2)
+    lengths[[0, 3, 180, n - 1]] = n, 0, n, n
+    lengths[20:150] = 0
+    dense = rng.standard_normal((n, n)) * (rng.permuted(np.tile(np.arange(n), (n, 1)), axis=1) < lengths[:, None])
+    h = sp.csr_matrix((dense * np.exp(1j * np.arange(n)) if np.dtype(dtype).kind == "c" else dense).astype(dtype))
+    problem = Problem(n, h.nnz, n, h.nnz, n, dtype, width)
+    assert not flat.applies(problem, TABLE["H200"])
+    shaped = flat.shape(problem)._replace(threads=64, unroll=2)  # chunks of 128 entries
+    series = "Series series = {1, {total}, {{{0.5, 0}, {-2, 0}, {3, 0}}}};" if mode == SERIES else ""
+    library = on_host(
+        tmp_path,
+        flat_unit(dtype, width, shaped, mode=mode),
+        """extern "C" int run(int blocks, unsigned seed, const int* tile, const int* pointer, const int* indices,
+                              const number* data, const number* v, number* w, double* partial, real* total, int tiles) {
+            %s
+            const auto body = [=] { flat(tile, pointer, indices, data, v, w, partial, tiles, 2.0, -0.5, 1.0%s); };
+            return launch({blocks, 1, 1}, THREADS, ROOM > SUMS ? ROOM : SUMS, seed, body);
+        }"""
+        % (series, ", series" if series else ""),
+    )
+    tolerance = 1e-5 if np.finfo(dtype).eps > 1e-10 else 1e-12
+    before, v = ((rng.standard_normal((2, n, width)) + (1j if h.dtype.kind == "c" else 0)).astype(dtype) for _ in "vw")
+    v, before = v[0], before[0]
+    for first, last, blocks in ((0, n, 3), (0, n, 1), (17, n - 1, 2), (25, 140, 2), (180, 181, 1)):
+        entries = int(h.indptr[last] - h.indptr[first])
+        count = -(-(entries + last - first) // shaped.tile)
+        table = tile_rows(h.indptr, first, last, count, np)
+        assert (table[0], table[-1], len(table)) == (first, last, count + 1) and (np.diff(table) >= 0).all()
+        w, partial, total = before.copy(), np.full((blocks, 2, width), np.nan), np.ones((n, width), dtype)
+        arrays = [each.ctypes for each in (table, h.indptr, h.indices, h.data, v, w, partial, total)]
+        assert library.run(blocks, first, *arrays, count)
+        some, image = slice(first, last), (h @ v)[first:last]
+        wanted = image if mode == PLAIN else 2 * image - 0.5 * v[some] - before[some]
+        largest = abs(h).sum(axis=1).max() * abs(v).max()
+        np.testing.assert_allclose(w[some], wanted, atol=tolerance * largest)
+        np.testing.assert_array_equal(np.delete(w, np.r_[some], axis=0), np.delete(before, np.r_[some], axis=0))
+        if mode >= FULL:
+            dots = (abs(v[some]) ** 2).sum(axis=0), (v[some].conj() * wanted).sum(axis=0).real
+            np.testing.assert_allclose(partial.sum(axis=0), dots, atol=tolerance * n * largest)
+        if mode == SERIES:
+            summed = 1 + 0.5 * before[some] - 2 * v[some] + 3 * wanted
+            np.testing.assert_allclose(total[some], summed, atol=10 * tolerance * largest)

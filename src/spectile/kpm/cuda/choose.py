@@ -13,6 +13,7 @@ from spectile.core.choice import Candidate, cheapest
 from spectile.core.devices import Device
 from spectile.kpm.cuda.boxed import when as boxed
 from spectile.kpm.cuda.csr import when as csr
+from spectile.kpm.cuda.flat import when as flat
 from spectile.kpm.cuda.problem import Problem, enqueued
 from spectile.kpm.cuda.sliced import when as sliced
 from spectile.kpm.cuda.staged import when as staged
@@ -20,7 +21,7 @@ from spectile.kpm.cuda.staged import when as staged
 #: What an inspector found of a kernel and a width: how often a row of V is copied, None where its tables do not fit.
 Found = Mapping[tuple[str, int], float | None]
 
-_KERNELS = {"csr": csr, "sliced": sliced, "staged": staged, "boxed": boxed}
+_KERNELS = {"csr": csr, "flat": flat, "sliced": sliced, "staged": staged, "boxed": boxed}
 #: Columns beyond the vectors that a part has at most.
 MOST_PADDED = 31
 # Widths after which a block may be split.

@@ -23,6 +23,8 @@ from spectile.kpm.cuda.common import FULL, WALK, lanczos_unit
 from spectile.kpm.cuda.csr.launch import CsrOperator, csr_unit
 from spectile.kpm.cuda.csr.when import shape as csr_shape
 from spectile.kpm.cuda.csr.when import walks
+from spectile.kpm.cuda.flat.launch import FlatOperator, flat_unit
+from spectile.kpm.cuda.flat.when import shape as flat_shape
 from spectile.kpm.cuda.inspection import inspect
 from spectile.kpm.cuda.lanczos import tridiagonalize_csr
 from spectile.kpm.cuda.problem import Problem
@@ -95,6 +97,8 @@ class StoredEngine:
         if part.kernel == "csr":
             mode = WALK if walks(problem, self._device) else FULL
             prepare(csr_unit(name, 1, csr_shape(problem), wide=self.matrix.nnz > MOST_NARROW, mode=mode))
+        elif part.kernel == "flat":
+            prepare(flat_unit(name, 1, flat_shape(problem), wide=self.matrix.nnz > MOST_NARROW))
         elif part.kernel == "sliced":
             prepare(sliced_unit(name, 1, sliced_shape(problem, self._device), wide=problem.slots > MOST_NARROW))
 
@@ -146,6 +150,7 @@ class StoredEngine:
             longest = self.seen.longest
             self._operators[kernel] = {
                 "csr": lambda: CsrOperator(self.matrix, longest),
+                "flat": lambda: FlatOperator(self.matrix, longest),
                 "sliced": lambda: SlicedOperator(self.matrix, longest),
                 "staged": lambda: StagedOperator(self.matrix, longest=longest),
                 "boxed": lambda: BoxedOperator(self.matrix, longest, self._groups),

@@ -13,6 +13,9 @@ from spectile.kpm.cuda.boxed.when import boxed_room, boxed_shape, columns_of
 from spectile.kpm.cuda.common import PLAIN, REAL, SERIES, TURNED, WALK, inspect_unit, lanczos_unit, vectors_unit
 from spectile.kpm.cuda.csr.launch import csr_unit
 from spectile.kpm.cuda.csr.when import shape as csr_shape
+from spectile.kpm.cuda.flat.launch import flat_unit
+from spectile.kpm.cuda.flat.when import applies as is_flat
+from spectile.kpm.cuda.flat.when import shape as flat_shape
 from spectile.kpm.cuda.problem import Problem
 from spectile.kpm.cuda.sliced.launch import sliced_unit
 from spectile.kpm.cuda.sliced.when import shape as sliced_shape
@@ -37,10 +40,15 @@ def _rows() -> Iterator[Unit]:
             yield csr_unit(dtype, vectors, csr_shape(problem))
             yield csr_unit(dtype, vectors, csr_shape(problem), mode=WALK)
             yield sliced_unit(dtype, vectors, sliced_shape(problem, _DEVICE))
+            if not is_flat(problem, _DEVICE):
+                yield flat_unit(dtype, vectors, flat_shape(problem))
         uneven = _problem(dtype, 16, 7, fill=1.4)
         yield sliced_unit(dtype, 16, sliced_shape(uneven, _DEVICE))
     wide = _problem("complex128", 32, 7)
     yield csr_unit("complex128", 32, csr_shape(wide), wide=True)
+    one = _problem("complex128", 1, 7)
+    yield flat_unit("complex128", 1, flat_shape(one), wide=True)
+    yield from (flat_unit("complex128", 1, flat_shape(one), mode=mode) for mode in (PLAIN, SERIES))
     yield sliced_unit("complex128", 32, sliced_shape(wide, _DEVICE), wide=True)
 
 
