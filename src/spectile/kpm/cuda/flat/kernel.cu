@@ -1,20 +1,21 @@
 // KPM on a stored matrix in CSR whose rows of V are one load of a thread, rows of any length (csr/kernel.cu's operation).
 //
-//   tile t is rows tile[t], ..., tile[t + 1] - 1, of about as many entries and rows together as the others
-//   for every tile, a block at a time, and every CHUNK of its entries:
-//       products[k] = value[k] * V[index[k]]                   adjacent threads take adjacent entries, UNROLL each in flight
-//       for every row of the tile:  sum its products of this chunk; where it ends, write W[i] and add to the scalar products
+//   tile t is rows tile[t], ..., tile[t + 1] - 1, whose entries and rows together are at most CHUNK but for the last row's
+//   for every tile, a block at a time:
+//       products[k] = value[k] * V[index[k]] for its first CHUNK entries, UNROLL of each thread in flight
+//       the same for what its last row has beyond them, summed by the block
+//       for every row:  sum its products, write W[i], add to the scalar products
 //
-// Threads wait neither for a longer row nor for lines of the matrix that others share.  SPLIT threads sum a row's products,
-// a warp those of a row of more than LONG.
+// Adjacent threads take adjacent entries: they wait neither for longer rows nor for lines of the matrix that others share.
+// SPLIT threads sum a row's products, a warp those of a row of more than LONG.
 //
-// Invariant: a row that goes on behind a chunk leaves its sum so far in `carry`; of these there is one a chunk, and the next
-// chunk's is another place.  The order of every sum is fixed by the tiles and the shape.
+// Invariant: every row of a tile begins within the first chunk, so that its last one alone goes on behind it.  The order of
+// every sum is fixed by the tiles and the shape.
 #include "block.cuh"
 #include "piece.cuh"
 
 constexpr int CHUNK = THREADS * UNROLL, LONG = 16 * SPLIT;
-constexpr int ROOM = (CHUNK + 2) * int(sizeof(piece)), SUMS = WARPS * 2 * SPAN * 8;
+constexpr int ROOM = (CHUNK + WARPS) * int(sizeof(piece)), SUMS = WARPS * 2 * SPAN * 8;
 
 // tile: (tiles + 1);  partial: (gridDim.x, 2, R)
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flat(const int* __restrict__ tile, const entry* __restrict__ pointer,
@@ -24,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flat(const int* __
                                                                    double keep_ SERIES_PARAMETER) {
     alignas(16) __shared__ double shared[(ROOM > SUMS ? ROOM : SUMS) / 8];
     piece* const products = reinterpret_cast<piece*>(shared);
-    piece* const carry = products + CHUNK;
+    piece* const beyond = products + CHUNK;  // each warp's part of what the last row has beyond the chunk
     const real scale = real(scale_), shift = real(shift_), keep = real(keep_);
     const int lane = threadIdx.x % 32, part = lane % SPLIT, warp = threadIdx.x / 32;
     double even[COLUMNS], odd[COLUMNS];
@@ -55,88 +56,100 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flat(const int* __
 #pragma unroll
     for (int n = 0; n < VECTOR; ++n) nothing.n[n] = zero();
 
+    // Entries of this thread from `at` on, of which UNROLL are in flight; behind the end the first of all, times zero.
+    struct Entries {
+        int index[UNROLL];
+        number value[UNROLL];
+    };
+    auto entries = [&](entry at, entry end) {
+        Entries e;
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            const entry k = at + u * THREADS + int(threadIdx.x), held = k < end ? k : 0;
+            e.index[u] = __ldcs(indices + held), e.value[u] = load_stream(data + held);
+            if (k >= end) e.value[u] = zero();
+        }
+        return e;
+    };
+    auto multiplied = [&](const Entries& e, piece(&product)[UNROLL]) {
+        piece other[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) other[u] = load(v + (long long)e.index[u] * VECTOR), product[u] = nothing;
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u)
+#pragma unroll
+            for (int n = 0; n < VECTOR; ++n) multiply_add(product[u].n[n], e.value[u], other[u].n[n]);
+    };
+    struct Row {
+        int row;
+        entry begin, end;
+        piece own, old;
+    };
+
     for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
         const int first = tile[t], last = tile[t + 1];
         if (first == last) continue;
-        const entry from = pointer[first], end = pointer[last];
-        int turn = 0;
-        for (entry at = from;; at += CHUNK, turn ^= 1) {
-            // Beyond the end the first entry of all is read, whose products no row sums.
-            int index[UNROLL];
-            number value[UNROLL];
+        const entry from = pointer[first], end = pointer[last], until = end - from > CHUNK ? from + CHUNK : end;
+        const Entries mine = entries(from, until);
+        // The rows of this warp's next turn, which arrive while products, or sums before them, are made.
+        auto look = [&](int base) {
+            Row r;
+            r.row = base + lane / SPLIT;
+            const int held = r.row < last ? r.row : last - 1;
+            r.begin = pointer[held], r.end = pointer[held + 1];
+            if (MODE > 0) r.own = load(v + (long long)held * VECTOR), r.old = load_once(w + (long long)held * VECTOR);
+            return r;
+        };
+        int base = first + warp * (32 / SPLIT);
+        Row next = look(base);
+        piece product[UNROLL];
+        multiplied(mine, product);
 #pragma unroll
-            for (int u = 0; u < UNROLL; ++u) {
-                const entry k = at + u * THREADS + int(threadIdx.x), held = k < end ? k : 0;
-                index[u] = __ldcs(indices + held), value[u] = load_stream(data + held);
+        for (int u = 0; u < UNROLL; ++u) products[u * THREADS + threadIdx.x] = product[u];
+        if (until < end) {
+            piece sum = nothing;
+            for (entry at = until; at < end; at += CHUNK) {
+                multiplied(entries(at, end), product);
+#pragma unroll
+                for (int u = 0; u < UNROLL; ++u) add(sum, product[u]);
             }
-            // The rows of this warp's next turn, which arrive while the products or sums before them are made.
-            struct Row {
-                int row;
-                entry begin, end;
-                piece own, old;
-            };
-            auto look = [&](int base) {
-                Row r;
-                r.row = base + lane / SPLIT;
-                const int held = r.row < last ? r.row : last - 1;
-                r.begin = pointer[held], r.end = pointer[held + 1];
-                if (MODE > 0) r.own = load(v + (long long)held * VECTOR), r.old = load_once(w + (long long)held * VECTOR);
-                return r;
-            };
-            int base = first + warp * (32 / SPLIT);
-            Row next = look(base);
-            piece other[UNROLL];
-#pragma unroll
-            for (int u = 0; u < UNROLL; ++u) other[u] = load(v + (long long)index[u] * VECTOR);
-#pragma unroll
-            for (int u = 0; u < UNROLL; ++u) {
-                piece product = nothing;
-#pragma unroll
-                for (int n = 0; n < VECTOR; ++n) multiply_add(product.n[n], value[u], other[u].n[n]);
-                products[u * THREADS + threadIdx.x] = product;
-            }
-            __syncthreads();
-            const entry until = end - at > CHUNK ? at + CHUNK : end;
-            while (base < last) {
-                const Row r = next;
-                base += THREADS / SPLIT;
-                if (base < last) next = look(base);
-                const bool here = r.row < last;
-                const int begin = r.begin > at ? int(r.begin < until ? r.begin - at : until - at) : 0;
-                const int stop = !here || r.end < at ? 0 : int((r.end < until ? r.end : until) - at);
-                const bool is_long = stop - begin > LONG;
-                piece sum = nothing;
-                if (!is_long)
-                    for (int k = begin + part; k < stop; k += SPLIT) add(sum, products[k]);
-                together(sum, SPLIT);
-                for (unsigned rows = __ballot_sync(0xffffffffu, is_long && part == 0); rows; rows &= rows - 1) {
-                    const int whose = __ffs(rows) - 1;
-                    const int low = __shfl_sync(0xffffffffu, begin, whose), high = __shfl_sync(0xffffffffu, stop, whose);
-                    piece all = nothing;
-                    for (int k = low + lane; k < high; k += 32) add(all, products[k]);
-                    together(all, 32);
-                    if (lane == whose) sum = all;
-                }
-                if (!here || part > 0) continue;
-                if (r.begin < at && r.end > at) add(sum, carry[turn]);
-                if (r.end > until) {
-                    if (r.begin < until) carry[turn ^ 1] = sum;
-                } else if (r.end > at || at == from) {
-                    piece fresh;
-                    const long long place = (long long)r.row * VECTOR;
-#pragma unroll
-                    for (int n = 0; n < VECTOR; ++n)
-                        fresh.n[n] = advanced(sum.n[n], r.own.n[n], r.old.n[n], scale, shift, keep, even[n], odd[n]);
-                    store_once(w + place, fresh);
-#if SERIES
-                    const piece terms[] = {r.old, r.own, fresh};
-                    add_terms(series, place, piece_of<piece>(series, 0, place), terms);
-#endif
-                }
-            }
-            __syncthreads();
-            if (until == end) break;
+            together(sum, 32);
+            if (lane == 0) beyond[warp] = sum;
         }
+        __syncthreads();
+        while (base < last) {
+            const Row r = next;
+            base += THREADS / SPLIT;
+            if (base < last) next = look(base);
+            const bool here = r.row < last;
+            const int begin = int(r.begin - from), stop = here ? int((r.end < until ? r.end : until) - from) : 0;
+            const bool is_long = stop - begin > LONG;
+            piece sum = nothing;
+            if (!is_long)
+                for (int k = begin + part; k < stop; k += SPLIT) add(sum, products[k]);
+            together(sum, SPLIT);
+            for (unsigned rows = __ballot_sync(0xffffffffu, is_long && part == 0); rows; rows &= rows - 1) {
+                const int whose = __ffs(rows) - 1;
+                const int low = __shfl_sync(0xffffffffu, begin, whose), high = __shfl_sync(0xffffffffu, stop, whose);
+                piece all = nothing;
+                for (int k = low + lane; k < high; k += 32) add(all, products[k]);
+                together(all, 32);
+                if (lane == whose) sum = all;
+            }
+            if (!here || part > 0) continue;
+            if (r.end > until)
+                for (int n = 0; n < WARPS; ++n) add(sum, beyond[n]);
+            piece fresh;
+            const long long place = (long long)r.row * VECTOR;
+#pragma unroll
+            for (int n = 0; n < VECTOR; ++n) fresh.n[n] = advanced(sum.n[n], r.own.n[n], r.old.n[n], scale, shift, keep, even[n], odd[n]);
+            store_once(w + place, fresh);
+#if SERIES
+            const piece terms[] = {r.old, r.own, fresh};
+            add_terms(series, place, piece_of<piece>(series, 0, place), terms);
+#endif
+        }
+        __syncthreads();
     }
 #if MODE == 2
     sum_rows(even, odd);
