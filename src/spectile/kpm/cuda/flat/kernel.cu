@@ -108,6 +108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flat(const int* __
         for (int u = 0; u < UNROLL; ++u) products[u * THREADS + threadIdx.x] = product[u];
         if (until < end) {
             piece sum = nothing;
+#pragma unroll 1
             for (entry at = until; at < end; at += CHUNK) {
                 multiplied(entries(at, end), product);
 #pragma unroll
