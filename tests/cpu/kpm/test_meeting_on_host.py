@@ -297,11 +297,10 @@ def test_entries_side_by_side_make_the_step(dtype, width, mean, mode, tmp_path):
         flat_unit(dtype, width, shaped, mode=mode),
         """extern "C" int run(int blocks, unsigned seed, const int* tile, const int* pointer, const int* indices,
                               const number* data, const number* v, number* w, double* partial, real* total, int tiles) {
-            %s
-            const auto body = [=] { flat(tile, pointer, indices, data, v, w, partial, tiles, 2.0, -0.5, 1.0%s); };
+            SUMMED
+            const auto body = [=] { flat(tile, pointer, indices, data, v, w, partial, tiles, 2.0, -0.5, 1.0 AND); };
             return launch({blocks, 1, 1}, THREADS, ROOM > SUMS ? ROOM : SUMS, seed, body);
-        }"""
-        % (series, ", series" if series else ""),
+        }""".replace("SUMMED", series).replace("AND", ", series" if series else ""),
     )
     tolerance = 1e-5 if np.finfo(dtype).eps > 1e-10 else 1e-12
     before, v = ((rng.standard_normal((2, n, width)) + (1j if h.dtype.kind == "c" else 0)).astype(dtype) for _ in "vw")

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.gpu
 SEED = int(np.random.SeedSequence().generate_state(1)[0])
 DTYPES = ("float32", "float64", "complex64", "complex128")
 WIDTHS = (1, 2, 3, 7, 8, 10, 16, 17, 32, 33, 64)
-KERNELS = ("csr", "sliced", "staged", "boxed")
+KERNELS = ("csr", "flat", "sliced", "staged", "boxed")
 # Of all Hermitian matrices here the scaled energies lie within −1 and 1.
 A, B = 0.025, 0.05
 SCALE, SHIFT, KEEP = 0.7, -0.3, 1.25
@@ -67,6 +67,8 @@ def operator_of(kernel, matrix):
     from spectile.kpm.cuda.boxed.launch import BoxedOperator
     from spectile.kpm.cuda.csr import when as csr
     from spectile.kpm.cuda.csr.launch import CsrOperator
+    from spectile.kpm.cuda.flat import when as flat
+    from spectile.kpm.cuda.flat.launch import FlatOperator
     from spectile.kpm.cuda.sliced import when as sliced
     from spectile.kpm.cuda.sliced.launch import SlicedOperator
     from spectile.kpm.cuda.staged import when as staged
@@ -75,6 +77,8 @@ def operator_of(kernel, matrix):
     on_gpu, longest = csr_matrix(matrix), int(np.diff(matrix.indptr).max())
     if kernel == "csr":
         return CsrOperator(on_gpu), csr
+    if kernel == "flat":
+        return FlatOperator(on_gpu), flat
     if kernel == "sliced":
         return SlicedOperator(on_gpu), sliced
     if kernel == "staged":
@@ -159,7 +163,10 @@ def test_a_step_is_within_its_rounding(kernel, dtype, structure):
 
 
 @pytest.mark.parametrize("structure", ["equal", "unequal", "hub"])
-@pytest.mark.parametrize(("kernel", "dtype", "num_vectors"), itertools.product(("csr", "sliced"), DTYPES, (1, 8, 32)))
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "num_vectors"),
+    [*itertools.product(("csr", "sliced"), DTYPES, (1, 8, 32)), *(("flat", dtype, 1) for dtype in DTYPES)],
+)
 def test_parts_of_the_rows(kernel, dtype, num_vectors, structure):
     import cupy
 
@@ -172,7 +179,9 @@ def test_parts_of_the_rows(kernel, dtype, num_vectors, structure):
     operator.launcher(num_vectors)(v, whole, SCALE, SHIFT, 0.0, etas)
     part[45:3001] = 0
     operator.launcher(num_vectors, rows=(45, 3001))(v, part, SCALE, SHIFT, 0.0, of_part)
-    cupy.testing.assert_array_equal(part[45:3001], whole[45:3001], f"seed {SEED}")
+    # A row at the end of a tile is summed in another order where tiles begin elsewhere.
+    room = 1e3 * float(np.finfo(dtype).eps * abs(whole).max()) if kernel == "flat" else 0
+    cupy.testing.assert_allclose(part[45:3001], whole[45:3001], rtol=0, atol=room, err_msg=f"seed {SEED}")
     assert bool(cupy.isnan(part[:45]).all()) and bool(cupy.isnan(part[3001:]).all())
     exact = cupy.stack([(abs(v) ** 2)[45:3001].sum(0), (whole * v.conj())[45:3001].sum(0).real])
     limit = 1e-11 if np.finfo(dtype).eps < 1e-10 else 1e-4

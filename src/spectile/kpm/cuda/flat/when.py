@@ -1,4 +1,4 @@
-"""When entries of CSR are taken side by side, whatever their rows (``kernel.cu``), in which shape, and what that costs."""
+"""When entries of CSR are taken side by side, whatever their rows (``kernel.cu``), and what that costs."""
 
 from __future__ import annotations
 
