@@ -598,11 +598,7 @@ def _copied(terms: Terms, weights: Array, sums: list[Any], run: Run) -> None:
 def _are_complex(blocks: list[Any], terms: Terms) -> bool:
     """Return whether the numbers of a recurrence's blocks are complex ones, or pairs that are."""
     if terms.doubled:
-        # Row by row; a CPU's have their one part between rows and vectors.
-        return all(
-            block.size == len(block) * block.shape[-1] and block.shape[-1] % 2 == 0 and block.flags.c_contiguous
-            for block in blocks
-        )
+        return all(block.shape[-1] % 2 == 0 and block.flags.c_contiguous for block in blocks)
     return all(block.dtype.kind == "c" for block in blocks)
 
 

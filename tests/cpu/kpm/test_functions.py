@@ -5,8 +5,11 @@ import pytest
 import scipy.sparse as sp
 from scipy.sparse.linalg import aslinearoperator, expm_multiply
 
-from spectile.kpm import apply, evolve, functions, greens_function
+from spectile.core.progress import Progress
+from spectile.kpm import apply, chebyshev, evolve, functions, greens_function
+from spectile.kpm.checkpoint import Run
 from spectile.kpm.cpu import operator
+from spectile.kpm.iterator import Terms, engine_for
 from spectile.kpm.operators.lattices import anderson, chain
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 
@@ -67,6 +70,30 @@ def test_threads_share_a_sum_of_two_terms(kind, monkeypatch):
     wanted = total + x * a + y * b
     operator.add_pair(a, b, x, y, total)
     np.testing.assert_allclose(total, wanted, rtol=1e-5, atol=1e-5 if kind in "fF" else 1e-12)
+
+
+def test_complex_states_in_chunks_of_real_numbers_have_one_sum(monkeypatch):
+    """As a kernel of wide blocks keeps them: (chunks, N, columns of a chunk)."""
+    H, psi = chain(30), states(30, 4, "c")
+    engine, block = engine_for(H, psi, "cpu")
+    terms = Terms(engine, block, (-2.1, 2.1), Progress("chunks", shown=False))
+    blocks, vectors, made = terms.blocks, terms.vectors, []
+    monkeypatch.setattr(
+        terms, "blocks", lambda: [np.ascontiguousarray(one.reshape(30, 2, 4).swapaxes(0, 1)) for one in blocks()]
+    )
+    whole = lambda one: one.swapaxes(0, 1).reshape(30, 1, 8)  # noqa: E731
+    monkeypatch.setattr(terms, "vectors", lambda given=None: vectors([whole(one) for one in given or terms.blocks()]))
+    copied = functions._copied
+    monkeypatch.setattr(
+        functions, "_copied", lambda terms, weights, *rest: made.append(weights) or copied(terms, weights, *rest)
+    )
+    c = np.random.default_rng(2).standard_normal((9, 2)) @ [[1], [1j]]
+    with Run("chunks", H, False) as run:
+        found = functions.summed(terms, c, run)
+    (weights,) = made
+    assert weights.shape == c.shape and weights.dtype.kind == "c"
+    wanted = sum(weight * term for weight, term in zip(c[:, 0], chebyshev(H, psi, 9, bounds=(-2.1, 2.1)), strict=True))
+    np.testing.assert_allclose(found[0], wanted, atol=1e-13)
 
 
 @pytest.mark.parametrize("sums", [1, 3])
