@@ -238,9 +238,12 @@ class GridMatrix:
         ends = cupy.stack([radii - d, radii + d]).max(axis=1)
         if self.room.uniform:
             tiles = self._diagonal_tiles()
-            between = self.norms.copy()
-            cupy.fill_diagonal(between, 0.0)
-            ends = cupy.minimum(ends, _largest(_largest_within(cupy.stack([-tiles, tiles])), between))
+            most, between = _largest_within(cupy.stack([-tiles, tiles])), self.norms.copy()
+            least, bounds = most.min(axis=1), []
+            for diagonal in most - least[:, None]:
+                between.ravel()[:: self.room.size + 1] = diagonal
+                bounds.append(kernels.spectral_bound(self.room, between, 2 * _SHARPENED))
+            ends = cupy.minimum(ends, least + cupy.concatenate(bounds) * SLACK)
         low, high, scale = cupy.concatenate([ends, (abs(d) + radii).max(keepdims=True)]).get().tolist()
         lost = 64 * self.room.largest * roundoff(self.dtype) + 16 * self.room.largest**2 * roundoff(np.float64)
         slack = (SLACK - 1 + lost) * scale + self.error.spectral
@@ -431,30 +434,12 @@ def _largest_within(tiles: Any) -> Any:
     b = tiles.astype(np.result_type(tiles.dtype, np.float64))
     diagonal = b.diagonal(axis1=-2, axis2=-1).real
     low = (diagonal + abs(diagonal) - abs(b).sum(axis=-1)).min(axis=-1)  # Gershgorin
-    b = b - low[..., None, None] * cupy.eye(b.shape[-1])
-    power = 0.0
+    b, norms = b - low[..., None, None] * cupy.eye(b.shape[-1]), []
     for _ in range(_SQUARINGS + 1):
-        norm = cupy.sqrt((abs(b) ** 2).sum(axis=(-2, -1))) + 1e-290
-        power = 2 * power + cupy.log(norm)
-        b = b / norm[..., None, None]
-        b = b @ b
-    return low + cupy.exp(power / 2**_SQUARINGS)
-
-
-def _largest(diagonals: Any, between: Any) -> Any:
-    """Return bounds of the largest eigenvalues of symmetric matrices that are not negative off their diagonals.
-
-    For every positive y one is at most ``max((M y) / y)`` (Collatz, Wielandt), sharpened by steps of the power method.
-    """
-    import cupy
-
-    y, ratios = cupy.ones(diagonals.shape), []
-    for _ in range(2 * _SHARPENED):
-        image = y @ between + diagonals * y
-        ratios.append((image / y).max(axis=1))
-        y = image - diagonals.min(axis=1, keepdims=True) * y
-        y = y / (y.max(axis=1, keepdims=True) + 1e-290) + 1e-3
-    return cupy.stack(ratios).min(axis=0)
+        square = b @ b  # whose trace is the square of the norm of B
+        norms.append(cupy.sqrt(square.diagonal(axis1=-2, axis2=-1).real.sum(axis=-1)) + 1e-140)
+        b = square / norms[-1][..., None, None] ** 2
+    return low + cupy.exp((cupy.log(cupy.stack(norms)).T / 2.0 ** cupy.arange(_SQUARINGS + 1)).sum(axis=-1).T)
 
 
 def _sizes_of(room: Room, maps: Any, *searches: Any) -> Any:
