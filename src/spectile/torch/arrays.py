@@ -28,6 +28,9 @@ def on_stream(device: torch.device) -> Iterator[None]:
     import cupy
 
     stream = torch.cuda.current_stream(device).cuda_stream
+    if cupy.cuda.runtime.getDevice() == device.index and cupy.cuda.get_current_stream().ptr == stream:
+        yield
+        return
     with cupy.cuda.Device(device.index), cupy.cuda.ExternalStream(stream, device.index):
         yield
 

@@ -191,6 +191,8 @@ def _gradient_on_device(
     """
     from spectile.evd.cuda import gradient
 
+    if not v.numel():
+        return torch.empty_like(v)
     w, v, w_bar = w.contiguous(), v.contiguous(), None if w_bar is None else w_bar.contiguous()
     s = None if v_bar is None else adjoint(v) @ v_bar
     name, n = str(v.dtype).removeprefix("torch."), w.shape[-1]

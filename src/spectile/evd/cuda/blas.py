@@ -34,8 +34,8 @@ class Blas:
         self._lower_gemm = library["cublasGemmEx"]
         self._handle, self._captured = part("get_cublas_handle")(), stream.is_capturing()
         self._set_stream, self._current = library["cublasSetStream_v2"], cupy.cuda.get_current_stream
-        _check(self._set_stream(self._handle, stream.ptr))
-        if self._captured:
+        if self._captured:  # elsewhere it is set at each call
+            _check(self._set_stream(self._handle, stream.ptr))
             self._room = cupy.empty(_ROOM, np.uint8)
             _check(library["cublasSetWorkspace_v2"](self._handle, address(self._room), _ROOM))
         self._op = {"N": 0, "C": 2 if self.dtype.kind == "c" else 1}

@@ -5,6 +5,7 @@ Matrices lie in rows, and are given by their addresses.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,17 +48,24 @@ class Solved:
         """Launch a kernel of this unit."""
         kernel(GRADIENT[self.scalar.name], name)(*arguments)
 
-    def clusters(self, w_bar: int, resolution: float, unit: float, words: Any) -> list[Any]:
-        """Return clusters, what rounding and cotangents are, and whether any coincide; words, two each, become 0."""
+    def clusters(self, w_bar: int, resolution: float, unit: float, parts: int = 0) -> tuple[Any, ...]:
+        """Return memory with two words a matrix in front, which become 0, and where it has room for so many float64.
+
+        Then where it has what rounding and cotangents are, the clusters, and whether any coincide.
+        """
         import cupy
 
-        real, n, count = np.dtype(self.scalar.real).type, self.n, self.count
-        made = cupy.empty((count, n), np.int32), cupy.empty((count, 2), real), cupy.empty(count, np.int32)
+        real, n, count = np.dtype(self.scalar.real), self.n, self.count
+        lengths = 8 * count, 8 * parts, 2 * count * real.itemsize, 4 * n * count, 4 * count
+        room = cupy.empty(sum(lengths) // 4, np.int32)
+        told, sizes, cluster, coinciding = map(
+            np.uintp, list(itertools.accumulate(lengths, initial=address(room)))[1:5]
+        )
         self.launch(
             *("find_clusters", clusters_shape(count), np.uintp(self.w), np.uintp(w_bar), np.int32(n)),
-            *(real(resolution), real(unit), *made, words),
+            *(real.type(resolution), real.type(unit), cluster, sizes, coinciding, room),
         )
-        return list(made)
+        return room, told, sizes, cluster, coinciding
 
 
 def divide_by_gaps(solved: Solved, s: int, w_bar: int, limits: tuple[float, ...]) -> Word:
@@ -81,18 +89,17 @@ def divide_by_gaps(solved: Solved, s: int, w_bar: int, limits: tuple[float, ...]
     Word
         Not 0 where a limit is passed, or a norm is not finite; on its way to the host.
     """
-    import cupy
-
-    n, count, real, word = solved.n, solved.count, np.dtype(solved.scalar.real).type, Word(2 * solved.count)
+    n, count, real = solved.n, solved.count, np.dtype(solved.scalar.real).type
     resolution, unit, anti, told, turned = limits
-    if n * count:
-        shape = tiles_shape(n, count, solved.scalar, 2)
-        cluster, sizes, _ = solved.clusters(w_bar, resolution, unit, word.device)
-        parts = cupy.empty((count, shape.grid[1] * (shape.grid[1] + 1)))
-        solved.launch(
-            *("divide_by_gaps", shape, np.uintp(s), np.uintp(solved.w), cluster, np.uintp(w_bar), sizes, np.int32(n)),
-            *(real(told), real(turned), np.float64(anti), np.uintp(s), parts, word.device),
-        )
+    shape = tiles_shape(n, count, solved.scalar, 2)
+    room, parts, sizes, cluster, _ = solved.clusters(
+        w_bar, resolution, unit, count * shape.grid[1] * (shape.grid[1] + 1)
+    )
+    solved.launch(
+        *("divide_by_gaps", shape, np.uintp(s), np.uintp(solved.w), cluster, np.uintp(w_bar), sizes, np.int32(n)),
+        *(real(told), real(turned), np.float64(anti), np.uintp(s), parts, room),
+    )
+    word = Word(2 * count, room)
     word.fetch()
     return word
 
@@ -106,9 +113,8 @@ def multiply_triangle(solved: Solved, left: int, v: int, out: int, *, lower: boo
 
 def take_triangle(solved: Solved, a: int, *, lower: bool) -> None:
     """Leave one triangle of Hermitian matrices, with half of the diagonal, and 0 elsewhere."""
-    if solved.n * solved.count:
-        shape = rows_shape(solved.n, solved.count)
-        solved.launch("take_triangle", shape, np.uintp(a), np.int32(solved.n), np.int32(lower))
+    shape = rows_shape(solved.n, solved.count)
+    solved.launch("take_triangle", shape, np.uintp(a), np.int32(solved.n), np.int32(lower))
 
 
 def generic_basis(w: Any, v: Any, resolution: float) -> Any:
@@ -124,7 +130,7 @@ def generic_basis(w: Any, v: Any, resolution: float) -> Any:
         return out
     given, values = v.reshape(-1, n, n), cupy.ascontiguousarray(w)
     solved = Solved(scalar, n, len(given), address(values))
-    cluster, _, coinciding = solved.clusters(0, resolution, 0.0, cupy.empty(2 * len(given), np.int32))
+    _room, _, _, cluster, coinciding = solved.clusters(0, resolution, 0.0)
     strides = (np.int64(one // v.itemsize) for one in given.strides)
     solved.launch("arrange", tiles_shape(n, len(given), scalar, 1), given, *strides, np.int32(n), out)
     solved.launch("mix_clusters", rows_shape(n, len(given)), out, np.int32(n), cluster, coinciding)

@@ -102,13 +102,14 @@ TARGET, SLACK = 0, 16
 class Word:
     """The word of a matrix on the device, or several words, which the host reads while the device goes on.
 
-    Those of `device`, int32 of shape (count,), are 0 before a matrix is loaded.
+    Those of `device`, int32, are 0 before a matrix is loaded; an array that is given may go on behind them.
     """
 
-    def __init__(self, count: int = 1) -> None:
+    def __init__(self, count: int = 1, device: Any = None) -> None:
         import cupy
 
-        self.device, self._memory = cupy.zeros(count, np.int32), cupy.cuda.alloc_pinned_memory(4 * count)
+        self.device = cupy.zeros(count, np.int32) if device is None else device
+        self._memory = cupy.cuda.alloc_pinned_memory(4 * count)
         self._values = (ctypes.c_int32 * count).from_address(self._memory.ptr)
         self._copied = cupy.cuda.Event(disable_timing=True)
 
@@ -118,7 +119,8 @@ class Word:
 
         runtime, stream = cupy.cuda.runtime, cupy.cuda.get_current_stream()
         runtime.memcpyAsync(
-            self._memory.ptr, address(self.device), self.device.nbytes, runtime.memcpyDeviceToHost, stream.ptr
+            *(self._memory.ptr, address(self.device), ctypes.sizeof(self._values)),
+            *(runtime.memcpyDeviceToHost, stream.ptr),
         )
         self._copied.record(stream)
 
