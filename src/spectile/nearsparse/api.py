@@ -163,10 +163,12 @@ def spamm(
     given = [pair for pair in zip(ASKED, asked, strict=True) if pair[1] is not None]
     kind, value = given[0] if len(given) == 1 else ("", None)
     method = _default(kind) if method is None else method
-    alone = devices is None and isinstance(beta, int | float) and beta == 0
-    if alone and _on_cupy(a) and (check_finite is None or check_finite is False):
+    alone = isinstance(beta, int | float) and beta == 0 and (devices is None or kind == "tau")
+    first = a[0] if devices is not None and isinstance(a, list | tuple) and a else a
+    if alone and _on_cupy(first) and (check_finite is None or check_finite is False):
         # A call that repeats an earlier layout needs no checks.
-        key = _repeated().key_of(a, b, out, value, kind, block, alpha, strict, precision, backend, split, method)
+        options = kind, block, alpha, strict, precision, backend, split, method
+        key = _repeated().key_of(a, b, out, value, *options, devices=devices)
         result = None if key is None else _repeated().execute(key, a, b, out, value)
         if result is not None:
             return result
@@ -187,7 +189,7 @@ def spamm(
     )  # fmt: skip
     operands.check_results(request)
     if devices is not None:
-        return operands.in_kind(_on_devices(operands, request, _listed(devices), split))
+        return operands.in_kind(_on_devices(operands, request, _listed(devices), split, key))
     if operands.by_columns:
         operands = operands.transposed()
     if operands.a is not a or operands.b is not b:
@@ -236,11 +238,13 @@ def _listed(devices: int | Sequence[int]) -> list[int]:
     return device_ids(devices, cupy.cuda.runtime.getDeviceCount())
 
 
-def _on_devices(operands: checks.Operands, request: Request, devices: Sequence[int], split: Split) -> SpammResult:
+def _on_devices(
+    operands: checks.Operands, request: Request, devices: Sequence[int], split: Split, key: Any = None
+) -> SpammResult:
     from spectile.nearsparse.multi import run as multi
 
     operands.check_spread(len(devices), split)
-    return multi.spamm_devices(operands.a, operands.b, operands.c, operands.out, request, devices, split)
+    return multi.spamm_devices(operands.a, operands.b, operands.c, operands.out, request, devices, split, key)
 
 
 def spamm_plan(

@@ -5,17 +5,18 @@ Memory, streams and launches are stand-ins; the structs are those that the kerne
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import sys
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from spectile.core import plan as bound
+from spectile.core.devices import TABLE
 from spectile.nearsparse import api
 from spectile.nearsparse.cuda import after, parts, repeated
 from spectile.nearsparse.cuda import plan as plans
@@ -24,28 +25,52 @@ from spectile.nearsparse.cuda.norms import NORM_TASKS
 from spectile.nearsparse.cuda.product import ORDER, PRODUCT, WGMMA_PRODUCT
 from spectile.nearsparse.cuda.search import FIELD, SEARCH, Places
 from spectile.nearsparse.cuda.survey import COUNT
+from spectile.nearsparse.multi import resident
 from spectile.nearsparse.types import Request
 
 
 class Memory:
     next = 1 << 20
 
-    def __init__(self, size: int, shift: int = 0) -> None:
-        self.ptr, self.device_id = Memory.next + shift, 0
+    def __init__(self, size: int, shift: int = 0, device: int = 0) -> None:
+        self.ptr, self.device_id = Memory.next + shift, device
         Memory.next += -(-(size + shift) // 512) * 512
+
+
+class Here(threading.local):
+    """The current device of a thread."""
+
+    device = 0
+
+
+HERE = Here()
+
+
+class Device:
+    def __init__(self, index: int) -> None:
+        self.id = index
+
+    def __enter__(self) -> None:
+        self.before, HERE.device = HERE.device, self.id
+
+    def __exit__(self, *_: Any) -> None:
+        HERE.device = self.before
 
 
 class Array:
     """What a plan reads of a device array."""
 
-    def __init__(self, shape: Any, dtype: Any = "f4", shift: int = 0) -> None:
+    def __init__(self, shape: Any, dtype: Any = "f4", shift: int = 0, device: int | None = None) -> None:
         self.shape = (shape,) if isinstance(shape, int) else tuple(shape)
         self.dtype = np.dtype(dtype)
         self.itemsize, self.size, self.ndim = self.dtype.itemsize, int(np.prod(self.shape)), len(self.shape)
         self.strides = tuple(int(self.itemsize * np.prod(self.shape[axis + 1 :])) for axis in range(self.ndim))
         self.nbytes = self.size * self.itemsize
-        self.data = Memory(self.nbytes, shift)
-        self.device = "device"
+        self.data = Memory(self.nbytes, shift, HERE.device if device is None else device)
+
+    @property
+    def device(self) -> Any:
+        return Device(self.data.device_id)
 
 
 class Pinned(bytearray):
@@ -56,12 +81,21 @@ class Pinned(bytearray):
 
 class Stream:
     capturing = False
+    entered: ClassVar[list[Any]] = []
 
-    def __init__(self, ptr: int = 0, number: int | None = None) -> None:
+    def __init__(self, ptr: int = 0, number: int | None = None, **_: Any) -> None:
         self.ptr, self.number = ptr, number
-        self.enqueued: list[str] = []
+        self.enqueued: list[Any] = []
 
-    def record(self) -> Any:
+    def __enter__(self) -> None:
+        Stream.entered.append(self)
+
+    def __exit__(self, *_: Any) -> None:
+        Stream.entered.pop()
+
+    def record(self, event: Any = None) -> Any:
+        if event is not None:
+            event[:] = self.enqueued
         return list(self.enqueued)
 
     def wait_event(self, event: Any) -> None:
@@ -75,7 +109,21 @@ class Machine:
     """Streams and launches of the stand-in."""
 
     def __init__(self) -> None:
-        self.stream, self.launched, self.ordered, self.kernel = Stream(), [], False, "portable"
+        self.launched, self.ordered, self.kernel = [], False, "portable"
+        #: Current streams of the devices.
+        self.streams = [Stream(), Stream()]
+
+    def current(self, device: int = -1) -> Stream:
+        """Return the current stream of a device, by default the current one."""
+        return self.streams[HERE.device if device < 0 else device]
+
+    @property
+    def stream(self) -> Stream:
+        return self.streams[0]
+
+    @stream.setter
+    def stream(self, stream: Stream) -> None:
+        self.streams[0] = stream
 
 
 @pytest.fixture
@@ -130,15 +178,15 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
             return launches
 
     cuda = SimpleNamespace(
-        get_current_stream=lambda: state.stream,
-        Device=lambda index: contextlib.nullcontext(),
+        get_current_stream=state.current,
+        Device=Device,
         alloc=Memory,
-        runtime=SimpleNamespace(getDevice=lambda: 0),
+        runtime=SimpleNamespace(getDevice=lambda: HERE.device, setDevice=lambda index: setattr(HERE, "device", index)),
         memory=SimpleNamespace(OutOfMemoryError=MemoryError),
     )
     cupy = SimpleNamespace(ndarray=Array, empty=Array, cuda=cuda)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(repeated, "_number", lambda ptr: state.stream.number)
+    monkeypatch.setattr(repeated, "_number", lambda ptr: next(one.number for one in state.streams if one.ptr == ptr))
     monkeypatch.setattr(plans, "NormMaps", NormMaps)
     monkeypatch.setattr(parts.launch, "kernel", Kernel)
     monkeypatch.setattr(parts, "real_view", lambda x: x)
@@ -158,7 +206,13 @@ def call(a: Any, b: Any, out: Any = None, tau: float = 1.0) -> Any:
     """As the public function does: from a plan, or by way of the checks from a new one."""
     key = repeated.key_of(a, b, out, tau, *OPTIONS)
     result = repeated.execute(key, a, b, out, tau)
-    return repeated.execute(key, a, b, out, tau, REQUEST) if result is None else result
+    return planned(key, a, b, out, tau, REQUEST) if result is None else result
+
+
+def planned(key: Any, a: Any, b: Any, out: Any, value: float, request: Request) -> Any:
+    """As the public function does after its checks: C has memory when the plan is made."""
+    out = Array((a.shape[0], b.shape[1])) if out is None else out
+    return repeated.execute(key, a, b, out, value, lambda: repeated.planned(a, b, out, request))
 
 
 @pytest.mark.parametrize("ordered", [False, True])
@@ -191,7 +245,7 @@ def test_a_complex_plan_makes_the_real_form_of_b_anew(machine: Machine) -> None:
         a, b = Array((100, 70), "c8"), Array((70, 90), "c8")
         key = key or repeated.key_of(a, b, None, tau, *OPTIONS)
         machine.launched.clear()
-        result = repeated.execute(key, a, b, None, tau, request)
+        result = planned(key, a, b, None, tau, request)
         assert [name for name, _ in machine.launched] == ["expand", "norms", "pair_norms", "product"]
         expand, norms, pairs, product = (parameters for _, parameters in machine.launched)
         assert [int(expand[name]) for name in ("b", "rows", "columns", "batches")] == [b.data.ptr, 70, 90, 1]
@@ -227,7 +281,7 @@ def test_a_plan_that_searches_writes_where_tau_will_lie(
     assert key != repeated.key_of(a, b, None, 0.5, *OPTIONS)
     for value in (0.5, 0.25):
         machine.launched.clear()
-        assert repeated.execute(key, a, b, None, value, request) is not None
+        assert planned(key, a, b, None, value, request) is not None
         assert [name for name, _ in machine.launched] == ["norms", "search", "order", "product"]
         norms, search, order, product = (parameters for _, parameters in machine.launched)
         assert float(search[FIELD[choice]]) == value
@@ -273,7 +327,7 @@ def test_a_count_decides_while_the_product_is_on_its_way(
     for dense, tau in ((0, 1.0), (1, 0.5), (0, 2.0)):
         verdict[:1] = bytes([dense])
         machine.launched.clear()
-        result = repeated.execute(key, a, b, None, tau, request)
+        result = planned(key, a, b, None, tau, request)
         launched = [entry for entry in machine.launched if entry[0] != "map"]
         names = ["norms", "count", "end", *["order"] * machine.ordered, "product", "wait"]
         assert [name for name, _ in launched] == names + ["dense"] * dense
@@ -325,7 +379,7 @@ def test_a_dense_product_that_is_always_faster_prepares_nothing_else(
     request = Request("fp32", rtol_factors=1e-3, method="auto")
     key = repeated.key_of(a, b, None, 1e-3, "rtol_factors", *OPTIONS[1:-1], "auto")
     for turn in range(2):
-        result = repeated.execute(key, a, b, None, 1e-3, request if turn == 0 else None)
+        result = planned(key, a, b, None, 1e-3, request) if turn == 0 else repeated.execute(key, a, b, None, 1e-3)
         assert result is not None and result.method == "dense" and result.valid_ratio == 1
         assert machine.launched == [("dense", (a.data.ptr, b.data.ptr, result.c.data.ptr))]
         machine.launched.clear()
@@ -495,6 +549,167 @@ def test_threads_share_plans(machine: Machine) -> None:
         assert (first, second) == ("norms", "product")
         assert int(norms["task"][0]["norms"]) == int(product["norms_a"])
         assert int(norms["task"][0]["matrix"]) == int(product["a"])
+
+
+class Parts:
+    """Operands of two devices: rows of A, and a copy of B on each."""
+
+    def __init__(self, rows: tuple[int, int] = (128, 64), k: int = 70, n: int = 90) -> None:
+        self.a = [Array((size, k), device=index) for index, size in enumerate(rows)]
+        self.b = [Array((k, n), device=index) for index in range(2)]
+        self.out = [Array((size, n), device=index) for index, size in enumerate(rows)]
+
+    def multiply(self, out: Any = None, tau: float = 1.0, again: bool = False) -> Any:
+        """As the public function does: checked and planned, or once more from the plan."""
+        key = repeated.key_of(self.a, self.b, out, tau, *OPTIONS, devices=2)
+        plan = functools.partial(resident.Resident, self.a, self.b, self.out, REQUEST)
+        return repeated.execute(key, self.a, self.b, out, tau, None if again else plan)
+
+
+@pytest.fixture
+def two(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """Two devices, each with a stream of its own."""
+    machine.streams = [Stream(1 << 20, 7), Stream(1 << 21, 8)]
+    cupy = sys.modules["cupy"]
+    cupy.cuda.Event, cupy.cuda.Stream, cupy.may_share_memory = lambda **_: [], Stream, lambda *_: False
+    monkeypatch.setattr(resident, "connect", lambda devices: True)
+    monkeypatch.setattr(resident.device, "describe", lambda: TABLE["H200"])
+    monkeypatch.setattr(resident.choose, "choose_kernel", lambda problem, _: problem)
+    return machine
+
+
+def launches_by_device(machine: Machine) -> list[list[tuple[str, Any]]]:
+    """Launches in the order of two devices, of which each has its own, all after another."""
+    half = len(machine.launched) // 2
+    return [machine.launched[:half], machine.launched[half:]]
+
+
+def test_parts_on_their_devices_run_from_one_plan(two: Machine) -> None:
+    first = Parts()
+    assert first.multiply() is not None and len(repeated._plans) == 1
+    for turn, tau in enumerate((1.0, 2.0, 3.5)):
+        parts_ = Parts()
+        out = None if turn == 2 else parts_.out
+        two.launched.clear()
+        if out is not None and turn == 0:
+            assert parts_.multiply(out, tau, again=True) is None  # laid out otherwise: without `out` before
+            assert parts_.multiply(out, tau) is not None
+            two.launched.clear()
+        result = parts_.multiply(out, tau, again=True)
+        assert out is None or result.c is out
+        for index, launched in enumerate(launches_by_device(two)):
+            (norms, measured), (product, multiplied) = launched
+            assert (norms, product) == ("norms", "product")
+            operands = [parts_.a[index], parts_.b[index], result.c[index]]
+            assert [x.data.device_id for x in operands] == [index] * 3
+            assert [int(multiplied[name]) for name in ("a", "b", "out")] == [x.data.ptr for x in operands]
+            assert [int(task["matrix"]) for task in measured["task"]] == [x.data.ptr for x in operands[:2]]
+            assert int(measured["task"][0]["norms"]) == int(multiplied["norms_a"]) and float(multiplied["tau"]) == tau
+        assert result.tau == tau
+    # Other sizes, another stream of one device, or the operands in another place have plans of their own.
+    assert Parts((64, 128)).multiply(again=True) is None
+    assert Parts((192, 64), 70, 90).multiply() is not None
+    two.streams[1] = Stream(1 << 22, 9)
+    assert first.multiply(again=True) is None
+    two.streams[1] = Stream(1 << 21, 8)
+    assert first.multiply(again=True) is not None
+    first.a.reverse()
+    assert first.multiply(again=True) is None
+
+
+def test_parts_wait_for_the_first_device_which_waits_for_them(two: Machine) -> None:
+    parts_ = Parts()
+    parts_.multiply()
+    (home, beside), launched = two.streams, two.launched
+    assert home.enqueued == beside.enqueued == []
+    home.enqueued, beside.enqueued = ["operands"], ["before"]
+
+    class Launched(list[Any]):
+        """Writes down what each stream does."""
+
+        def append(self, entry: Any) -> None:
+            two.current().enqueued.append(entry[0])
+            super().append(entry)
+
+    two.launched = Launched(launched)
+    assert parts_.multiply(again=True) is not None
+    assert beside.enqueued == ["before", "operands", "norms", "product"]
+    assert home.enqueued == ["operands", "norms", "product", *beside.enqueued]
+
+
+def test_what_fails_on_one_device_leaves_the_other_in_order(two: Machine) -> None:
+    parts_, cuda = Parts(), sys.modules["cupy"].cuda
+    assert parts_.multiply() is not None
+    memory_of, failures = cuda.alloc, iter([MemoryError("full"), RuntimeError("the driver refuses")])
+
+    def alloc(size: int) -> Any:
+        if HERE.device == 1:
+            raise next(failures)
+        return memory_of(size)
+
+    cuda.alloc = alloc
+    two.streams[1].enqueued.append("earlier")
+    # Memory that lacks is said by the call that is made anew.
+    assert parts_.multiply(again=True) is None
+    assert "earlier" in two.streams[0].enqueued and HERE.device == 0
+    with pytest.raises(RuntimeError, match="the driver refuses"):
+        parts_.multiply(again=True)
+    assert HERE.device == 0 and not Stream.entered
+    cuda.alloc = memory_of
+    two.launched.clear()
+    assert parts_.multiply(again=True) is not None and len(two.launched) == 4
+    # A result that overlaps an operand of its device is not written while that is read.
+    parts_.out[1].data.ptr = parts_.b[1].data.ptr + 16
+    assert parts_.multiply(parts_.out) is None
+
+
+def test_parts_in_a_capture_leave_other_streams_alone(two: Machine) -> None:
+    parts_ = Parts()
+    plan = resident.Resident(parts_.a, parts_.b, parts_.out, REQUEST)
+    two.streams[0].capturing = True
+    two.streams[1].enqueued.append("outside")
+    norms = plan.run(parts_.a, parts_.b, parts_.out, 1.0)
+    assert norms is not None and len(two.launched) == 4
+    assert "outside" not in two.streams[0].enqueued and two.streams[1].enqueued == ["outside"]
+
+
+def test_threads_share_the_plan_of_parts(two: Machine) -> None:
+    given = [Parts() for _ in range(4)]
+    assert given[0].multiply() is not None
+    two.launched.clear()
+
+    def work(parts_: Parts) -> None:
+        for _ in range(50):
+            assert parts_.multiply(again=True) is not None
+
+    threads = [threading.Thread(target=work, args=(parts_,)) for parts_ in given]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(two.launched) == 4 * 50 * 4
+    # Each part's launches follow one another and are of one call, whatever another thread does meanwhile.
+    known = {parts_.a[index].data.ptr: (parts_, index) for parts_ in given for index in range(2)}
+    open_: dict[int, int] = {}
+    for name, parameters in two.launched:
+        at = int(parameters["task"][0]["matrix"] if name == "norms" else parameters["a"])
+        parts_, index = known[at]
+        if name == "norms":
+            assert index not in open_
+            open_[index] = at
+        else:
+            assert open_.pop(index) == at and int(parameters["b"]) == parts_.b[index].data.ptr
+
+
+def test_a_repeated_call_of_parts_costs_the_host_little(two: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    if sys.gettrace() is not None:
+        pytest.skip("lines are traced, which takes most of the time")
+    monkeypatch.setattr(api, "_on_cupy", lambda a: True)
+    parts_ = Parts()
+    assert parts_.multiply(parts_.out) is not None
+    assert api.spamm(parts_.a, parts_.b, tau=1.0, out=parts_.out, devices=2).c is parts_.out
+    entered = _functions_entered(lambda: api.spamm(parts_.a, parts_.b, tau=1.0, out=parts_.out, devices=2))
+    assert 0 < entered <= 130, entered
 
 
 def test_a_repeated_call_costs_the_host_little(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

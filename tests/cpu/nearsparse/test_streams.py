@@ -24,6 +24,7 @@ from spectile.nearsparse.cuda import product as cuda_product
 from spectile.nearsparse.multi import from_device as gpu_multi_device
 from spectile.nearsparse.multi import from_host as gpu_multi_host
 from spectile.nearsparse.multi import partition
+from spectile.nearsparse.multi import resident as gpu_multi_resident
 from spectile.nearsparse.multi import run as gpu_multi
 from spectile.nearsparse.multi.batch import Batch, partitioned
 from spectile.nearsparse.types import Request
@@ -226,6 +227,29 @@ class Product:
         MACHINE.launch(multiply, a, b, self.maps.a, self.maps.b, written=out)
 
 
+class CallPlan:
+    """One GPU's part: norms and the product on the current stream, which is that of the part's device."""
+
+    grain, ordered_by_work = (1, 1, 1), False
+
+    def __init__(self, a, b, out, request, c=None, kernel=None):
+        self.request = request
+        assert kernel == "portable" and MACHINE.device == a.home == b.home == out.home
+
+    def run(self, a, b, out, value, c=None):
+        request = self.request
+        x, y, z, added = a, b, out, c
+        if request.arithmetic.parts == 2:
+            x, z, added = (None if one is None else parts.real_view(one) for one in (a, out, c))
+            y = empty((2 * len(b), 2 * b.shape[1]))
+            MACHINE.launch(lambda: np.copyto(y, parts.expanded(np.asarray(b))), y, b)
+        maps = NormMaps(x, y, request.block, paired=y is not b)
+        maps()
+        Product(x, y, z, maps, value, precision=request.precision, beta=request.beta, c=added)()
+        maps.value, maps.end = value, (MACHINE.device, sys.modules["cupy"].cuda.get_current_stream(), None)
+        return maps
+
+
 def valid_product(a, b, norms, tau, block):
     out = np.zeros((len(a), b.shape[1]))
     for k in range(norms[0].shape[1]):
@@ -259,6 +283,8 @@ def machine(request, monkeypatch):
         memcpyDefault=4,
         memcpyAsync=lambda into, out_of, size, kind, stream: copy_rows(into, size, out_of, size, size, 1, kind, stream),
         memcpy2DAsync=copy_rows,
+        getDevice=lambda: MACHINE.device,
+        setDevice=lambda index: setattr(MACHINE, "device", index),
         deviceCanAccessPeer=lambda *_: MACHINE.peers,
         _deviceEnsurePeerAccess=lambda _: None,
     )
@@ -276,6 +302,7 @@ def machine(request, monkeypatch):
         (cuda_product, {"Product": Product}),
         (cuda_choose, {"choose_kernel": lambda *_: "portable"}),
         (core_device, {"describe": lambda: TABLE["H200"]}),
+        (gpu_multi_resident, {"CallPlan": CallPlan, "NormMaps": NormMaps}),
         (gpu_multi_device, {"row_work": lambda maps, tau, rows: np.ones(-(-rows // 128))}),
         (gpu_multi_device, {"reach": reach, "SPARED_BYTES": 1 << 60}),
     ):
@@ -310,6 +337,15 @@ TAU, M, K, N = 7000.0, 600, 100, 700
 def asked(machine):
     """With beta where some queues starve within reach, and where none do out of reach."""
     return Request("fp64", TAU, beta=3.0 if machine.peers == machine.ranked else 0.0)
+
+
+def empty_parts(parts_a, parts_b):
+    """C of parts, each on its device."""
+    made = []
+    for a, b in zip(parts_a, parts_b, strict=True):
+        with Device(a.home):
+            made.append(empty((len(a), b.shape[1])))
+    return made
 
 
 def seen_after(plan, out):
@@ -368,15 +404,21 @@ def test_rows_on_their_gpus(machine, devices, n, asked):
         parts_c.append(c)
         plus.append(np.broadcast_to(more, (last - first, n)))
     asked = dataclasses.replace(asked, tau=tau)
-    plan = gpu_multi.Resident(parts_a, parts_b, None, asked, None if asked.beta == 0 else parts_c)
+    parts_c = None if asked.beta == 0 else parts_c
+    plan = gpu_multi.Resident(parts_a, parts_b, empty_parts(parts_a, parts_b), asked, parts_c)
     for _ in range(2):
-        for part in (*parts_a, *plan.out):
-            part[...] = np.nan if part.shape[1] == n else integers(*part.shape)
-        plan()
+        # Operands are made on the first device's stream, and the result is read there.
+        out, seen = plan.empty(), []
+        with Device(devices[0]):
+            MACHINE.launch(lambda: [part.__setitem__(..., integers(*part.shape)) for part in parts_a])
+        norms = plan.run(parts_a, parts_b, out, tau, parts_c)
+        with Device(devices[0]):
+            MACHINE.launch(lambda out=out, seen=seen: seen.extend(np.array(part) for part in out))
         machine.run_until_idle()
         expected = wanted(np.concatenate(parts_a), copy, tau, np.concatenate(plus))
-        np.testing.assert_array_equal(np.concatenate([np.asarray(part) for part in plan.outputs()]), expected)
-    maps = plan.maps()
+        np.testing.assert_array_equal(np.concatenate(seen), expected)
+    with Device(devices[0]):
+        maps = plan._whole(norms)
     machine.run_until_idle()
     assert maps.a.shape == (-(-M // 32), -(-K // 32)) and np.isfinite(maps.a).all() and np.isfinite(maps.b).all()
 
@@ -395,10 +437,11 @@ def test_columns_on_their_gpus(machine, devices):
             out.append(empty((M, last - first)))
     plan = gpu_multi.Resident(parts_a, parts_b, out, Request("fp64", TAU), split="columns")
     for _ in range(2):
-        plan()
+        norms = plan.run(parts_a, parts_b, out, TAU)
         machine.run_until_idle()
-        np.testing.assert_array_equal(np.concatenate([np.asarray(part) for part in plan.outputs()], axis=1), expected)
-    maps = plan.maps()
+        np.testing.assert_array_equal(np.concatenate([np.asarray(part) for part in out], axis=1), expected)
+    with Device(devices[0]):
+        maps = plan._whole(norms)
     machine.run_until_idle()
     assert maps.a.shape == (-(-M // 32), -(-K // 32)) and maps.b.shape == (-(-N // 32), -(-K // 32))
     assert np.isfinite(maps.a).all() and np.isfinite(maps.b).all()
@@ -474,7 +517,7 @@ def test_complex_products_in_their_real_forms(machine, place, monkeypatch):
     expected = reference.spamm_flat(np.asarray(a), np.asarray(b), tau)
     dense = np.asarray(a) @ np.asarray(b)
     assert np.mean(expected != dense) > 0.1 and np.any(expected == dense)
-    request, real_out = Request("complex128", tau), parts.real_view(out)
+    request, real_out, plan = Request("complex128", tau), parts.real_view(out), None
     if place == "batch":
         stack = [np.stack([np.asarray(x)] * 5).view(Array) for x in (a, b, out)]
         out = stack[2]
@@ -496,15 +539,19 @@ def test_complex_products_in_their_real_forms(machine, place, monkeypatch):
             x, y, z = (np.ascontiguousarray(one).view(Array) for one in (x, y, np.zeros((len(x), y.shape[1]), "c16")))
             x.home = y.home = z.home = index
             targets.append(z)
-            mine.append([*real_forms(x, y), parts.real_view(z)])
-        plan = gpu_multi.Resident(*map(list, zip(*mine, strict=True)), request, split=place)
-    plan()
+            mine.append([x, y, z])
+        operands = list(map(list, zip(*mine, strict=True)))
+        resident = gpu_multi.Resident(*operands, request, split=place)
+        assert resident.shape == (m, k, n)
+        resident.run(*operands, tau)
+    if plan is not None:
+        plan()
+        assert plan.told_shape == (m, k, n)
     machine.run_until_idle()
     if place in ("rows", "columns"):
         out = np.concatenate(targets, axis=int(place == "columns"))
     for found in out if place == "batch" else [out]:
         np.testing.assert_array_equal(np.asarray(found), expected)
-    assert plan.told_shape == (m, k, n)
 
 
 @pytest.mark.parametrize(("batch", "dtype"), [((), "f8"), ((2,), "c16"), ((2, 3), "c16")], ids=str)

@@ -5,6 +5,7 @@ On a machine with one GPU the same device stands for all; with more, every devic
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from spectile.nearsparse import api, distribute, spamm
 from spectile.nearsparse.cuda import norms as gpu_norms
+from spectile.nearsparse.cuda import repeated
 from spectile.nearsparse.cuda.tuning import WGMMA
 from spectile.nearsparse.multi import cut as gpu_multi_cut
 from spectile.nearsparse.multi import from_device as gpu_multi_device
@@ -62,6 +64,23 @@ def _same(parts: Any, wanted: Any) -> None:
     """Assert equal bits; poisoned entries are equal to nothing."""
     found = np.concatenate([part if isinstance(part, np.ndarray) else part.get() for part in parts])
     np.testing.assert_array_equal(found.view(f"u{found.itemsize}"), wanted.get().view(f"u{found.itemsize}"))
+
+
+def _same_parts(parts: Any, wanted: Any) -> None:
+    """Assert equal bits of a result in parts, complex or real."""
+    real = f"f{wanted.dtype.itemsize // 2}" if wanted.dtype.kind == "c" else wanted.dtype
+    _same([part.get().view(real) for part in parts], wanted.view(real))
+
+
+def _poisoned(parts_a: Any, parts_b: Any, dtype: str) -> list[Any]:
+    """C of parts, each on its device, full of NaN."""
+    import cupy
+
+    made = []
+    for a, b in zip(parts_a, parts_b, strict=True):
+        with a.device:
+            made.append(cupy.full((len(a), b.shape[1]), cupy.nan, dtype))
+    return made
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
@@ -147,15 +166,17 @@ def test_columns_on_their_gpus_give_the_bits_of_one_gpu(precision: str, one_work
     one = spamm(a, b, tau=tau, precision=precision)
     parts_a, parts_b = distribute(a, b, tau, devices, split="columns")
     assert sum(part.shape[1] for part in parts_b) == n
-    plan = gpu_multi.Resident(parts_a, parts_b, None, Request(precision, tau), split="columns")
+    out = _poisoned(parts_a, parts_b, OUTPUTS[precision])
+    plan = gpu_multi.Resident(parts_a, parts_b, out, Request(precision, tau), split="columns")
+    norms: Any = None
     for _ in range(3):
-        for part in plan.out:
+        for part in out:
             with part.device:
                 part.fill(np.nan)
-        plan()
+        norms = plan.run(parts_a, parts_b, out, tau)
         _finish(devices)
-        _same([np.concatenate([part.get() for part in plan.outputs()], axis=1)], one.c)
-    maps, whole = plan.maps(), gpu_norms.NormMaps(a, b, 32)
+        _same([np.concatenate([part.get() for part in out], axis=1)], one.c)
+    maps, whole = plan._whole(norms), gpu_norms.NormMaps(a, b, 32)
     whole()
     assert (maps.a == whole.a).all() and (maps.b == whole.b).all()
     found = spamm(parts_a, parts_b, tau=tau, precision=precision, devices=devices, split="columns")
@@ -269,10 +290,11 @@ def test_a_plan_of_resident_operands_is_called_again_with_new_data_and_captured(
     a, b = _random(2048, 1024, "f4"), _random(1024, 1024, "f4")
     tau = _tau(a, b)
     parts_a, parts_b = distribute(a, b, tau, devices)
-    plan = gpu_multi.Resident(parts_a, parts_b, None, Request("fp32", tau))
+    out = _poisoned(parts_a, parts_b, "f4")
+    plan = gpu_multi.Resident(parts_a, parts_b, out, Request("fp32", tau))
 
     def poison() -> None:
-        for part in plan.out:
+        for part in out:
             with part.device:
                 part.fill(cupy.nan)
         _finish(devices)
@@ -282,19 +304,130 @@ def test_a_plan_of_resident_operands_is_called_again_with_new_data_and_captured(
             with part.device:
                 part[...] = part[::-1].copy()
         poison()
-        plan()
+        assert plan.run(parts_a, parts_b, out, tau) is not None
         _finish(devices)
         whole = np.concatenate([part.get() for part in parts_a])
-        _same(plan.out, spamm(cupy.asarray(whole), b, tau=tau).c)
+        _same(out, spamm(cupy.asarray(whole), b, tau=tau).c)
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         stream.begin_capture()
-        plan()
+        norms = plan.run(parts_a, parts_b, out, tau)
         graph = stream.end_capture()
+        assert norms is not None
         poison()
         graph.launch(stream)
     stream.synchronize()
-    _same(plan.out, spamm(cupy.asarray(whole), b, tau=tau).c)
+    _same(out, spamm(cupy.asarray(whole), b, tau=tau).c)
+
+
+@pytest.mark.parametrize("precision", [*PRECISIONS, "complex64"])
+def test_repeated_calls_of_parts_run_from_one_plan(precision: str, devices: list[int]) -> None:
+    import cupy
+
+    sizes, dtype = [(2100, 1024, 1536), (640, 512, 2304), (300, 70, 90)], DTYPES.get(precision, "c8")
+    repeated._plans.clear()
+    given = []
+    for m, k, n in sizes:
+        for _ in range(2):
+            a, b = (_random(*size, "f4").astype(dtype) for size in ((m, k), (k, n)))
+            tau = _tau(a, b)
+            given.append((distribute(a, b, tau, devices), tau, spamm(a, b, tau=tau, precision=precision, alpha=1.5)))
+    # Other addresses and thresholds in one layout, and other layouts between.
+    for turn in range(3):
+        for (parts_a, parts_b), tau, one in given[:: (-1) ** turn]:
+            options: Any = {"tau": tau, "precision": precision, "alpha": 1.5, "devices": devices}
+            out = _poisoned(parts_a, parts_b, OUTPUTS.get(precision, "c8"))
+            _finish(devices)
+            found = spamm(parts_a, parts_b, out=out, **options)
+            assert found.c is out
+            _same_parts(out, one.c)
+            _same_parts(spamm(parts_a, parts_b, **options).c, one.c)
+            assert (found.tau, found.valid_ratio) == (one.tau, one.valid_ratio)
+            assert found.executed_ratio == one.executed_ratio
+            assert found.error_bound == pytest.approx(one.error_bound, rel=1e-6)
+            assert found.error_bound_rel == pytest.approx(one.error_bound_rel, rel=1e-6)
+    kept = [plan for plan in repeated._plans.values() if isinstance(plan, gpu_multi.Resident)]
+    assert len(sizes) <= len(kept) <= 4 * len(sizes)
+    # Written over while the call is under way: the result is of what they held.
+    (parts_a, parts_b), tau, one = given[0]
+    out = _poisoned(parts_a, parts_b, OUTPUTS.get(precision, "c8"))
+    _finish(devices)
+    for _ in range(5):
+        spamm(parts_a, parts_b, tau=tau, precision=precision, alpha=1.5, devices=devices, out=out)
+    copies = [part.copy() for part in parts_a]
+    for part in parts_a:
+        with part.device:
+            part.fill(0)
+    _same_parts(out, one.c)
+    for part, copy in zip(parts_a, copies, strict=True):
+        with part.device:
+            part[...] = copy
+    overlapping = list(parts_b) if parts_b[0].shape == parts_a[0].shape and precision in ("fp32", "fp64") else None
+    if overlapping is not None:
+        _same_parts(spamm(parts_a, parts_b, tau=tau, devices=devices, out=overlapping, alpha=1.5).c, one.c)
+    assert cupy.cuda.Device().id == devices[0]
+
+
+def test_parts_on_streams_and_threads(devices: list[int]) -> None:
+    import cupy
+
+    a, b = _random(1500, 700, "f4"), _random(700, 900, "f4")
+    tau = _tau(a, b)
+    one = spamm(a, b, tau=tau)
+    parts_a, parts_b = distribute(a, b, tau, devices)
+    spamm(parts_a, parts_b, tau=tau, devices=devices)
+    errors: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        try:
+            for turn in range(20):
+                streams = []
+                for index in dict.fromkeys(devices):
+                    with cupy.cuda.Device(index):
+                        streams.append(cupy.cuda.Stream(non_blocking=True))
+                        if (turn + seed) % 3:
+                            streams[-1].use()
+                found = spamm(parts_a, parts_b, tau=tau, devices=devices)
+                # All of it is there for what follows on the first device's stream.
+                with cupy.cuda.Device(devices[0]):
+                    cupy.cuda.get_current_stream().synchronize()
+                _same_parts(found.c, one.c)
+                assert found.valid_ratio == one.valid_ratio
+                for index in dict.fromkeys(devices):
+                    with cupy.cuda.Device(index):
+                        cupy.cuda.Stream.null.use()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors[0]
+
+
+def test_a_device_that_lacks_memory_leaves_the_others_in_order(devices: list[int]) -> None:
+    import cupy
+
+    a, b = _random(4096, 4096, "f4"), _random(4096, 4096, "f4")
+    tau = _tau(a, b)
+    one = spamm(a, b, tau=tau)
+    parts_a, parts_b = distribute(a, b, tau, devices)
+    spamm(parts_a, parts_b, tau=tau, devices=devices)
+    pool = cupy.get_default_memory_pool()
+    with cupy.cuda.Device(devices[-1]):
+        pool.free_all_blocks()
+        before = pool.get_limit()
+        pool.set_limit(pool.used_bytes() + 4096)
+    try:
+        with pytest.raises(MemoryError):
+            spamm(parts_a, parts_b, tau=tau, devices=devices)
+    finally:
+        with cupy.cuda.Device(devices[-1]):
+            pool.set_limit(before)
+    assert cupy.cuda.Device().id == devices[0]
+    _same_parts(spamm(parts_a, parts_b, tau=tau, devices=devices).c, one.c)
 
 
 def test_parts_of_any_kind(devices: list[int]) -> None:
@@ -347,11 +480,10 @@ def test_memory_is_that_of_the_operands(devices: list[int]) -> None:
     del found
     parts_a, parts_b = distribute(a, b, tau, devices)
     before = used()
-    resident = gpu_multi.Resident(parts_a, parts_b, None, Request("fp32", tau))
-    resident()
+    resident = spamm(parts_a, parts_b, tau=tau, devices=devices)
     for index in before:
-        mine = [x for x in (*parts_a, *parts_b, *resident.out) if x.device.id == index]
-        results = [x for x in resident.out if x.device.id == index]
+        mine = [x for x in (*parts_a, *parts_b, *resident.c) if x.device.id == index]
+        results = [x for x in resident.c if x.device.id == index]
         extra = used()[index] - before[index] - sum(x.nbytes for x in results)
         assert extra <= 0.05 * sum(x.nbytes for x in mine)
 

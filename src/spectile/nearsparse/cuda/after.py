@@ -31,16 +31,22 @@ def read_after(device: int, stream: Any, ended: Any, number: Callable[[], Any]) 
 
 
 class After:
-    """The ends of the current streams of devices on which something was enqueued, after which numbers are read."""
+    """The ends of streams of devices, as :func:`read_after` takes them, after which numbers are read."""
 
-    def __init__(self, devices: Sequence[int]) -> None:
+    def __init__(self, ends: Sequence[tuple[int, Any, Any]]) -> None:
+        self._ends = ends
+
+    @classmethod
+    def of(cls, devices: Sequence[int]) -> After:
+        """Return the ends of the current streams of devices on which something was enqueued."""
         import cupy
 
-        self._ends = []
+        ends = []
         for device in dict.fromkeys(devices):
             with cupy.cuda.Device(device):
                 stream = cupy.cuda.get_current_stream()
-                self._ends.append((device, stream, mark(stream)))
+                ends.append((device, stream, mark(stream)))
+        return cls(ends)
 
     def __call__(self, number: Callable[[], Any]) -> Any:
         """Return a number, read when the current streams wait for the ends."""

@@ -29,40 +29,56 @@ from spectile.nearsparse.cuda.product import Product, prepared_choice
 from spectile.nearsparse.cuda.search import FIELD, Search, Wanted, check_error, found, refusal, tolerance_of
 from spectile.nearsparse.cuda.search import Places as SearchPlaces
 from spectile.nearsparse.cuda.survey import bind_count, error_bound, frobenius, ratio, rounding
-from spectile.nearsparse.cuda.tuning import WGMMA
+from spectile.nearsparse.cuda.tuning import WGMMA, Kernel
 from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import Grain, Request
 
 
-class CallPlan:
-    """One product of two row-major matrices on the device, C = alpha A B, for operands of one layout.
-
-    Later runs take arrays of the same shapes, strides, dtype and alignment.  The request has no beta; runs give other
-    values of what it asks: tau, a valid ratio or an error.
-    """
+class _Planned:
+    """What the plans of both products have: the request, and what is known of operands laid out as these."""
 
     def __init__(self, a: Any, b: Any, out: Any, request: Request) -> None:
+        self.request, self.shape, self.device = request, (*a.shape, b.shape[1]), a.data.device_id
+        self._spans = tuple(map(span, (a, b, out)))
+
+    def empty(self) -> Any:
+        """Return memory for C on the current device."""
         import cupy
 
-        self.request, self.shape, self.device = request, (*a.shape, b.shape[1]), a.data.device_id
-        self.result_shape, self.output = (a.shape[0], b.shape[1]), np.dtype(request.arithmetic.output)
+        return cupy.empty((self.shape[0], self.shape[2]), self.request.arithmetic.output)
+
+
+class CallPlan(_Planned):
+    """One product of two device matrices, C = alpha A B + beta C, for operands of one layout.
+
+    Later runs take arrays of the same shapes, strides, dtype and alignment, and other values of what the request asks:
+    tau, a valid ratio or an error.  C may be `out`; `kernel` is that of a larger product of which this is a part.
+    """
+
+    def __init__(self, a: Any, b: Any, out: Any, request: Request, c: Any = None, kernel: Kernel | None = None) -> None:
+        import cupy
+
+        super().__init__(a, b, out, request)
         self._lock = threading.Lock()
-        self._spans = tuple(map(span, (a, b, out)))
         #: What multiplies, or "count" where the valid products decide; and the share up to which SpAMM is faster.
         self.verdict, limit = dense.decide_here(self.shape, request)
         paired, given = request.arithmetic.parts == 2, b
         if paired:
             a, b, out = parts.real_view(a), parts.empty_expanded(b), parts.real_view(out)
+            c = None if c is None else parts.real_view(c)
         #: Bytes of B as a real matrix, which every run makes anew; 0 where it is one.
         self._expanded = b.nbytes if paired else 0
-        choice = prepared_choice(a, b, out, request.real, counts=self.verdict == "count")
+        choice = prepared_choice(a, b, out, request.real, counts=self.verdict == "count", kernel=kernel)
         maps = NormMaps(a, b, request.block, paired=paired)
         tiles = told(maps, request)
         self._search, tau = None, 0.0
         if request.tau is None:
             self._search = Search(tiles.a, tiles.b, Wanted.of(request), self.shape, request.precision, 0, 0)
             tau = cupy.empty(1, np.float64)  # the memory of each run is its own: this address is replaced
-        product = Product(a, b, out, maps, tau, precision=request.real.precision, alpha=request.alpha, choice=choice)
+        product = Product(
+            a, b, out, maps, tau,
+            precision=request.real.precision, alpha=request.alpha, beta=request.beta, c=c, choice=choice,
+        )  # fmt: skip
         self.grain: Grain = told_grain(product.grain, request)
         #: Whether runs share memory that each leaves as it was: they follow one another on one stream.
         self.ordered_by_work = product.choice.by_work
@@ -105,7 +121,7 @@ class CallPlan:
             return self._count.kept.verdict(value)
         return dense.decide_here(self.shape, dataclasses.replace(self.request, valid_ratio=value))[0]
 
-    def run(self, a: Any, b: Any, out: Any, value: float) -> RunNorms | None:
+    def run(self, a: Any, b: Any, out: Any, value: float, c: Any = None) -> RunNorms | None:
         """Launch on the current stream and return the norms and tau; nothing is copied, and only a count is waited for.
 
         `value` is of tau, a valid ratio or an error, as the request has it.  Nothing is launched, and nothing returned,
@@ -129,7 +145,8 @@ class CallPlan:
         expanded = cupy.cuda.alloc(self._expanded) if self._expanded else None
         tolerance = 0.0 if self.request.valid_ratio is None else tolerance_of(value)
         real_b = at_b if expanded is None else expanded.ptr
-        values = (at_a, at_b, real_b, at_out, value, tolerance, *self._places.addresses(memory_.ptr))
+        at_c = 0 if c is None else address(c)
+        values = (at_a, at_b, real_b, at_c, at_out, value, tolerance, *self._places.addresses(memory_.ptr))
         stream = current.ptr
         with self._lock:
             self._bound.set(values)
@@ -259,15 +276,13 @@ def dense_result(
     )
 
 
-class DensePlan:
+class DensePlan(_Planned):
     """The dense product of two matrices of one layout: what :class:`CallPlan` is where nothing else is ever faster."""
 
     ordered_by_work = False
 
     def __init__(self, a: Any, b: Any, out: Any, request: Request) -> None:
-        self.request, self.shape, self._device = request, (*a.shape, b.shape[1]), a.data.device_id
-        self.result_shape, self.output = (a.shape[0], b.shape[1]), np.dtype(request.arithmetic.output)
-        self._spans = tuple(map(span, (a, b, out)))
+        super().__init__(a, b, out, request)
         self._multiply = dense.Gemm(a, b, out, request)
 
     def run(self, a: Any, b: Any, out: Any, value: float) -> RunNorms | None:
@@ -278,7 +293,7 @@ class DensePlan:
         if overlaps(*places, self._spans):
             return None
         self._multiply(*places)
-        return DenseNorms(a, b, self.request.block, value).enqueued(self._device, cupy.cuda.get_current_stream())
+        return DenseNorms(a, b, self.request.block, value).enqueued(self.device, cupy.cuda.get_current_stream())
 
     def result(self, out: Any, norms: RunNorms) -> SpammResult:
         """Return the result of a run."""
@@ -380,7 +395,7 @@ class _Kept:
 
 # What runs set, in the order in which a run has it: the value is of tau, a ratio or an error.
 _NAMES = (
-    "a", "b", "real_b", "out", "value", "tolerance",
+    "a", "b", "real_b", "c", "out", "value", "tolerance",
     "norms_a", "norms_b", "complex_a", "complex_b", "counter", "arrived", "count", "ended", "cancelled", "tau_device",
     "result", "counts", "partial", "columns_a", "sorted",
 )  # fmt: skip
@@ -397,7 +412,8 @@ _OF_SEARCH = {"norms_a": "complex_a", "norms_b": "complex_b"} | {
 }
 # Of the product, of what orders its tiles and of what counts first, as far as they have them.
 _SHARED = {"tau": "value", "b": "real_b"} | {
-    name: name for name in ("a", "out", "norms_a", "norms_b", "counter", "count", "ended", "cancelled", "tau_device")
+    name: name
+    for name in ("a", "c", "out", "norms_a", "norms_b", "counter", "count", "ended", "cancelled", "tau_device")
 }
 
 

@@ -42,13 +42,16 @@ WGMMA_PRODUCT = np.dtype(
 )
 
 
-def prepared_choice(a: Any, b: Any, out: Any, request: Request, *, counts: bool) -> Choice:
+def prepared_choice(
+    a: Any, b: Any, out: Any, request: Request, *, counts: bool, kernel: Kernel | None = None
+) -> Choice:
     """Return how a request is computed, and begin to compile side by side the kernels of its call.
 
-    The operands are as :class:`Product` takes them; `counts` says whether the valid products are counted first.
+    The operands are as :class:`Product` takes them; `counts` says whether the valid products are counted first, and
+    `kernel` may name the kernel.
     """
     problem = Problem.of(a, b, out, request.block, request.precision, request.strict, request.beta != 0)
-    choice, row = choose(problem, device.describe()), request.arithmetic
+    choice, row = choose(problem, device.describe(), kernel), request.arithmetic
     # The product first: it takes longest.
     units = [choice.unit, NORM_UNITS[row.dtype]]
     if choice.by_work:

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from spectile.core import memory
 from spectile.core.pointers import beyond_vectors
 from spectile.nearsparse.cuda import dense
 from spectile.nearsparse.cuda.after import PER_THREAD
@@ -32,33 +29,50 @@ _DEFAULT = (0, 1)
 _PLAIN = {int, float, bool, str, type(None)}
 
 _lock = threading.Lock()
-_plans: dict[Any, CallPlan | DensePlan] = {}
+_plans: dict[Any, Any] = {}
 
 
-def key_of(a: Any, b: Any, out: Any, value: Any, *options: Any) -> Any:
+def key_of(a: Any, b: Any, out: Any, value: Any, *options: Any, devices: Any = None) -> Any:
     """Return what decides how a call runs, or None for one that is not run from a plan.
 
     `value` is the threshold, ratio or error; `options` are everything else that the call depends on, and which of the
-    three was given.
+    three was given.  With `devices` the operands are lists of parts that lie on these.
     """
+    import cupy
+
+    if not isinstance(value, float | int) or (isinstance(value, int) and value > sys.float_info.max):
+        return None
+    lists = list | tuple
+    if devices is None:
+        layouts, places = (_layout_of(a, b, out),), (cupy.cuda.runtime.getDevice(),)
+    elif isinstance(a, lists) and isinstance(b, lists) and isinstance(out, lists | None) and len(a) == len(b):
+        targets = [None] * len(a) if out is None else out
+        places = (*devices, None) if isinstance(devices, lists) else (devices,)
+        layouts = tuple(map(_layout_of, a, b, targets)) if len(a) == len(targets) else (None,)
+    else:
+        return None
+    if None in layouts or not _PLAIN.issuperset(map(type, (*options, *places))):
+        return None
+    return layouts, places, options
+
+
+def _layout_of(a: Any, b: Any, out: Any) -> Any:
+    """Return how matrices lie on their device and which stream is current there, or None for other arrays."""
     import cupy
 
     kind = cupy.ndarray
     if type(a) is not kind or type(b) is not kind or not (out is None or type(out) is kind):
         return None
-    if not isinstance(value, float | int) or (isinstance(value, int) and value > sys.float_info.max):
-        return None
     if len(a.shape) != 2 or len(b.shape) != 2:
         return None
-    if not _PLAIN.issuperset(map(type, options)):
-        return None
-    stream = cupy.cuda.get_current_stream().ptr
+    device = a.data.device_id
+    stream = cupy.cuda.get_current_stream(device).ptr
     number = stream if stream in _DEFAULT else _number(stream)
     if number is None:
         return None
     key: tuple[Any, ...] = (
         a.shape, a.strides, a.dtype.char, b.shape, b.strides, b.dtype.char, beyond_vectors(a, b, out),
-        a.data.device_id, b.data.device_id, cupy.cuda.runtime.getDevice(), number, options,
+        device, b.data.device_id, number,
     )  # fmt: skip
     if stream == PER_THREAD:
         key = (*key, threading.get_ident())
@@ -86,18 +100,20 @@ def _numbers() -> Any:
     return function
 
 
-def execute(key: Any, a: Any, b: Any, out: Any, value: float, request: Request | None = None) -> SpammResult | None:
+def execute(
+    key: Any, a: Any, b: Any, out: Any, value: float, make: Callable[[], Any] | None = None
+) -> SpammResult | None:
     """Run a call from its plan; return None where there is none, or where this call must not use it.
 
-    The `request` of a call that went through all checks makes a plan where there is none.
+    `make` returns the plan of a call that went through all checks, where there is none.
     """
     import cupy
 
-    plan, fresh = _plans.get(key), None
+    plan = _plans.get(key)
     if plan is None:
-        if request is None or cupy.cuda.get_current_stream().is_capturing():
+        if make is None or cupy.cuda.get_current_stream().is_capturing():
             return None
-        plan, fresh = _made(key, a, b, out, request)
+        plan = _kept(key, make())
     if (plan.ordered_by_work or plan.request.method != "spamm") and cupy.cuda.get_current_stream().is_capturing():
         return None
     value = float(value)
@@ -106,8 +122,7 @@ def execute(key: Any, a: Any, b: Any, out: Any, value: float, request: Request |
         return None
     check_error(plan.request, value, plan.shape)
     try:
-        if out is None:
-            out = cupy.empty(plan.result_shape, plan.output) if fresh is None else fresh
+        out = plan.empty() if out is None else out
         norms = plan.run(a, b, out, value)
         return None if norms is None else plan.result(out, norms)
     except cupy.cuda.memory.OutOfMemoryError:
@@ -115,20 +130,17 @@ def execute(key: Any, a: Any, b: Any, out: Any, value: float, request: Request |
         return None
 
 
-def _made(key: Any, a: Any, b: Any, out: Any, request: Request) -> tuple[CallPlan | DensePlan, Any]:
-    """Make the plan of a key; return it, and the array for C that it was made with where none was given."""
-    import cupy
-
-    shape = a.shape[0], b.shape[1]
-    output = np.dtype(request.arithmetic.output)
-    with memory.allocating(f"the product of shape {shape}", math.prod(shape) * output.itemsize):
-        fresh = cupy.empty(shape, output) if out is None else None
-        sizes = *a.shape, b.shape[1]
-        near = max(x.strides[0] for x in (a, b)) < 2**31  # else cuBLAS takes copies
-        at_once = request.valid_ratio is None and near and dense.decide_here(sizes, request)[0] == "dense"
-        plan = (DensePlan if at_once else CallPlan)(a, b, fresh if out is None else out, request)
+def _kept(key: Any, plan: Any) -> Any:
     with _lock:
         _plans[key] = plan
         while len(_plans) > LIMIT:
             del _plans[next(iter(_plans))]
-    return plan, fresh
+    return plan
+
+
+def planned(a: Any, b: Any, out: Any, request: Request) -> CallPlan | DensePlan:
+    """Return the plan of a product on the current device."""
+    sizes = *a.shape, b.shape[1]
+    near = max(x.strides[0] for x in (a, b)) < 2**31  # else cuBLAS takes copies
+    at_once = request.valid_ratio is None and near and dense.decide_here(sizes, request)[0] == "dense"
+    return (DensePlan if at_once else CallPlan)(a, b, out, request)

@@ -8,6 +8,7 @@ Everything runs on CuPy's current stream; nothing is read back before a number o
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -44,12 +45,13 @@ def spamm_cuda(a: Any, b: Any, c: Any, out: Any, request: Request, key: Any = No
     device.require_device()
     log2(request.block)
     product = _Arrays.of(a, b, c, out, request)
-    if key is not None and 0 not in (*a.shape, b.shape[1]) and (out is None or not product.fresh):
-        result = repeated.execute(key, a, b, out, request.value, request)
-        if result is not None:
-            return result
     with memory.allocating(f"the product of shape {product.shape}", product.bytes):
         target: Any = cupy.empty(product.shape, request.arithmetic.output) if product.fresh else product.out
+        if key is not None and 0 not in (*a.shape, b.shape[1]) and (out is None or not product.fresh):
+            plan = functools.partial(repeated.planned, a, b, target, request)
+            result = repeated.execute(key, a, b, target, request.value, plan)
+            if result is not None:
+                return result
         items = _multiply(product.a, product.b, product.c, target, product.batch, request)
     if request.check_finite and request.precision == "fp16c16" and target.size and bool(cupy.isinf(target).any()):
         raise ValueError("C overflows float16 (above 65504): take precision='fp16', whose C is float32, or scale a")
@@ -153,7 +155,7 @@ class _Arrays:
 def _result(returned: Any, items: list[_Item], batch: tuple[int, ...]) -> SpammResult:
     import cupy
 
-    after = After([cupy.cuda.runtime.getDevice()])
+    after = After.of([cupy.cuda.runtime.getDevice()])
     if len(items) == 1 and items[0].product is None:
         one = items[0]
         result = dense_result(one.out, one.maps, one.request, one.shape, one.request.value, one.norm_c, read=after)

@@ -17,7 +17,7 @@ from spectile.nearsparse.cuda.choose import Problem
 from spectile.nearsparse.cuda.norms import empty_map
 from spectile.nearsparse.multi import partition
 from spectile.nearsparse.multi.cut import reach, row_work
-from spectile.nearsparse.multi.plan import Plan, empty_operand
+from spectile.nearsparse.multi.plan import Plan, empty_operand, norm_of_added
 from spectile.nearsparse.types import Request
 
 # From this size of B on, the norms tell which rows of its panels are needed.
@@ -58,7 +58,7 @@ class FromDevice(Plan):
             self.tau = self.threshold(maps)
             self.a, self.b, self.c, self.out = a, b, c, out
             if c is not None:
-                self.add([c], [out])
+                self._norm_c = norm_of_added([c], [out], request.block)
             self._norms = cuda_norms.Norms(maps.a, maps.b, block, maps.counter)
             self.panels = partition.panels(shape[2], least=partition.PANEL_COLUMNS)
             self._sparing = b.nbytes >= SPARED_BYTES

@@ -17,7 +17,8 @@ from spectile.nearsparse.cuda import product as cuda_product
 from spectile.nearsparse.cuda.choose import Problem
 from spectile.nearsparse.cuda.norms import empty_map
 from spectile.nearsparse.multi import partition
-from spectile.nearsparse.multi.plan import Plan, host_threshold
+from spectile.nearsparse.multi.plan import Plan, host_threshold, norm_of_added
+from spectile.nearsparse.multi.streams import joined
 from spectile.nearsparse.types import Request
 
 
@@ -61,7 +62,7 @@ class FromHost(Plan):
         self.tau = host_threshold(a, b, request)
         self.a, self.b, self.c, self.out = a, b, c, out
         if c is not None:
-            self.add([c], [out])
+            self._norm_c = norm_of_added([c], [out], request.block)
         height = self._height(memory_bytes)
         blocks = partition.round_robin(shape[0], height, len(devices))
         self.panels = [slice(*panel) for panel in partition.panels(shape[2], partition.HOST_PANELS)]
@@ -155,12 +156,15 @@ class FromHost(Plan):
         """Return both whole norm maps on the first device."""
         by_turns = itertools.zip_longest(*(part.norms_a for part in self.parts))
         norms = [block for turn in by_turns for block in turn if block is not None]
-        return cuda_norms.Norms(self.joined(norms), self.parts[0].norms_b, self.request.block)
+        return cuda_norms.Norms(joined(norms), self.parts[0].norms_b, self.request.block)
 
     def check_host(self) -> None:
         """Raise ValueError where A or B is to hold numbers and does not, after a call; synchronises."""
+        import cupy
+
         if self.request.check_finite:
-            self.check_finite(self.a, self.b)
+            with cupy.cuda.Device(self.devices[0]):
+                cuda_norms.check_norms(self.maps(), self.a, self.b)
 
     def outputs(self) -> list[Any]:
         """Return the parts of C, to sum over."""

@@ -8,6 +8,7 @@ Complex matrices come here in their real forms (``cuda.parts``), and the request
 
 from __future__ import annotations
 
+import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ import numpy as np
 
 from spectile.core import device
 from spectile.core.places import connect
-from spectile.core.pointers import address, overlap
+from spectile.core.pointers import overlap
 from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cpu import norms as cpu_norms
 from spectile.nearsparse.cpu import search as cpu_search
@@ -26,8 +27,9 @@ from spectile.nearsparse.cuda import norms as cuda_norms
 from spectile.nearsparse.cuda import product as cuda_product
 from spectile.nearsparse.cuda.choose import Problem
 from spectile.nearsparse.cuda.norms import told, told_grain
+from spectile.nearsparse.cuda.parts import real_view
 from spectile.nearsparse.cuda.search import threshold
-from spectile.nearsparse.cuda.survey import error_bound, kept_norms, ratio, square_sum
+from spectile.nearsparse.cuda.survey import error_bound, frobenius, kept_norms, ratio
 from spectile.nearsparse.cuda.tuning import Kernel
 from spectile.nearsparse.multi.streams import Stream, event
 from spectile.nearsparse.types import Grain, Request
@@ -40,6 +42,19 @@ def empty_operand(request: Request, *shape: int) -> Any:
     dtype = np.dtype(request.real.arithmetic.dtype)
     unit = 16 // dtype.itemsize
     return cupy.empty((*shape[:-1], ceil_div(shape[-1], unit) * unit), dtype)[..., : shape[-1]]
+
+
+def norm_of_added(c: Sequence[Any], out: Sequence[Any], block: int) -> Callable[[], float]:
+    """Return what finds the norm of the parts of a C that is added: of their norms now where `out` overwrites them."""
+    if any(overlap(x, y) for x in c for y in out):
+        c = [kept_norms(real_view(x) if x.dtype.kind == "c" else x, block) for x in c]
+    return lambda: math.hypot(*map(norm_there, c))
+
+
+def norm_there(part: Any) -> float:
+    """Return the Frobenius norm of an array of the host or of any device."""
+    with contextlib.nullcontext() if isinstance(part, np.ndarray) else part.device:
+        return frobenius(part)
 
 
 def host_threshold(a: np.ndarray, b: np.ndarray, request: Request) -> float:
@@ -95,17 +110,8 @@ class Plan(ABC):
         self.grain = made.grain
         return made
 
-    def add(self, c: Sequence[Any], out: Sequence[Any]) -> None:
-        """Remember parts of the C that is added, for the error bound: their norms now where `out` overwrites them."""
-        parts = [kept_norms(x, self.request.block) for x in c] if any(overlap(x, y) for x in c for y in out) else c
-        self._norm_c = lambda: math.sqrt(sum(map(square_sum, parts)))
-
     def __call__(self) -> None:
-        """Enqueue everything; the current stream of every device waits for its end, and nothing else does."""
-        self._run(self._enqueue)
-
-    def _run(self, work: Callable[[], None]) -> None:
-        """Enqueue `work` on the streams, after the current streams' work and before what follows there."""
+        """Enqueue everything on the streams, after the current streams' work; these alone wait for its end."""
         import cupy
 
         first = self.devices[0]
@@ -118,7 +124,7 @@ class Plan(ABC):
                 cupy.cuda.get_current_stream().record(self._started[index])
         for stream in self.streams:
             stream.wait(*(self._started[index] for index in outside if index in (first, stream.device)))
-        work()
+        self._enqueue()
         ends = [(stream.device, stream.mark()) for stream in self.streams]
         for index in outside:
             with cupy.cuda.Device(index):
@@ -143,28 +149,6 @@ class Plan(ABC):
     def release(self) -> None:
         """Give the copies of operands back, which a call needed.  The numbers can still be read."""
 
-    def joined(self, parts: Sequence[Any]) -> Any:
-        """Return a norm map, whose parts lie on several devices, on the first device."""
-        import cupy
-
-        runtime = cupy.cuda.runtime
-        with cupy.cuda.Device(self.devices[0]):
-            whole = cupy.empty((sum(map(len, parts)), parts[0].shape[1]), self.arithmetic.norm)
-            stream, row = cupy.cuda.get_current_stream(), 0
-            for part in parts:
-                if part.size:
-                    end = part.nbytes, runtime.memcpyDefault, stream.ptr
-                    runtime.memcpyAsync(address(whole[row:]), address(part), *end)
-                row += len(part)
-        return whole
-
-    def check_finite(self, a: Any, b: Any) -> None:
-        """Raise ValueError where A or B, each whole or in parts, holds NaN or infinity; synchronises."""
-        import cupy
-
-        with cupy.cuda.Device(self.devices[0]):
-            cuda_norms.check_norms(self.maps(), a, b)
-
     def threshold(self, maps: Any, item: tuple[int, int] = (0, 0)) -> float:
         """Return tau, searched in maps on the current device where it is not given."""
         if self.request.tau is not None:
@@ -184,7 +168,7 @@ class Plan(ABC):
             "valid_ratio": lambda: self._read(lambda maps: self.ratio(maps, (0, 0), self.tau)),
             "executed_ratio": lambda: self._read(lambda maps: self.ratio(maps, (0, 0), self.tau, self.grain)),
             "error_bound": lambda: self._read(lambda maps: self.bound(maps, (0, 0), self.tau, self._norm_c())),
-            "norm_c": lambda: math.sqrt(sum(map(square_sum, self.outputs()))),
+            "norm_c": lambda: math.hypot(*map(norm_there, self.outputs())),
         }
 
     def ratio(self, maps: Any, item: tuple[int, int], tau: float, grain: Grain = (1, 1, 1)) -> float:

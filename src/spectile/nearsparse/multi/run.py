@@ -12,15 +12,17 @@ for the whole product: the result is that of one GPU, to the bit.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from spectile.core import arrays, device, pointers
+from spectile.core import arrays, device, memory, pointers
 from spectile.core.places import home_of
 from spectile.core.progress import PARTS, Progress
+from spectile.nearsparse.cuda import repeated
 from spectile.nearsparse.cuda.after import After
 from spectile.nearsparse.cuda.geometry import check_sizes, log2, row_major
 from spectile.nearsparse.cuda.parts import real_forms
@@ -28,7 +30,7 @@ from spectile.nearsparse.multi.batch import Batch, Share, partitioned
 from spectile.nearsparse.multi.cut import distribute
 from spectile.nearsparse.multi.from_device import FromDevice
 from spectile.nearsparse.multi.from_host import FromHost, free_bytes
-from spectile.nearsparse.multi.plan import Plan
+from spectile.nearsparse.multi.plan import Plan, norm_of_added
 from spectile.nearsparse.multi.resident import Resident
 from spectile.nearsparse.multi.streams import synchronize
 from spectile.nearsparse.operands import copy_if_overlapping, each_product, flat_batch
@@ -55,21 +57,21 @@ def current_device() -> list[int]:
 
 @Progress("spamm", unit=PARTS)
 def spamm_devices(
-    a: Any, b: Any, c: Any, out: Any, request: Request, devices: Sequence[int], split: Split
+    a: Any, b: Any, c: Any, out: Any, request: Request, devices: Sequence[int], split: Split, key: Any = None
 ) -> SpammResult:
-    """Multiply on several devices; see :func:`spectile.nearsparse.spamm`."""
+    """Multiply on several devices; see :func:`spectile.nearsparse.spamm`.
+
+    Operands on their devices that have a `key`, of :func:`spectile.nearsparse.cuda.repeated.key_of`, are planned.
+    """
     log2(request.block)
     if isinstance(a, list | tuple):
-        result, plans, batch = _distributed(a, b, c, out, devices, request, split)
-    else:
-        result, plans, batch = _in_one_place(a, b, c, out, devices, request)
-    outputs = [part for plan in plans for part in plan.outputs()]
+        return _distributed(a, b, c, out, devices, request, split, key)
+    result, plans, batch = _in_one_place(a, b, c, out, devices, request)
+    _check_overflow([part for plan in plans for part in plan.outputs()], request)
     # The result may live long, and reads its numbers from the plans.
     for plan in plans:
         plan.release()
-    if request.check_finite and request.precision == "fp16c16" and any(map(_overflows, outputs)):
-        raise ValueError("C overflows float16 (above 65504): take precision='fp16', whose C is float32, or scale a")
-    after = After(devices)
+    after = After.of(devices)
     if not batch or isinstance(plans[0], Batch):
         return SpammResult(result, **plans[0].numbers(), read=after)
     numbers = [plan.numbers() for plan in plans]
@@ -77,13 +79,25 @@ def spamm_devices(
     return SpammResult(result, **collected, read=after)
 
 
+def _check_overflow(outputs: Sequence[Any], request: Request) -> None:
+    if request.check_finite and request.precision == "fp16c16" and any(map(_overflows, outputs)):
+        raise ValueError("C overflows float16 (above 65504): take precision='fp16', whose C is float32, or scale a")
+
+
 def _collected(listed: list[Any], batch: tuple[int, ...]) -> Callable[[], Any]:
     return lambda: np.array([one() if callable(one) else one for one in listed]).reshape(batch)
 
 
 def _distributed(
-    a: Sequence[Any], b: Sequence[Any], c: Any, out: Any, devices: Sequence[int], request: Request, split: Split
-) -> tuple[Any, list[Plan], tuple[int, ...]]:
+    a: Sequence[Any],
+    b: Sequence[Any],
+    c: Any,
+    out: Any,
+    devices: Sequence[int],
+    request: Request,
+    split: Split,
+    key: Any,
+) -> SpammResult:
     """Multiply operands of which every device has its parts and copies."""
     if not all(arrays.on_device(part) for part in (*a, *b, *(c or ()), *(out or ()))):
         raise ValueError("distributed operands are GPU arrays, one a device: see distribute")
@@ -107,23 +121,36 @@ def _distributed(
         ]
     else:
         targets = _there(mine, lambda shape: _empty(shape, output), shapes)
-    parts = list(zip(mine, copies, added or [None] * len(mine), targets, strict=True))
-    if request.arithmetic.parts == 2:
-        parts = _there(mine, lambda one: real_forms(*one), parts)
-    plan: Plan
-    batch: tuple[int, ...] = ()
+    result = out or [give(part) for (_, give), part in zip(given, targets, strict=True)]
     if max(map(len, shapes)) > 2:
-        shares = [Share(index, x, y, z, w) for index, (x, y, w, z) in zip(devices, parts, strict=True) if z.size]
-        batch = (sum(map(len, targets)),)
-        plan = Batch(shares, request, batch)
-    else:
-        x, y, w, z = (list(each) for each in zip(*parts, strict=True))
-        plan = Resident(x, y, z, request, w if added else None, split)
+        return _batch(mine, copies, added, targets, devices, request, result)
+    plan = functools.partial(Resident, mine, copies, targets, request, added or None, split)
+    if key is not None and all(x is y for x, y in zip((*a, *b), (*mine, *copies), strict=True)):
+        planned = repeated.execute(key, mine, copies, targets, request.value, plan)
+        if planned is not None:
+            planned.c = result
+            return planned
+    once = plan()
+    tau, norm_c = once.threshold(mine, copies), norm_of_added(added, targets, request.block)
+    norms = once.run(mine, copies, targets, tau, added or None)
+    assert norms is not None  # operands that overlap a target were copied
+    _check_overflow(targets, request)
+    return once.result(result, norms, norm_c)
+
+
+def _batch(
+    a: list[Any], b: list[Any], c: list[Any], out: list[Any], devices: Sequence[int], request: Request, result: Any
+) -> SpammResult:
+    """Multiply the products of a batch, whole ones on every device."""
+    parts = list(zip(a, b, c or [None] * len(a), out, strict=True))
+    if request.arithmetic.parts == 2:
+        parts = _there(a, lambda one: real_forms(*one), parts)
+    shares = [Share(index, x, y, z, w) for index, (x, y, w, z) in zip(devices, parts, strict=True) if z.size]
+    plan = Batch(shares, request, (sum(map(len, out)),))
     plan()
-    result = out
-    if out is None:
-        result = [give(part) for (_, give), part in zip(given, targets, strict=True)]
-    return result, [plan], batch
+    _check_overflow(out, request)
+    plan.release()
+    return SpammResult(result, **plan.numbers(), read=After.of(devices))
 
 
 def _there(places: list[Any], work: Callable[..., Any], *given: list[Any]) -> list[Any]:
@@ -138,7 +165,8 @@ def _there(places: list[Any], work: Callable[..., Any], *given: list[Any]) -> li
 def _empty(shape: tuple[int, ...], dtype: str) -> Any:
     import cupy
 
-    return cupy.empty(shape, dtype)
+    with memory.allocating(f"the product of shape {shape}", math.prod(shape) * np.dtype(dtype).itemsize):
+        return cupy.empty(shape, dtype)
 
 
 def _apart(parts: list[Any], targets: list[Any]) -> list[Any]:

@@ -91,6 +91,19 @@ def here(array: Any) -> Any:
     return copy
 
 
+def joined(parts: Sequence[Any]) -> Any:
+    """Return norm maps, each on any device, below one another on the current one."""
+    import cupy
+
+    runtime, stream = cupy.cuda.runtime, cupy.cuda.get_current_stream()
+    whole, row = cupy.empty((sum(map(len, parts)), parts[0].shape[1]), parts[0].dtype), 0
+    for part in parts:
+        if part.size:
+            runtime.memcpyAsync(address(whole[row:]), address(part), part.nbytes, runtime.memcpyDefault, stream.ptr)
+        row += len(part)
+    return whole
+
+
 def pairs(target: Any, source: Any) -> list[tuple[Any, Any]]:
     """Return two matrices, or two batches of equal shape as few pairs of matrices as their strides allow."""
     if target.ndim == 2:

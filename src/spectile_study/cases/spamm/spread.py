@@ -77,10 +77,17 @@ class Spread:
 
     def resident(self, name: str, tau: float, clock: Clock = "events") -> Method:
         """Return the product of operands that lie on their GPUs; of a captured graph that of its plan."""
-        request = Request(self.precision, tau)
-        plan = multi.Resident(self.parts_a, self.parts_b, self.parts_c, request, split=self._split)
-        method = self._method(name, tau, plan, [len(part) for part in self.parts_a], self.parts_a, self.parts_b)
-        return dataclasses.replace(method, clock=clock, run=plan if clock == "graph" else method.run)
+        request, operands = Request(self.precision, tau), (self.parts_a, self.parts_b, self.parts_c)
+        plan = multi.Resident(*operands, request, split=self._split)
+        rows = [len(part) for part in self.parts_a]
+        method = self._method(name, tau, plan, rows, self.parts_a, self.parts_b, self.parts_c)
+        held: list[Any] = []
+
+        def captured() -> None:
+            # The launches of a graph use the memory of the run that was captured.
+            held[:] = plan.run(*operands, tau) or []
+
+        return dataclasses.replace(method, clock=clock, run=captured if clock == "graph" else method.run)
 
     def called(self, name: str, tau: float) -> Method:
         """Return the product of resident operands by the wall clock."""
@@ -98,7 +105,10 @@ class Spread:
     def from_device(self, name: str, tau: float) -> Method:
         """Return the product of matrices on the first GPU."""
         plan = multi.FromDevice(self.a, self.b, self.out, self.devices, Request(self.precision, tau))
-        return self._method(name, tau, plan, list(np.diff(plan.rows).tolist()), self.a, self.b)
+        rows: list[int] = np.diff(plan.rows).tolist()
+        # The call makes a plan of its own.
+        plan.release()
+        return self._method(name, tau, plan, rows, self.a, self.b, plan.outputs())
 
     def from_host(self, name: str, tau: float) -> Method:
         """Return the product of matrices in pinned host memory."""
@@ -108,18 +118,17 @@ class Spread:
         for target, source in ((a, self.a), (b, self.b)):
             source.get(out=target)
         plan = multi.FromHost(a, b, out, self.devices, Request(self.precision, tau))
-        return self._method(name, tau, plan, [], a, b)
+        plan.release()
+        return self._method(name, tau, plan, [], a, b, plan.outputs())
 
-    def _method(self, name: str, tau: float, plan: Any, rows: list[int], a: Any, b: Any) -> Method:
+    def _method(self, name: str, tau: float, plan: Any, rows: list[int], a: Any, b: Any, outputs: list[Any]) -> Method:
         import cupy
 
         maps = NormMaps(self.a, self.b, BLOCK)
         maps()
         total = maps.a.size * maps.b.shape[0]
         valid, executed = ratio(maps, (0, 0), tau), ratio(maps, (0, 0), tau, plan.grain)
-        outputs, kernel = plan.outputs(), plan.kernel
-        # The call makes a plan of its own.
-        plan.release()
+        kernel = plan.kernel
 
         def run() -> None:
             options: dict[str, Any] = {"precision": self.precision, "devices": self.devices}
