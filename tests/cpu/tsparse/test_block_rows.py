@@ -63,6 +63,26 @@ static int __popc(u32 x) { return __builtin_popcount(x); }
 static int __ffs(u32 x) { return __builtin_ffs(x); }
 template <class T> T atomicAdd(T* at, T more) { return __sync_fetch_and_add(at, more); }
 static u32 atomicOr(u32* at, u32 bits) { return __sync_fetch_and_or(at, bits); }
+static u32 atomicMin(u32* at, u32 value) {
+    u32 seen = *(volatile u32*)at;
+    while (value < seen) {
+        const u32 now = __sync_val_compare_and_swap(at, seen, value);
+        if (now == seen) break;
+        seen = now;
+    }
+    return seen;
+}
+static bool __syncthreads_or(bool mine) {
+    static int wanted;
+    __syncthreads();
+    if (threadIdx.x == 0) wanted = 0;
+    __syncthreads();
+    if (mine) __sync_fetch_and_or(&wanted, 1);
+    __syncthreads();
+    const bool any = wanted;
+    __syncthreads();
+    return any;
+}
 static int atomicCAS(int* at, int old, int value) { return __sync_val_compare_and_swap(at, old, value); }
 static double __fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
 static float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
@@ -78,7 +98,7 @@ template <int G, class T> T prefix_scan(T value, int lane, u32 mask) {
 static int words_of(int span) { return int((u32(span) + 31) >> 5); }
 """
 RUN = """
-extern "C" void run(int count, int log, int by_warps, int capacity, int* list, int* ptr_a, int* idx_a, double* val_a,
+extern "C" void run(int count, int log, int capacity, int* list, int* ptr_a, int* idx_a, double* val_a,
                     int* ptr_b, int* idx_b, double* val_b, int* low, int* span, int* ptr_c, int* idx_c, double* val_c) {
     gridDim.x = 1, blockDim.x = BLOCK_THREADS;
     pthread_barrier_init(&block_barrier, nullptr, BLOCK_THREADS);
@@ -87,7 +107,7 @@ extern "C" void run(int count, int log, int by_warps, int capacity, int* list, i
     for (unsigned t = 0; t < BLOCK_THREADS; ++t)
         all.emplace_back([=] {
             blockIdx.x = 0, threadIdx.x = t;
-            fill(count, log, by_warps, capacity, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, low, span, ptr_c,
+            fill(count, log, capacity, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, low, span, ptr_c,
                  idx_c, val_c);
         });
     for (auto& one : all) one.join();
@@ -111,20 +131,26 @@ def compiled(stem, **defines):
     return host_library(stem, source, *flags).run
 
 
-@pytest.fixture(scope="module", params=[(1, 32), (0, 5)], ids=["whole", "in parts"])
+@pytest.fixture(scope="module", params=[(1, 0, 32), (0, 0, 5), (1, 1, 2)], ids=["whole", "in parts", "sparse"])
 def fill(request, tmp_path_factory):
-    whole, capacity = request.param
-    return compiled(tmp_path_factory.mktemp("block") / "block", WHOLE=whole, REUSE=0), capacity
+    whole, sparse, capacity = request.param
+    stem = tmp_path_factory.mktemp("block") / "block"
+    return [
+        compiled(stem.with_name(f"known{known}"), WHOLE=whole, SPARSE=sparse, REUSE=known) for known in (0, 1)
+    ], capacity
 
 
-@pytest.mark.parametrize("by_warps", [0, 1])
-@pytest.mark.parametrize(("entries", "longest", "log"), [(3, 0, 2), (12, 150, 4), (70, 0, 5)])
-def test_a_row_has_the_columns_of_its_products_and_sums_in_the_order_of_k(fill, by_warps, entries, longest, log):
-    """Rows of B that are read side by side, alone and in pieces, and one that is much longer than the others."""
+@pytest.mark.parametrize(
+    ("entries", "longest", "log", "same"), [(3, 0, 2, 0), (12, 150, 4, 0), (70, 0, 5, 0), (2, 0, 2, 1), (0, 3, 2, 0)]
+)
+def test_a_row_has_the_columns_of_its_products_and_sums_in_the_order_of_k(fill, entries, longest, log, same):
+    """Rows of B side by side, alone and in pieces, one much longer than others, and a column that all have."""
     rng = np.random.default_rng(entries)
     A = sp.random_array((2, 120), density=0.3, rng=rng, format="csr")
     B = sp.random_array((120, 900), density=entries / 900, rng=rng, format="lil")
     B[::9] = 0
+    if same:
+        B[:, 31 * 17] = 1.0
     if longest:
         B[A.indices[4], :longest] = 1.0
     B = sp.csr_array(B)
@@ -148,10 +174,12 @@ def test_a_row_has_the_columns_of_its_products_and_sums_in_the_order_of_k(fill, 
         np.array([1, 0]), A.indptr, A.indices, A.data, B.indptr, B.indices, B.data, firsts, spans, C.indptr,
     )  # fmt: skip
     arrays = [one if one.dtype == np.float64 else one.astype(np.int32) for one in arrays]
-    run, capacity = fill
-    run(2, log, by_warps, capacity, *(ctypes.c_void_p(one.ctypes.data) for one in (*arrays, indices, data)))
-    np.testing.assert_array_equal(indices, C.indices)
-    np.testing.assert_array_equal(data, expected)
+    runs, capacity = fill
+    for run in runs:
+        data[:] = np.nan
+        run(2, log, capacity, *(ctypes.c_void_p(one.ctypes.data) for one in (*arrays, indices, data)))
+        np.testing.assert_array_equal(indices, C.indices)
+        np.testing.assert_array_equal(data, expected)
 
 
 def fma(a, b, c):

@@ -46,7 +46,7 @@ def whole_function(name, source):
     return line if line.endswith("}") else source[start : source.index("\n}\n", start) + 2]
 
 
-FUNCTIONS = ("words_of", "symbolic_bin", "numeric_bin")
+FUNCTIONS = ("words_of", "row_steps", "symbolic_bin", "numeric_bin")
 HARNESS = """
 #include <algorithm>
 using std::min; using std::max; using u32 = unsigned int; using u64 = unsigned long long;
@@ -131,7 +131,7 @@ def test_every_row_has_a_bin_that_holds_it(device_code, device, itemsize):
             assert products < symbolic.words and choose.blocks_possible(span, products)
         elif symbolic.family in ("block", "hub"):
             assert choose.blocks_possible(span, min(products, 2**62))
-            steps = length + products // CONSTANTS["STEP_PRODUCTS"]
+            steps = choose.row_steps(products, length)
             assert (symbolic.family == "hub") == (steps >= CONSTANTS["HUB_STEPS"])
         else:
             assert most < symbolic.words, "a table that is full is searched for ever"
@@ -155,9 +155,12 @@ def test_every_row_has_a_bin_that_holds_it(device_code, device, itemsize):
         elif chosen.family == "table":
             assert entries <= chosen.slots // 2
         else:
-            fits = 8 * words + itemsize * entries <= limit
+            held = -(-words // 32) + entries if chosen.sparse else words
+            fits = 8 * held + itemsize * entries <= limit
             assert (chosen.whole == fits and 8 <= need.value <= limit and need.value % 8 == 0) or chosen.whole
-            assert need.value >= 8 * words + itemsize * entries or not chosen.whole
+            assert need.value >= 8 * held + itemsize * entries or not chosen.whole
+            assert need.value <= chosen.most_bytes or not chosen.most_bytes
+            assert words > 4 * entries or not chosen.sparse
 
 
 SORTS = [one.name for one in bins.SYMBOLIC if one.family == "sort"]
@@ -219,7 +222,10 @@ def launches(rows, columns, nnz_a, products, entries, itemsize, device):
     yield shape
     yield choose.scan(rows)
     room = choose.shared_limit(device, itemsize)
-    need = {0: min(48 * 1024, room), 1: room, 2: min(8 * words, room)}
+    need = {
+        place: min(one.most_bytes or room, room) if one.whole else min(8 * words, room)
+        for place, one in enumerate(bins.BLOCKS)
+    }
     filled = {f"NUMERIC+{i}": rows for i in range(len(bins.NUMERIC))}
     filled[f"SYMBOLIC+{bins.SYMBOLIC_PLACES['FEW']}"] = rows
     head = head_of(**filled, **{f"MAX_BYTES+{i}": value for i, value in need.items()})
@@ -232,7 +238,7 @@ def launches(rows, columns, nnz_a, products, entries, itemsize, device):
 
 
 #: Static shared memory of the kernels that also ask for dynamic: `choose.shared_limit` leaves room for it.
-STATIC = {4: 12 * 1024, 8: 12 * 1024, 16: 16 * 1024}
+STATIC = {4: 16 * 1024, 8: 16 * 1024, 16: 20 * 1024}
 
 
 @pytest.mark.parametrize("device", TABLE.values(), ids=list(TABLE))
@@ -322,8 +328,9 @@ def test_kernels_hold_their_static_shared_memory():
     text = resources.files("spectile.tsparse.cuda").joinpath("rows/block.cu").read_text()
     threads = max(one.lanes[0] for one in bins.BLOCKS)
     assert "s_first[THREADS], s_last[THREADS]" in text and "VALUE s_factor[THREADS]" in text
+    assert "u32 s_claims[CLAIMS]" in text and "CLAIMS = 2 * THREADS" in text
     for itemsize, most in STATIC.items():
-        assert threads * (4 + 4 + itemsize + 4) + 4 * threads // 32 + 64 <= most
+        assert threads * (4 + 4 + itemsize + 4 + 8) + 4 * threads // 32 + 64 <= most
 
 
 class Recorded:

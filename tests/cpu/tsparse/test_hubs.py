@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from spectile.core.choice import cheapest
 from spectile.core.devices import TABLE
 from spectile.tsparse.cuda import bins, choose
-from spectile.tsparse.cuda.shared import CONSTANTS, HEAD
+from spectile.tsparse.cuda.shared import HEAD
 from spectile.tsparse.types import Factor
 
 from ...heads import head_of
@@ -176,7 +176,7 @@ def ways(rows, entries, products, all_products, columns=10**6, room=2**34):
     words = {f"SYMBOLIC+{place}": rows, "HUB_ENTRIES": rows * entries}
     for name, value in (("HUB_PRODUCTS", rows * products), ("PRODUCTS", all_products)):
         words |= {name: np.uint32(value % 2**32).view(np.int32), f"{name}+1": value // 2**32}
-    words["MOST_STEPS"] = entries + products // CONSTANTS["STEP_PRODUCTS"]
+    words["MOST_STEPS"] = choose.row_steps(products, entries)
     head = head_of(**words)
     assert head.hubs == rows and head[HEAD["HUB_ENTRIES"]] == rows * entries
     return choose.hub_ways(head, columns, 8, TABLE["H200"], room and (lambda: room))

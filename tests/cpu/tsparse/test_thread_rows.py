@@ -130,7 +130,7 @@ def test_a_block_fills_known_columns_part_by_part(libraries):
     low = columns[indptr[:-1]]
     span = columns[indptr[1:] - 1] - low + 1
     assert (span > 32 * capacity).all()
-    options = np.int32(2), np.int32(2), np.int32(False), np.int32(capacity)
+    options = np.int32(2), np.int32(2), np.int32(capacity)
     factors = *arrays(A), A.data, *arrays(B), B.data
     launch(
         libraries["known"],

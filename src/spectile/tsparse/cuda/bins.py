@@ -43,6 +43,7 @@ class Bin:
     #: rows are counted.
     filled_by: tuple[str, ...] = ()
     whole: bool = False  #: Whether a block has all of a row, its bitmap and its sums, in shared memory.
+    sparse: bool = False  #: Whether a block holds those words of its bitmap alone that have bits.
     most_bytes: int = 0  #: Of a block's shared memory, where that is less than it may have.
 
     @property
@@ -64,7 +65,7 @@ class Bin:
         elif self.family == "table":
             defines["TABLE_LOG"] = self.slots.bit_length() - 1
         elif self.family == "block":
-            defines["WHOLE"] = int(self.whole)
+            defines |= {"WHOLE": int(self.whole), "SPARSE": int(self.sparse)}
         return {name: str(value) for name, value in defines.items()}
 
     def row_bytes(self, lanes: int, itemsize: int) -> int:
@@ -100,7 +101,7 @@ SYMBOLIC = (
     Bin("BLOCK", "block", {}, (256,), filled_by=("BLOCK_SMALL", "BLOCK_LARGE")),
     Bin("HUB", "hub", {}, (256,), filled_by=("BLOCK_LARGE",)),
     # Of rows whose bitmap has several words for each product.
-    Bin("BLOCK_TABLE", "block_table", {"entries": 6144}, (256,), 8192, ("TABLE_256", "TABLE_512", "BLOCK_PARTS")),
+    Bin("BLOCK_TABLE", "block_table", {"entries": 6144}, (256,), 8192, ("TABLE_256", "TABLE_512", "BLOCK_SPARSE")),
     *SORTS,
     FEW,
 )
@@ -115,6 +116,9 @@ TABLES = tuple(
 )
 BLOCKS = (
     Bin("BLOCK_SMALL", "block", {}, (128,), whole=True, most_bytes=48 * 1024),
+    # Of windows with several words for each entry.
+    Bin("BLOCK_SPARSE", "block", {}, (256,), whole=True, sparse=True, most_bytes=48 * 1024),
+    Bin("BLOCK_SPARSE_LARGE", "block", {}, (512,), whole=True, sparse=True),
     Bin("BLOCK_LARGE", "block", {}, (512,), whole=True),
     Bin("BLOCK_PARTS", "block", {}, (512,)),  # its sums in global memory, its window part by part
 )

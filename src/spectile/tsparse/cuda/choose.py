@@ -21,7 +21,7 @@ from spectile.tsparse.cuda.shared import CONSTANTS, GROUPED, HEAD
 SCRATCH_BYTES = 1 << 28  # of bitmaps that shared memory does not hold
 _GROUPED_BYTES = 72 * 1024  # of shared memory for rows that share a block: what every device has
 #: Shared memory that the block kernels hold beside what they ask for, for values of up to 8 bytes and of 16.
-_STATIC_BYTES = {8: 12 * 1024, 16: 16 * 1024}
+_STATIC_BYTES = {8: 16 * 1024, 16: 20 * 1024}
 _ROW_WORDS = 128  # words of bitmaps kept per row, at most on average
 #: Integers of a row in the lists of the bins, two of which share room for all rows.
 LISTS = ceil_div(max(len(bins.SYMBOLIC), len(bins.NUMERIC)), 2)
@@ -149,6 +149,13 @@ def hub_long(runs: int, device: Device) -> Shape:
     return Shape((min(runs, 2 * device.multiprocessors),), HUB_THREADS)
 
 
+def row_steps(products: int, length: int) -> int:
+    """Return the steps of the block that fills a row of so many entries of A, as ``row_steps`` of ``analysis.cu``."""
+    if products <= CONSTANTS["SHORT_B"] * length:
+        return length // CONSTANTS["SHORT_ENTRIES"] + products // CONSTANTS["SHORT_PRODUCTS"]
+    return length + products // CONSTANTS["STEP_PRODUCTS"]
+
+
 def hub_ways(
     head: Head, columns: int, itemsize: int, device: Device, room: Callable[[], int] | None
 ) -> list[Candidate]:
@@ -158,7 +165,7 @@ def hub_ways(
     is none.
     """
     rows, products = head.hubs, head.wide("HUB_PRODUCTS")
-    steps = head[HEAD["HUB_ENTRIES"]] + products / CONSTANTS["STEP_PRODUCTS"]
+    steps = row_steps(products, head[HEAD["HUB_ENTRIES"]])
     others = (head.wide("PRODUCTS") - products) * (4 + itemsize) / (GATHERED_SHARE * device.bytes_per_second)
     resident = device.multiprocessors * (device.threads // bins.BLOCKS[-1].lanes[0])
     in_blocks = _STEP_S * max(head[HEAD["MOST_STEPS"]], steps / resident)

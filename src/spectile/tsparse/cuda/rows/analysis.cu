@@ -14,11 +14,16 @@
 
 namespace {
 
-// Bin of a row for the symbolic phase, or NO_BIN for an empty one.  A window has a column of 32 or more in use; a block
-// takes a step for each of the row's `length` entries of A, at least.
+// Steps of the block that fills a row: of short rows of B it meets many at a time.
+__device__ u64 row_steps(u64 products, int length) {
+    if (products <= u64(SHORT_B) * length) return length / SHORT_ENTRIES + products / SHORT_PRODUCTS;
+    return length + products / STEP_PRODUCTS;
+}
+
+// Bin of a row for the symbolic phase, or NO_BIN for an empty one.  A window has a column of 32 or more in use.
 __device__ int symbolic_bin(u64 products, int span, int length) {
     if (products == 0) return NO_BIN;
-    const int long_bin = length + products / STEP_PRODUCTS >= HUB_STEPS ? SYMBOLIC_HUB : SYMBOLIC_BLOCK;
+    const int long_bin = row_steps(products, length) >= HUB_STEPS ? SYMBOLIC_HUB : SYMBOLIC_BLOCK;
     if (products >= BLOCK_PRODUCTS) return long_bin;
     const int terms = int(products), most = min(terms, span);
     int bin = span < SORTED_SPAN && length <= THREAD_LENGTH ? symbolic_few_bin(terms) : NO_BIN;
@@ -151,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows,
         if (bin == SYMBOLIC_HUB) {
             atomicAdd((u64*)&head[HUB_PRODUCTS], sum);
             atomicAdd(&head[HUB_ENTRIES], length);
-            atomicMax(&head[MOST_STEPS], int(min(length + sum / STEP_PRODUCTS, u64(0x7fffffff))));
+            atomicMax(&head[MOST_STEPS], int(min(row_steps(sum, length), u64(0x7fffffff))));
         }
     }
     const bool left = bin == SYMBOLIC_FEW && !counted;

@@ -16,7 +16,6 @@ from spectile.core.pointers import address
 from spectile.tsparse.cuda import choose, units
 from spectile.tsparse.cuda.plans import Addresses, plan
 from spectile.tsparse.cuda.rows.count import Phase
-from spectile.tsparse.cuda.shared import CONSTANTS
 from spectile.tsparse.cuda.streams import side_by_side
 from spectile.tsparse.types import Factor
 
@@ -46,7 +45,7 @@ class Launches:
 
     def __init__(self, A: Factor, B: Factor, phase: Phase, dtype: np.dtype, reuse: bool) -> None:
         mean_b = phase.products / max(A.nnz * phase.rows / max(A.shape[0], 1), 1)
-        self._lanes, self._by_warps = choose.row_lanes(mean_b), mean_b <= CONSTANTS["SHORT_B"]
+        self._lanes = choose.row_lanes(mean_b)
         value = str(dtype)
         self._units = {name: unit[value] for name, unit in (units.REUSE if reuse else units.NUMERIC).items()}
         summed = max(dtype.itemsize, 4)  # Booleans are summed in float32
@@ -67,7 +66,7 @@ class Launches:
             arguments = (count, lanes, *rows, span, slot, kept, np.int32(kept_words), *product)
         elif chosen.family == "block":
             words = np.int32(chosen.shape.shared_bytes // 8)
-            arguments = (count, lanes, np.int32(self._by_warps), words, *rows, span, *product)
+            arguments = (count, lanes, words, *rows, span, *product)
         elif chosen.family == "few":
             arguments = (np.int32(rows_of_c), *left, low, span, slot, *product)
         elif chosen.family == "sort":

@@ -25,6 +25,10 @@ __device__ int numeric_bin(int entries, int span, int slot, bool sorted, int sha
     const long long words = 8LL * words_of(span), sums = (long long)entries * sizeof(VALUE);
     *need = int(min(words + sums, (long long)shared_bytes));
     if (words + sums <= BLOCK_SMALL_BYTES) return NUMERIC_BLOCK_SMALL;
+    if (const long long held = 8LL * words_of(words_of(span)) + 8LL * entries + sums; words > 32LL * entries && held <= shared_bytes) {
+        *need = int(held);
+        return held <= BLOCK_SPARSE_BYTES ? NUMERIC_BLOCK_SPARSE : NUMERIC_BLOCK_SPARSE_LARGE;
+    }
     if (words + sums <= shared_bytes) return NUMERIC_BLOCK_LARGE;
     // Of parts two blocks share a multiprocessor.
     *need = words <= shared_bytes ? int(words) : shared_bytes / 20 * 8;
