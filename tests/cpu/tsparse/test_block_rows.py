@@ -1,6 +1,7 @@
 """Rows that a block fills, as on a GPU: the kernel compiled for the host, its lanes as threads that wait as they do."""
 
 import ctypes
+import itertools
 from importlib.resources import files
 
 import numpy as np
@@ -58,6 +59,12 @@ static u32 __ballot_sync(u32, bool mine) {
     for (int by = 0; by < 32; ++by) bits |= u32(of_lane(int(mine), (lane + by) % 32)) << (lane + by) % 32;
     return bits;
 }
+static int __reduce_add_sync(u32, int value) {
+    int sum = 0;
+    const int lane = threadIdx.x % 32;
+    for (int by = 0; by < 32; ++by) sum += of_lane(value, (lane + by) % 32);
+    return sum;
+}
 static bool __any_sync(u32 mask, bool mine) { return __ballot_sync(mask, mine); }
 static int __popc(u32 x) { return __builtin_popcount(x); }
 static int __ffs(u32 x) { return __builtin_ffs(x); }
@@ -98,8 +105,9 @@ template <int G, class T> T prefix_scan(T value, int lane, u32 mask) {
 static int words_of(int span) { return int((u32(span) + 31) >> 5); }
 """
 RUN = """
-extern "C" void run(int count, int log, int capacity, int* list, int* ptr_a, int* idx_a, double* val_a,
-                    int* ptr_b, int* idx_b, double* val_b, int* low, int* span, int* ptr_c, int* idx_c, double* val_c) {
+extern "C" void run(int count, int log, int capacity, int* list, int* ptr_a, int* idx_a, double* val_a, int* ptr_b,
+                    int* idx_b, double* val_b, int* low, int* span, int* ptr_c, int* idx_c, double* val_c, int parts,
+                    int* states) {
     gridDim.x = 1, blockDim.x = BLOCK_THREADS;
     pthread_barrier_init(&block_barrier, nullptr, BLOCK_THREADS);
     for (int warp = 0; warp < BLOCK_THREADS / 32; ++warp) pthread_barrier_init(&warp_barriers[warp], nullptr, 32);
@@ -108,7 +116,7 @@ extern "C" void run(int count, int log, int capacity, int* list, int* ptr_a, int
         all.emplace_back([=] {
             blockIdx.x = 0, threadIdx.x = t;
             fill(count, log, capacity, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, low, span, ptr_c,
-                 idx_c, val_c);
+                 idx_c, val_c, parts, states);
         });
     for (auto& one : all) one.join();
 }
@@ -175,9 +183,12 @@ def test_a_row_has_the_columns_of_its_products_and_sums_in_the_order_of_k(fill, 
     )  # fmt: skip
     arrays = [one if one.dtype == np.float64 else one.astype(np.int32) for one in arrays]
     runs, capacity = fill
-    for run in runs:
-        data[:] = np.nan
-        run(2, log, capacity, *(ctypes.c_void_p(one.ctypes.data) for one in (*arrays, indices, data)))
+    # Where a row has parts: one block after another's part, as one block that has all of them.
+    most = -(-int(spans.max()) // 32)
+    for run, parts in itertools.product(runs, (1, -(-most // capacity)) if capacity == 5 else (1,)):
+        data[:], states = np.nan, np.zeros(1 + 2 * parts, np.int32)
+        given = [ctypes.c_void_p(one.ctypes.data) for one in (*arrays, indices, data)]
+        run(2, log, capacity, *given, parts, ctypes.c_void_p(states.ctypes.data))
         np.testing.assert_array_equal(indices, C.indices)
         np.testing.assert_array_equal(data, expected)
 

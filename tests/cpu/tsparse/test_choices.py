@@ -237,6 +237,16 @@ def launches(rows, columns, nnz_a, products, entries, itemsize, device):
         yield one.shape
 
 
+def test_blocks_share_long_rows_where_these_are_few():
+    """A row that no block holds has a block for each part of its window; of many rows a block has all parts."""
+    (place,) = (place for place, one in enumerate(bins.BLOCKS) if not one.whole)
+    number = bins.NUMERIC_PLACES[bins.BLOCKS[place].name]
+    for rows, columns, parts in ((1, 10**6, 32), (1, 31_000, 1), (100, 10**6, 32), (10**5, 10**6, 1)):
+        head = head_of(**{f"NUMERIC+{number}": rows, f"MAX_BYTES+{place}": 8 * 1000})
+        (one,) = choose.numeric(head, 10**6, columns, 3.0, 8)
+        assert (one.parts, one.shape.grid) == (parts, (rows * parts,))
+
+
 #: Static shared memory of the kernels that also ask for dynamic: `choose.shared_limit` leaves room for it.
 STATIC = {4: 16 * 1024, 8: 16 * 1024, 16: 20 * 1024}
 
@@ -385,7 +395,7 @@ def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch)
         for products in (5000, 100_000, 150_000, 10**6):
             for columns in (900, 2**25):
                 wide = types.Factor((500, columns), None, B.indices, None)
-                head = head_of(**filled, PRODUCTS=products, **{f"MAX_BYTES+{i}": 1000 for i in range(3)})
+                head = head_of(**filled, PRODUCTS=products, **{f"MAX_BYTES+{i}": 1000 for i in range(len(bins.BLOCKS))})
                 phase = count.Phase(0, 1000, None, head, kept_words=100, scratch_bytes=2**28)
                 fill.Launches(A, wide, phase, np.dtype(value), reuse)
     product = object.__new__(lists.ProductLists)

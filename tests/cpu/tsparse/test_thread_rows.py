@@ -144,6 +144,8 @@ def test_a_block_fills_known_columns_part_by_part(libraries):
         indptr,
         indices,
         data,
+        np.int32(1),
+        np.zeros(1, np.int32),
     )
     other = slice(indptr[1], indptr[2])
     assert np.isnan(data[other]).all()

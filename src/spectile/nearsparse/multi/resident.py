@@ -35,8 +35,8 @@ class Resident:
     their devices: each begins after the work of the first device's stream, which waits for all.
 
     `a`, `b` and `out` are parts in order, cut as by :func:`spectile.nearsparse.distribute`, and copies, one of each a
-    device; `c`, which may be `out`, is what beta multiplies.  Runs are given a threshold; `threshold` searches that of a
-    request without one.
+    device; `c`, which may be `out`, is what beta multiplies.  Runs are given a threshold; `threshold` searches that of
+    a request without one.
     """
 
     def __init__(

@@ -10,7 +10,8 @@
 // Where rows of B are short a thread takes a product, whatever row of B it is of:  all threads claim the sums that they add to,
 // the first product of each wins and is added, and the others claim again, until none is left.
 //
-// Sums are in shared memory where all of the row is (WHOLE), else in C.  With REUSE the columns are known, and the values
+// Sums are in shared memory where all of the row is (WHOLE), else in C.  There `parts` blocks may share a row, a part each, by the
+// order of tickets: each tells how many entries its part holds, and waits for those before it.  With REUSE the columns are known, and the values
 // alone are made.
 // Invariant: columns of one row of B are distinct, so between two barriers no two threads add to one sum; of the products of
 // one sum the first in the order of k is always added first.
@@ -53,17 +54,27 @@ __device__ __forceinline__ void write_columns(Word word, int column, int* column
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int log, int capacity, const int* list, const int* ptr_a,
                                                                  const int* idx_a, const STORED* val_a, const int* ptr_b, const int* idx_b,
                                                                  const STORED* val_b, const int* low, const int* span, const int* ptr_c,
-                                                                 int* idx_c, STORED* val_c) {
+                                                                 int* idx_c, STORED* val_c, int parts, int* states) {
     constexpr int THREADS = BLOCK_THREADS, CLAIMS = 2 * THREADS;
     extern __shared__ u64 shared[];
     __shared__ int warp_sums[THREADS / 32], s_first[THREADS], s_last[THREADS];
     __shared__ u32 s_claims[CLAIMS];
     __shared__ VALUE s_factor[THREADS];
     const int t = threadIdx.x, width = 1 << log;
-    for (int item = blockIdx.x; item < count; item += gridDim.x) {
-        const int row = list[item], all = words_of(span[row]), out = ptr_c[row];
-        const int n = ptr_c[row + 1] - out, begin = ptr_a[row], end = ptr_a[row + 1], step = WHOLE ? all : capacity;
-        for (int part = 0, done = 0; part < all; part += step) {
+    for (int item = blockIdx.x; item < count * parts; item += gridDim.x) {
+        int number = item;
+#if !WHOLE
+        __shared__ int s_ticket;
+        if (parts > 1) {
+            if (t == 0) s_ticket = atomicAdd(states, 1);
+            __syncthreads();
+            number = s_ticket;
+        }
+#endif
+        const int row = list[number % count], all = words_of(span[row]), out = ptr_c[row], step = WHOLE ? all : capacity;
+        const int n = ptr_c[row + 1] - out, begin = ptr_a[row], end = ptr_a[row + 1];
+        const int from = number / count * step, to = parts > 1 ? min(from + step, all) : all;
+        for (int part = from, done = 0; part < to; part += step) {
             Word* const coarse = (Word*)shared;
             Word* const words = coarse + (SPARSE ? (all + 31) / 32 : 0);
             const int start = low[row] + 32 * part;
@@ -72,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int 
             // visit(place in the window) of each column of the part, more than once perhaps.
             const auto each_column_here = [&](auto visit) {
 #if REUSE
-                for (int e = out + done + t; e < out + n; e += THREADS)
+                for (int e = out + t; e < out + n; e += THREADS)
                     if (within(idx_c[e])) visit(idx_c[e] - start);
 #else
                 block_columns<THREADS>(begin, end, width, idx_a, ptr_b, idx_b, s_first, s_last, [&](int column) {
@@ -93,25 +104,45 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int 
 #else
             STORED* const sums = val_c + out;
 #endif
-            if (part == 0)
-                for (int e = t; e < n; e += THREADS) sums[e] = 0;
+#if WHOLE
+            for (int e = t; e < n; e += THREADS) sums[e] = 0;
+#endif
             for (int w = t; w < used; w += THREADS) words[w].bits = 0;
             __syncthreads();
             each_column_here([&](int offset) { set_bit(&words[word_at(offset)].bits, offset); });
-            const int held = rank_words<THREADS>(words, used, done, warp_sums);
+            const int held = rank_words<THREADS>(words, used, 0, warp_sums);
+#if !WHOLE
+            if (parts > 1) {
+                // The parts of a row have every count-th ticket, and what they tell is above zero.
+                volatile int* told = states + 1;
+                if (t == 0) told[number] = held + 1;
+                int sum = 0;
+                for (int before = number - count * (1 + t); before >= 0; before -= count * THREADS) {
+                    int seen;
+                    do { seen = told[before]; } while (seen == 0);
+                    sum += seen - 1;
+                }
+                sum = __reduce_add_sync(ALL, sum);
+                if ((t & 31) == 0) warp_sums[t / 32] = sum;
+                __syncthreads();
+                for (int w = 0; w < THREADS / 32; ++w) done += warp_sums[w];
+                __syncthreads();
+            }
+            for (int e = t; e < held; e += THREADS) sums[done + e] = 0;
+#endif
 #if !REUSE
             for (int w = t; w < (SPARSE ? (all + 31) / 32 : used); w += THREADS) {
                 if (SPARSE) {
                     const Word of = coarse[w];
                     int at = of.before;
                     for (u32 bits = of.bits; bits; bits &= bits - 1)
-                        write_columns(words[at++], start + 32 * (32 * w + __ffs(bits) - 1), idx_c + out);
-                } else write_columns(words[w], start + 32 * w, idx_c + out);
+                        write_columns(words[at++], start + 32 * (32 * w + __ffs(bits) - 1), idx_c + out + done);
+                } else write_columns(words[w], start + 32 * w, idx_c + out + done);
             }
 #endif
             const auto place_here = [&](int column) {
                 const Word word = words[word_at(column - start)];
-                return word.before + __popc(word.bits & ((1u << (column - start & 31)) - 1u));
+                return done + word.before + __popc(word.bits & ((1u << (column - start & 31)) - 1u));
             };
             const auto add = [&](int place, VALUE a, VALUE b) { sums[place] = add_product(a, b, VALUE(sums[place])); };
             for (int base = begin; base < end; base += THREADS) {

@@ -54,7 +54,9 @@ class Launches:
         units.prepare_numeric(value, names, reuse)
         _LOG.debug("rows are filled by %s", ", ".join(f"{one.name} ({one.rows} rows)" for one in chosen))
         self._lists = [0 if one.bin is None else 4 * choose.list_start(one.bin, phase.rows, one.rows) for one in chosen]
-        self._addresses = Addresses(13 + len(chosen))
+        self._addresses, self._states = Addresses(14 + len(chosen)), 13 + len(chosen)
+        #: Words in which blocks that share rows tell what their parts hold.
+        self._told = max((1 + one.shape.grid[0] for one in chosen if one.parts > 1), default=0)
         self._launches = [self._bound(one, 13 + i, phase.kept_words, phase.rows) for i, one in enumerate(chosen)]
 
     def _bound(self, chosen: choose.NumericLaunch, number: int, kept_words: int, rows_of_c: int) -> Any:
@@ -66,7 +68,8 @@ class Launches:
             arguments = (count, lanes, *rows, span, slot, kept, np.int32(kept_words), *product)
         elif chosen.family == "block":
             words = np.int32(chosen.shape.shared_bytes // 8)
-            arguments = (count, lanes, words, *rows, span, *product)
+            shared = np.int32(chosen.parts), self._addresses[self._states]
+            arguments = (count, lanes, words, *rows, span, *product, *shared)
         elif chosen.family == "few":
             arguments = (np.int32(rows_of_c), *left, low, span, slot, *product)
         elif chosen.family == "sort":
@@ -77,11 +80,14 @@ class Launches:
 
     def __call__(self, A: Factor, B: Factor, phase: Phase, indices: Any, data: Any) -> None:
         """Launch for these factors."""
+        import cupy
+
+        states = cupy.zeros(self._told, np.int32) if self._told else None
         self._addresses.set(
             address(A.indptr) + 4 * phase.first,
             address(A.indices), address(A.data), address(B.indptr), address(B.indices), address(B.data),
             phase.low, phase.span, phase.slot, phase.kept,
             address(phase.indptr), address(indices), address(data),
-            *[phase.lists + one for one in self._lists],
+            *[phase.lists + one for one in self._lists], 0 if states is None else address(states),
         )  # fmt: skip
         side_by_side([*self._launches, *_hubs(A, B, phase, indices, data)])
