@@ -631,8 +631,10 @@ def test_parts_wait_for_the_first_device_which_waits_for_them(two: Machine) -> N
             two.current().enqueued.append(entry[0])
             super().append(entry)
 
-    two.launched = Launched(launched)
+    two.launched, HERE.device = Launched(launched), 1
     assert parts_.multiply(again=True) is not None
+    assert HERE.device == 1
+    HERE.device = 0
     assert beside.enqueued == ["before", "operands", "norms", "product"]
     assert home.enqueued == ["operands", "norms", "product", *beside.enqueued]
 

@@ -145,18 +145,13 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int 
                 return done + word.before + __popc(word.bits & ((1u << (column - start & 31)) - 1u));
             };
             const auto add = [&](int place, VALUE a, VALUE b) { sums[place] = add_product(a, b, VALUE(sums[place])); };
+            Met met = row_met(begin + t, end, idx_a, ptr_b);
+            VALUE factor = begin + t < end ? VALUE(val_a[begin + t]) : VALUE(0);
             for (int base = begin; base < end; base += THREADS) {
                 __syncthreads();
-                int first = 0, last = 0;
-                if (base + t < end) {
-                    const int k = idx_a[base + t];
-                    first = ptr_b[k], last = ptr_b[k + 1];
-                    if (!WHOLE) {
-                        first = place_from(idx_b, first, last, start);
-                        last = place_from(idx_b, first, last, int(min(start + 32ll * used, 0x7fffffffll)));
-                    }
-                    s_factor[t] = val_a[base + t];
-                }
+                const int first = WHOLE ? met.first : place_from(idx_b, met.first, met.last, start);
+                const int last = WHOLE ? met.last : place_from(idx_b, first, met.last, int(min(start + 32ll * used, 0x7fffffffll)));
+                s_factor[t] = factor;
                 s_claims[t] = s_claims[t + THREADS] = ALL;
                 // Products of the entries of A before, of which long rows of B need not all be counted.
                 const int steps = min(THREADS, end - base), own = min(last - first, 1 << 20), scan = prefix_scan<32>(own, t & 31, ALL);
@@ -171,6 +166,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int 
                 s_first[t] = by_products ? first - before : first;
                 s_last[t] = by_products ? before : last;
                 __syncthreads();
+                met = row_met(base + THREADS + t, end, idx_a, ptr_b);  // while these are met
+                factor = base + THREADS + t < end ? VALUE(val_a[base + THREADS + t]) : VALUE(0);
                 if (by_products) {
                     int column = -1;
                     VALUE a = 0, b = 0;

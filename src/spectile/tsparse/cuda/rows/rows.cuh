@@ -273,17 +273,16 @@ __device__ __forceinline__ void block_columns(int begin, int end, int width, con
                                               int* s_first, int* s_last, Set set) {
     __shared__ int s_long[THREADS], longs;
     const int t = threadIdx.x;
+    Met met = row_met(begin + t, end, idx_a, ptr_b);
     for (int base = begin; base < end; base += THREADS) {
         __syncthreads();
         if (t == 0) longs = 0;
         __syncthreads();
-        if (base + t < end) {
-            const int k = idx_a[base + t], first = ptr_b[k], last = ptr_b[k + 1];
-            s_first[t] = first;
-            s_last[t] = last;
-            if (last - first >= LONG_B) s_long[atomicAdd(&longs, 1)] = t;
-        }
+        s_first[t] = met.first;
+        s_last[t] = met.last;
+        if (met.last - met.first >= LONG_B) s_long[atomicAdd(&longs, 1)] = t;
         __syncthreads();
+        met = row_met(base + THREADS + t, end, idx_a, ptr_b);  // while these are met
         for (int p = t / width; p < min(THREADS, end - base); p += THREADS / width) {
             const int stop = s_last[p];
             if (stop - s_first[p] < LONG_B)
