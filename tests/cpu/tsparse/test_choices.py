@@ -245,6 +245,8 @@ def test_blocks_share_long_rows_where_these_are_few():
         head = head_of(**{f"NUMERIC+{number}": rows, f"MAX_BYTES+{place}": 8 * 1000})
         (one,) = choose.numeric(head, 10**6, columns, 3.0, 8)
         assert (one.parts, one.shape.grid) == (parts, (rows * parts,))
+        (one,) = choose.numeric(head, 10**6, columns, 3.0, 8, limited=True)
+        assert (one.parts, one.shape.grid) == (1, (rows,))
 
 
 #: Static shared memory of the kernels that also ask for dynamic: `choose.shared_limit` leaves room for it.

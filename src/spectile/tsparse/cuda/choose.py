@@ -42,7 +42,7 @@ _GROUP_WARPS = bins.GROUP_THREADS // 32
 _STEP_S, _HUB_S = 0.2e-6, 450e-6
 _HUB_BYTES, _HUB_TRAFFIC, _HUB_EFFICIENCY = 24, 300, 0.6
 _MOST_HUBS = 1024
-_MOST_PARTS = 1 << 20  # of long rows, a block each
+_MOST_PARTS = 1 << 12  # of long rows, a block each
 # As measured (docs/notes/tsparse.md, steps 5 and 7 of the ladder), per multiprocessor or per row: the same everywhere.
 #: Mean entries of a row of A up to which so many lanes, their logarithm, analyse a row.
 _ANALYSIS_LANES = ((6, 0), (16, 3), (float("inf"), 5))
@@ -204,13 +204,15 @@ class NumericLaunch:
     parts: int = 1  # blocks that share a row
 
 
-def numeric(head: Head, rows: int, columns: int, mean_b: float, itemsize: int) -> Iterator[NumericLaunch]:
+def numeric(
+    head: Head, rows: int, columns: int, mean_b: float, itemsize: int, limited: bool = False
+) -> Iterator[NumericLaunch]:
     """Yield the launches of the numeric phase, long rows first, for what the symbolic phase counted of so many rows.
 
     `mean_b` is the mean length of the rows of B that A meets; a value of C takes `itemsize` bytes.
     """
     filled = head.bins()
-    yield from _blocks(head, filled, columns)
+    yield from _blocks(head, filled, columns, limited)
     for family, kernel, one in _of_groups(columns, mean_b):
         number = bins.NUMERIC_PLACES[one.name]
         if filled[number]:
@@ -259,14 +261,14 @@ def list_start(number: int, rows: int, count: int) -> int:
     return number // 2 * rows + (rows - count if number % 2 else 0)
 
 
-def _blocks(head: Head, rows: list[int], columns: int) -> Iterator[NumericLaunch]:
+def _blocks(head: Head, rows: list[int], columns: int, limited: bool) -> Iterator[NumericLaunch]:
     for place, one in reversed(tuple(enumerate(bins.BLOCKS))):
         number = bins.NUMERIC_PLACES[one.name]
         if rows[number]:
             kernel, shared = one.kernels[0], head[HEAD["MAX_BYTES"] + place]
-            # A block has all parts of a row where so many rows are work enough.
+            # A block has all parts of a row where so many rows are work enough, or memory is limited.
             parts = 1 if one.whole else ceil_div(bitmap_words(columns), shared // 8)
-            parts = parts if parts * rows[number] <= _MOST_PARTS else 1
+            parts = 1 if limited or parts * rows[number] > _MOST_PARTS else parts
             shape = Shape((parts * rows[number],), kernel.lanes, shared)
             yield NumericLaunch("block", kernel.name, number, rows[number], shape, parts)
 
