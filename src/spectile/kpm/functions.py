@@ -511,19 +511,17 @@ def summed(terms: Terms, coefficients: Array, run: Run) -> Any:
     (_added if _in_steps(terms, weights) else _copied)(terms, weights, sums, run)
     terms.finish()
 
-    def vectors(place: int) -> Any:
-        blocks = [total[place].view(one.dtype).reshape(one.shape) for total, one in zip(sums, first, strict=True)]
-        return terms.vectors(blocks)
-
+    # Of ranks each sums its own rows, in a layout of its own: they meet once, whatever that asks for.
+    own = terms.own(first)
     dtype = np.result_type(terms.dtype, np.complex64) if c.dtype.kind == "c" else terms.dtype
-    like = terms.vectors()
-    result = xp.zeros((c.shape[1], *like.shape), dtype)
+    result = xp.zeros((c.shape[1], *own.shape), dtype)
     place = 0
     for factor, (_, columns) in zip((1, 1j), kinds, strict=False):
         for k in columns:
-            result[k] += vectors(place) if factor == 1 else factor * vectors(place)
+            blocks = [total[place].view(one.dtype).reshape(one.shape) for total, one in zip(sums, first, strict=True)]
+            result[k] += terms.own(blocks) if factor == 1 else factor * terms.own(blocks)
             place += 1
-    return result
+    return terms.gathered(result)
 
 
 def additions(weights: Array, terms: int = 3) -> Iterator[Array | None]:

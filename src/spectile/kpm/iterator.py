@@ -359,9 +359,21 @@ class Terms:
         """Return T_m|v⟩ in the layout of the recurrence."""
         return self.recursion.blocks()
 
-    def vectors(self, blocks: Any = None, rows: Any = None) -> Any:
-        """Return T_m|v⟩, or `blocks` like it, as vectors of shape (N, R), or as these rows of them."""
-        found = self.recursion.vectors(self.blocks() if blocks is None else blocks, rows)
+    def vectors(self, rows: Any = None) -> Any:
+        """Return T_m|v⟩ as vectors of shape (N, R), or as these rows of them."""
+        return self._viewed(self.recursion.vectors(self.blocks(), rows))
+
+    def own(self, blocks: Any) -> Any:
+        """Return blocks like those of T_m|v⟩ as vectors, shape (N, R), or of ranks as this one's rows of them."""
+        own = getattr(self.recursion, "own", self.recursion.vectors)
+        return self._viewed(own(blocks))
+
+    def gathered(self, own: Any) -> Any:
+        """Return vectors by :meth:`own`, shape (..., rows, R), as each rank has them: of all rows, or of its own."""
+        gathered = getattr(self.recursion, "gathered", None)
+        return gathered(own) if gathered else own
+
+    def _viewed(self, found: Any) -> Any:
         if not self.doubled:
             return found
         return namespace(found).ascontiguousarray(found).view(self.dtype)

@@ -77,12 +77,12 @@ def test_complex_states_in_chunks_of_real_numbers_have_one_sum(monkeypatch):
     H, psi = chain(30), states(30, 4, "c")
     engine, block = engine_for(H, psi, "cpu")
     terms = Terms(engine, block, (-2.1, 2.1), Progress("chunks", shown=False))
-    blocks, vectors, made = terms.blocks, terms.vectors, []
+    blocks, own, made = terms.blocks, terms.own, []
     monkeypatch.setattr(
         terms, "blocks", lambda: [np.ascontiguousarray(one.reshape(30, 2, 4).swapaxes(0, 1)) for one in blocks()]
     )
     whole = lambda one: one.swapaxes(0, 1).reshape(30, 1, 8)  # noqa: E731
-    monkeypatch.setattr(terms, "vectors", lambda given=None: vectors([whole(one) for one in given or terms.blocks()]))
+    monkeypatch.setattr(terms, "own", lambda given: own([whole(one) for one in given]))
     copied = functions._copied
     monkeypatch.setattr(
         functions, "_copied", lambda terms, weights, *rest: made.append(weights) or copied(terms, weights, *rest)

@@ -28,7 +28,7 @@ def _random(rows: int, columns: int, dtype: str) -> Any:
 def _anew(a: Any, b: Any, tau: float, **options: Any) -> Any:
     """The product, and its numbers, of a call without a plan."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(repeated, "key_of", lambda *_: None)
+        patch.setattr(repeated, "key_of", lambda *_, **__: None)
         return spamm(a, b, tau=tau, **options)
 
 

@@ -8,6 +8,7 @@ The paper's heterogeneous node: a process drives the GPU, another one the cores:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -124,8 +125,9 @@ class RankDeviceRecursion(MpiRecursion):
         with self.engine.device.working():
             return [super().blocks()[0].get()]
 
-    def _own_vectors(self, block: Any) -> Array:
-        own: Array = block
+    def own(self, blocks: Sequence[Any]) -> Array:
+        """Return such a block, which is this rank's rows of vectors."""
+        own: Array = blocks[0]
         return own
 
     @staticmethod

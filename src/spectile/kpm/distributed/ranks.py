@@ -131,11 +131,13 @@ class MpiRecursion(Pair):
 
     def vectors(self, blocks: Sequence[Any], rows: Any = None) -> Any:
         """Return such a block as vectors of shape (N, R), or as these rows of them, gathered on every rank, or own."""
-        if self.engine.own_vectors:
-            own = self._own_vectors(blocks[0])
-            return own if rows is None else own[rows]
-        whole = np.concatenate(self.engine.comm.allgather(self._own_vectors(blocks[0])))
-        return whole if rows is None else whole[rows]
+        found = self.gathered(self.own(blocks))
+        return found if rows is None else found[rows]
 
-    def _own_vectors(self, block: Any) -> Array:
-        return self.engine.operator.from_block(block)
+    def own(self, blocks: Sequence[Any]) -> Array:
+        """Return such a block as vectors, this rank's rows of them."""
+        return self.engine.operator.from_block(blocks[0])
+
+    def gathered(self, own: Array) -> Array:
+        """Return rows of vectors, shape (..., rows, R), gathered on every rank, or as they are."""
+        return own if self.engine.own_vectors else np.concatenate(self.engine.comm.allgather(own), axis=-2)

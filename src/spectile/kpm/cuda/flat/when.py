@@ -11,9 +11,9 @@ from spectile.kpm.cuda.problem import Lanes, Problem, lanes_of, loads_of, second
 
 # Threads of a block and blocks of a multiprocessor; bytes that a thread has in flight of V.
 _THREADS, _BLOCKS, _FLIGHT = 256, 4, 64
-# Seconds of a chunk of a row longer than those of other blocks.  As in ``csr/when.py``, predicted and not yet fit: the
-# matrix is read in lines, a load passes through shared memory too, and a row's ends and sum are its own.
-_CHUNK, _STREAM, _LOAD, _ROW = 1.5e-6, 1.0, 4.5, 24.0
+# Seconds of a chunk of a row longer than those of other blocks.  Fit beside `csr` and `sliced` to 26 random matrices and
+# three lattices on an H200, as in ``csr/when.py`` (docs/how/kpm.md).
+_CHUNK, _STREAM, _LOAD, _ROW = 0.7e-6, 1.04, 3.5, 8.0
 
 
 class FlatShape(NamedTuple):

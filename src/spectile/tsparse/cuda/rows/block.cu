@@ -80,14 +80,19 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int 
             const int start = low[row] + 32 * part;
             int used = min(all - part, step);
             const auto within = [&](int column) { return WHOLE || u32(column - start) < 32u * used; };
-            // visit(place in the window) of each column of the part, more than once perhaps.
-            const auto each_column_here = [&](auto visit) {
+            const auto word_at = [&](int offset) { return SPARSE ? place_of(coarse, offset >> 5) : offset >> 5; };
+            // Sets the bit of each column of the part, more than once perhaps: of its word, or of the word that holds it.
+            const auto set_here = [&](bool of_words) {
+                const auto set = [&](int offset) {
+                    if (of_words) set_bit(&coarse[offset >> 10].bits, offset >> 5);
+                    else set_bit(&words[word_at(offset)].bits, offset);
+                };
 #if REUSE
                 for (int e = out + t; e < out + n; e += THREADS)
-                    if (within(idx_c[e])) visit(idx_c[e] - start);
+                    if (within(idx_c[e])) set(idx_c[e] - start);
 #else
                 block_columns<THREADS>(begin, end, width, idx_a, ptr_b, idx_b, s_first, s_last, [&](int column) {
-                    if (within(column)) visit(column - start);
+                    if (within(column)) set(column - start);
                 });
 #endif
                 __syncthreads();
@@ -95,10 +100,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int 
             if (SPARSE) {
                 for (int w = t; w < (all + 31) / 32; w += THREADS) coarse[w].bits = 0;
                 __syncthreads();
-                each_column_here([&](int offset) { set_bit(&coarse[offset >> 10].bits, offset >> 5); });
+                set_here(true);
                 used = rank_words<THREADS>(coarse, (all + 31) / 32, 0, warp_sums);
             }
-            const auto word_at = [&](int offset) { return SPARSE ? place_of(coarse, offset >> 5) : offset >> 5; };
 #if WHOLE
             VALUE* const sums = (VALUE*)(words + used);
 #else
@@ -109,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int 
 #endif
             for (int w = t; w < used; w += THREADS) words[w].bits = 0;
             __syncthreads();
-            each_column_here([&](int offset) { set_bit(&words[word_at(offset)].bits, offset); });
+            set_here(false);
             const int held = rank_words<THREADS>(words, used, 0, warp_sums);
 #if !WHOLE
             if (parts > 1) {
