@@ -11,8 +11,8 @@ from spectile.kpm.cuda.problem import Lanes, Problem, lanes_of, loads_of, second
 
 # Threads of a block and blocks of a multiprocessor; bytes that a thread has in flight of V.
 _THREADS, _BLOCKS, _FLIGHT = 256, 4, 64
-# Seconds of a chunk of a row longer than those of other blocks.  Fit beside `csr` and `sliced` to 26 random matrices and
-# three lattices on an H200, as in ``csr/when.py`` (docs/how/kpm.md).
+# Seconds of a chunk of a row longer than those of other blocks.  Fit beside `csr` and `sliced` to 26 random matrices
+# and three lattices on an H200, as in ``csr/when.py`` (docs/how/kpm.md).
 _CHUNK, _STREAM, _LOAD, _ROW = 0.7e-6, 1.04, 3.5, 8.0
 
 
