@@ -20,8 +20,12 @@ from spectile.tiles.types import SLACK, Error, gamma, roundoff
 
 #: Products that a purification and its certificate take, about, and those of dense matrices besides eigenvectors.
 _PRODUCTS, _OTHERS = 25, 3
-#: Scalar operations of the host that a product of tile matrices takes besides those of its tiles, and steps of a GPU.
-_SCALAR, _STEPS = 2e6, 180
+#: Multiplications and additions of a product of tiles, as dense products would take these: half of all by symmetry, at
+#: the rate of dense ones on a GPU, and at half of it on a host.
+_ON_GPU, _ON_HOST = 1, 2
+#: Scalar operations of the host that a product of tile matrices takes besides those of its tiles; steps of a GPU, and how
+#: often numbers of all tiles are read or written, of lists, norms and dense arrays too (seven clusters of waters, H200).
+_SCALAR, _STEPS, _PASSES = 2e6, 180, 12
 
 
 def candidates(h: TileMatrix | GridMatrix, error: float) -> list[Candidate]:
@@ -36,9 +40,11 @@ def candidates(h: TileMatrix | GridMatrix, error: float) -> list[Candidate]:
         counts = counts + np.bincount(h.indices[kept & h.layout.mirrored], minlength=size)
     share = float((counts.astype(float) ** 2).sum()) / max(size, 1) ** 3
     whole = dense((n, n), (np.zeros(0, h.dtype),), vectors=True, functions=_OTHERS)._replace(moved=0)
-    parts = 4 if h.dtype.kind == "c" else 1
-    tiles = Work(whole.real, _PRODUCTS * 2 * parts * share * n**3, 0, _PRODUCTS * _SCALAR, _PRODUCTS * _STEPS, 0)
-    described = device.describe() if isinstance(h, GridMatrix) or h._xp is not np else None
+    on_gpu = isinstance(h, GridMatrix) or h._xp is not np
+    flops = _PRODUCTS * (_ON_GPU if on_gpu else _ON_HOST) * (4 if h.dtype.kind == "c" else 1) * share * n**3
+    passes = _PRODUCTS * _PASSES * h.dtype.itemsize * n**2 if on_gpu else 0
+    tiles = Work(whole.real, flops, passes, _PRODUCTS * _SCALAR, _PRODUCTS * _STEPS, 0)
+    described = device.describe() if on_gpu else None
 
     def seconds(work: Work) -> float:
         return placement.on_gpu(work, described) if described is not None else placement.on_host(work, cores())

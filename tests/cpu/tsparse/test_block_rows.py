@@ -65,6 +65,18 @@ static int __reduce_add_sync(u32, int value) {
     for (int by = 0; by < 32; ++by) sum += of_lane(value, (lane + by) % 32);
     return sum;
 }
+static int __reduce_max_sync(u32, int value) {
+    int most = value;
+    const int lane = threadIdx.x % 32;
+    for (int by = 1; by < 32; ++by) most = max(most, of_lane(value, (lane + by) % 32));
+    return most;
+}
+static u32 __match_any_sync(u32, int value) {
+    u32 same = 0;
+    const int lane = threadIdx.x % 32;
+    for (int by = 0; by < 32; ++by) same |= u32(of_lane(value, (lane + by) % 32) == value) << (lane + by) % 32;
+    return same;
+}
 static bool __any_sync(u32 mask, bool mine) { return __ballot_sync(mask, mine); }
 static int __popc(u32 x) { return __builtin_popcount(x); }
 static int __ffs(u32 x) { return __builtin_ffs(x); }

@@ -123,21 +123,37 @@ extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows,
         s_high[local] = hi;
     }
     __syncthreads();
-    // Pieces of 128 entries of the long rows, distributed over the warps.
+    // Pieces of the long rows, distributed over the warps, whose loads wait together: the entries', and the rows' of B.
+    constexpr int LOADS = 8, PIECE = 32 * LOADS;
     for (int l = 0, piece = threadIdx.x >> 5; l < longs;) {
         const int at = s_long[l], begin = ptr_a[blockIdx.x * per_block + at], end = ptr_a[blockIdx.x * per_block + at + 1];
-        const int pieces = (end - begin + 127) >> 7;
+        const int pieces = (end - begin + PIECE - 1) / PIECE;
         if (piece >= pieces) {
             piece -= pieces;
             ++l;
             continue;
         }
-        products = 0, lo = 0x7fffffff, hi = -1;
-        const int from = begin + 128 * piece + (threadIdx.x & 31);
+        const int from = begin + PIECE * piece + (threadIdx.x & 31);
+        int k[LOADS], first[LOADS], last[LOADS];
 #pragma unroll
-        for (int c = 0; c < 4; ++c)
-            if (from + 32 * c < end) gather(from + 32 * c, products, lo, hi);
-        if (products) {
+        for (int c = 0; c < LOADS; ++c) k[c] = from + 32 * c < end ? idx_a[from + 32 * c] : -1;
+#pragma unroll
+        for (int c = 0; c < LOADS; ++c) {
+            const bool present = u32(k[c]) < u32(inner);
+            first[c] = present ? ptr_b[k[c]] : 0;
+            last[c] = present ? ptr_b[k[c] + 1] : 0;
+        }
+        products = 0, lo = 0x7fffffff, hi = -1;
+#pragma unroll
+        for (int c = 0; c < LOADS; ++c) {
+            const bool any = first[c] < last[c];
+            products += any ? last[c] - first[c] : 0;
+            lo = min(lo, any ? idx_b[first[c]] : 0x7fffffff);
+            hi = max(hi, any ? idx_b[last[c] - 1] : -1);
+        }
+        for (int d = 16; d; d >>= 1) products += __shfl_xor_sync(ALL, products, d);
+        lo = __reduce_min_sync(ALL, lo), hi = __reduce_max_sync(ALL, hi);
+        if ((threadIdx.x & 31) == 0 && products) {
             atomicAdd(&s_products[at], products);
             atomicMin(&s_low[at], lo);
             atomicMax(&s_high[at], hi);

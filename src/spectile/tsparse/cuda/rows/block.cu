@@ -7,8 +7,8 @@
 //
 // Where a window has several words for each entry (SPARSE), a coarse bitmap says which words have bits, and only these are held.
 //
-// Where rows of B are short a thread takes a product, whatever row of B it is of:  all threads claim the sums that they add to,
-// the first product of each wins and is added, and the others claim again, until none is left.
+// Where rows of B are short a thread takes a product, whatever row of B it is of:  warps claim the sums that they add to, the
+// first of each wins and adds its products one after the other, and the others claim again, until none is left.
 //
 // Sums are in shared memory where all of the row is (WHOLE), else in C.  There `parts` blocks may share a row, a part each, by the
 // order of tickets: each tells how many entries its part holds, and waits for those before it.  With REUSE the columns are known, and the values
@@ -187,13 +187,22 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int 
                         const int place = column < 0 ? -1 : place_here(column);
                         const VALUE left = a, right = b;
                         fetch(i + THREADS);
+                        // The first lane of a sum claims it for the others of its warp, who add after it, in order.
+                        const u32 same = __match_any_sync(ALL, place);
+                        const int lane = t & 31, turn = __popc(same & ((1u << lane) - 1u)), ahead = lane - (__ffs(same) - 1);
+                        const int turns = __reduce_max_sync(ALL, place < 0 ? 0 : turn);
                         bool open = place >= 0;
                         u32* const wanted = &s_claims[u32(place) % CLAIMS];
                         while (__syncthreads_or(open)) {
                             claim -= THREADS;
-                            if (open) atomicMin(wanted, claim);
+                            if (open && turn == 0) atomicMin(wanted, claim);
                             __syncthreads();
-                            if (open && *wanted == claim) add(place, left, right), open = false;
+                            const bool won = open && *wanted == claim - ahead;
+                            for (int k = 0; k <= turns; ++k) {
+                                if (won && turn == k) add(place, left, right);
+                                __syncwarp();
+                            }
+                            if (won) open = false;
                         }
                     }
                     continue;
