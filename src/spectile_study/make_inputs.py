@@ -318,7 +318,7 @@ def of_case(paper: str, row: Mapping[str, Any]) -> list[tuple[str, str]]:
         if own.is_own(name):
             return [("own", name.removeprefix(own.PREFIX))]
         return [("family", name)] if is_family(name) else []
-    if paper == "kpm" and study == "matrix":
+    if paper == "kpm" and row.get("matrix"):
         return [("hamiltonian", f"{row['matrix']}_{row['rows']}_{row['precision']}")]
     if paper == "kpm":
         return [("lattice", f"{row['nx']}x{row['ny']}x{row['nz']}")] if row.get("nx") else []

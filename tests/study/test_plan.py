@@ -137,6 +137,15 @@ def test_unknown_matrices_are_refused(name, message):
         check()
 
 
+@pytest.mark.parametrize("paper", provenance.PAPERS)
+@pytest.mark.parametrize("run", ["paper", "quick"])
+def test_only_sparse_products_are_of_matrices_of_the_collection(paper, run):
+    """A name in the column of matrices is a model's elsewhere, which no rule fetches."""
+    made = plan.Plan(configured(run=run), ROOT)
+    needed = {path for case in made.cases(paper) for path in made.inputs(named(paper, case=case))}
+    assert any(path.startswith("resources/receipts/") for path in needed) == (paper == "tsparse")
+
+
 def test_a_case_gets_its_gpus_or_ends_the_run():
     made = plan.Plan(configured(device="cuda", run="paper"), ROOT)
     eight = next(case for case, row in made.cases("spamm").items() if row["gpus"] == 8)
