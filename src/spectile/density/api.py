@@ -37,8 +37,9 @@ def density_matrix(
     """Return the density matrix of a Fock or Kohn-Sham matrix with an error that is guaranteed.
 
     P projects on the states below the gap.  It is found by a purification, polynomials that take the eigenvalues to 0
-    and 1, with tiles left out within budgets that follow the gap, or by all eigenvectors where that is faster, and is
-    judged at the end by ``F P - P F`` and ``P^2 - P``, which are zero for the exact one.
+    and 1, with tiles left out within budgets that follow the gap, and is judged at the end by ``F P - P F`` and
+    ``P^2 - P``, which are zero for the exact one; or, where that is faster, by the lowest eigenvectors, judged by their
+    residuals and by a Cholesky factor, which shows that no other eigenvalue is as low.
 
     Parameters
     ----------
@@ -56,8 +57,9 @@ def density_matrix(
     beta : float, optional
         Inverse temperature, in the inverse unit of `f`: P is the Fermi function of F, which needs no gap.
     method : {"eigh", "sp2_accelerated", "sp2", "trs4", "mcweeny"}, optional
-        All eigenvectors, or the polynomials of the purification; each guarantees the error.  By default the one of the
-        first two that is predicted to be faster: eigenvectors of small matrices, and of those without small tiles.
+        The lowest eigenvectors, or the polynomials of the purification; each guarantees the error.  By default the one
+        of the first two that is predicted to be faster: eigenvectors of small matrices, and of those without small
+        tiles.
     block : int or sequence of int, default 32
         Rows of a tile, or of each.
     permutation : sequence of int, optional
@@ -156,7 +158,11 @@ def _asked(
         raise ValueError(f"mu is {mu}: pass a finite number")
     if start is not None and not _alike(start.matrix, h):
         raise ValueError("start has other tiles or another order of rows than f: give both the same, or no start")
-    taken = "fermi" if beta is not None else method or cheapest("density", candidates(h, error)).kernel
+    taken = (
+        "fermi"
+        if beta is not None
+        else method or cheapest("density", candidates(h, error, -1 if electrons is None else int(electrons))).kernel
+    )
     return _Asked(h, electrons, mu, error, beta, taken, start)
 
 
@@ -240,7 +246,7 @@ def explain(
     if beta is not None:
         return [Candidate("fermi", math.nan, f"a series of the Fermi function, {asked.told()}")]
     if method is None:
-        listed = candidates(asked.h, asked.error)
+        listed = candidates(asked.h, asked.error, -1 if asked.electrons is None else int(asked.electrons))
         return [*listed, *(Candidate(one, None, "not asked for") for one in METHODS if one != listed[1].kernel)]
     steps = "the steps are unknown before the gap is"
     if start is not None and start.edges is not None and method in METHODS:

@@ -1,7 +1,9 @@
-"""Density matrices by all eigenvectors, where that is predicted to be faster, for the same certificate."""
+"""Density matrices by the lowest eigenvectors, where that is predicted to be faster, for the same certificate."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import math
 from typing import Any
 
@@ -14,21 +16,24 @@ from spectile.core.threads import cores
 from spectile.density.result import DensityMatrix
 from spectile.evd import eigh
 from spectile.evd.costs import dense
+from spectile.evd.types import Subset
 from spectile.tiles import TileMatrix
 from spectile.tiles.grid import GridMatrix, in_lists
 from spectile.tiles.types import SLACK, Error, gamma, roundoff
 
-#: Products that a purification and its certificate take, about, and those of dense matrices besides eigenvectors.
-_PRODUCTS, _OTHERS = 25, 3
-#: Multiplications and additions of a product of tiles, as dense products would take these: half of all by symmetry, at
-#: the rate of dense ones on a GPU, and at half of it on a host.
+#: Products that a purification and its certificate take, about.
+_PRODUCTS = 25
+#: Operations of a product of tiles, as dense matrices would take them: half of all by symmetry, at the rate of dense
+#: ones on a GPU, and at half of it on a host.
 _ON_GPU, _ON_HOST = 1, 2
-#: Scalar operations of the host that a product of tile matrices takes besides those of its tiles; steps of a GPU, and how
-#: often numbers of all tiles are read or written, of lists, norms and dense arrays too (seven clusters of waters, H200).
+#: Scalar operations of the host that a product of tile matrices takes besides those of its tiles; of a GPU its steps,
+#: and how often it reads or writes each number, in lists, norms and dense arrays too (seven clusters of waters, H200).
 _SCALAR, _STEPS, _PASSES = 2e6, 180, 12
+#: Bytes that a GPU streams to tridiagonalize in two stages, over those of one (these clusters again).
+_TWO_STAGES = 0.2
 
 
-def candidates(h: TileMatrix | GridMatrix, error: float) -> list[Candidate]:
+def candidates(h: TileMatrix | GridMatrix, error: float, occupied: int) -> list[Candidate]:
     """Return the ways to a density matrix and what each is predicted to take, by the tiles of F that count."""
     n, size = h.shape[0], len(h.rows) - 1
     least = error * h.norm("spectral") / max(size, 1)
@@ -39,31 +44,36 @@ def candidates(h: TileMatrix | GridMatrix, error: float) -> list[Candidate]:
         counts = np.bincount(h.layout.tile_rows[kept], minlength=size)
         counts = counts + np.bincount(h.indices[kept & h.layout.mirrored], minlength=size)
     share = float((counts.astype(float) ** 2).sum()) / max(size, 1) ** 3
-    whole = dense((n, n), (np.zeros(0, h.dtype),), vectors=True, functions=_OTHERS)._replace(moved=0)
-    on_gpu = isinstance(h, GridMatrix) or h._xp is not np
-    flops = _PRODUCTS * (_ON_GPU if on_gpu else _ON_HOST) * (4 if h.dtype.kind == "c" else 1) * share * n**3
+    on_gpu, parts = isinstance(h, GridMatrix) or h._xp is not np, 4 if h.dtype.kind == "c" else 1
+    part = Subset(True, 0, occupied) if 0 <= occupied < n - 1 else None
+    found = dense((n, n), (np.zeros(0, h.dtype),), vectors=True, subset=part)
+    columns = n if part is None else occupied + 1
+    flops = found.flops + parts * (n**2 * (4.0 * columns + n / 3) + 2.0 * n * columns**2)
+    vectors = found._replace(moved=0, flops=flops, streamed=found.streamed * (_TWO_STAGES if on_gpu else 1))
+    flops = _PRODUCTS * (_ON_GPU if on_gpu else _ON_HOST) * parts * share * n**3
     passes = _PRODUCTS * _PASSES * h.dtype.itemsize * n**2 if on_gpu else 0
-    tiles = Work(whole.real, flops, passes, _PRODUCTS * _SCALAR, _PRODUCTS * _STEPS, 0)
+    tiles = Work(found.real, flops, passes, _PRODUCTS * _SCALAR, _PRODUCTS * _STEPS, 0)
     described = device.describe() if on_gpu else None
 
     def seconds(work: Work) -> float:
         return placement.on_gpu(work, described) if described is not None else placement.on_host(work, cores())
 
     return [
-        Candidate("eigh", seconds(whole), f"all eigenvectors, n = {n}"),
+        Candidate("eigh", seconds(vectors), f"{columns} eigenvectors, n = {n}"),
         Candidate("sp2_accelerated", seconds(tiles), f"{share:.2g} of the products of tiles in a step"),
     ]
 
 
 def diagonalized(given: TileMatrix | GridMatrix, occupied: int, mu: float | None) -> DensityMatrix | None:
-    """Return the projector on the lowest eigenvectors of F by all of them, or None where rounding hides the gap.
+    """Return the projector on the lowest eigenvectors V of F, or None where rounding hides the gap.
 
-    With ``R = F V - V W`` and ``D = V* V - I`` of what is computed, V W V* differs from F by at most ``||R|| (1 +
-    ||D||)^(1/2) + ||F|| ||D||``, and its eigenvalues from W by factors within ``1 +- ||D||`` (Ostrowski).  The part of
-    the occupied U outside of the subspace solves a Sylvester equation with the columns R_U on the right, and has at
-    most the norm ``s = ||R_U||_F / gap``.  U U* has it once on either side of the blocks of P, and differs on them by
-    D and ``s^2``.  The trace of F over the space of U is that of W and of ``(I + D)^-1 U* R_U``; over that of P it is
-    less by at most ``s^2`` times the width of the spectrum.
+    With ``R = F V - V W`` and ``D = V* V - I`` of the k occupied vectors, or of these and the next one, as computed, F
+    has as many eigenvalues within ``||R|| (1 + ||D||)^(1/2) + 3 ||F|| ||D||`` of W.  Where ``F + a V V* - t I`` is
+    positive definite, which a Cholesky factor shows, F has no more than k of them below t: on what is orthogonal to V
+    it is above (Courant and Fischer).  The part of V outside of the occupied subspace solves a Sylvester equation with
+    R on the right, and has at most the norm ``s = ||R||_F / (t - w_k)``.  P has it once on either side of its blocks,
+    and V V* differs on them by D and ``s^2``.  The trace of F over the space of V is that of W and of
+    ``(I + D)^-1 V* R``; over that of P it is less by at most ``s^2`` times the width of the spectrum.
 
     Parameters
     ----------
@@ -75,13 +85,15 @@ def diagonalized(given: TileMatrix | GridMatrix, occupied: int, mu: float | None
         return None
     unit, xp = 2.0 ** min(1000, -math.frexp(given.norm())[1]), tiles._xp  # F has a norm from 1/2 to 1
     a = tiles.to_dense().astype(np.result_type(given.dtype, np.float64)) * unit
-    values, v = eigh(a)
-    residuals = a @ v - v * values, v.conj().T @ v - xp.eye(n)
-    told = xp.stack([values, *((abs(x) ** 2).sum(axis=0) for x in residuals)])
-    w, *squares = told if xp is np else told.get()
-    count = int((w < mu * unit).sum()) if occupied < 0 and mu is not None else occupied
+    values, v = eigh(a) if occupied < 0 else eigh(a, subset_by_index=(0, occupied))
+    count = int((values < mu * unit).sum()) if occupied < 0 and mu is not None else occupied
     if not 0 < count < n:
         return None
+    values, v = values[: count + 1], v[:, : count + 1]
+    gram = v.conj().T @ v
+    _shift(gram, 1, xp)
+    told = xp.stack([values, *((abs(x) ** 2).sum(axis=0) for x in (a @ v - v * values, gram))])
+    w, *squares = told if xp is np else told.get()
     lost, size = 1.1 * float(gamma(n + 8, a.dtype)), given.norm() * unit
 
     def norms(k: int) -> list[float]:
@@ -90,28 +102,59 @@ def diagonalized(given: TileMatrix | GridMatrix, occupied: int, mu: float | None
             for one, of in zip(squares, (size, math.sqrt(n)), strict=True)
         ]
 
-    (r, d), (r_u, d_u) = norms(n), norms(count)
+    (r, d), (r_u, d_u) = norms(count + 1), norms(count)
     moved = (r + 3 * d * (r + float(abs(w).max()))) * SLACK
-    low, high, error = float(w[count - 1]) + moved, float(w[count]) - moved, given.error.times(unit)
+    lift, error = float(w[-1] - w[0]), given.error.times(unit)
+    # What a factor and the matrix that it is of are off by, of a trace of such moduli (Rump, BIT 46 (2006) 433): eight
+    # times as much is left to factors by blocks.
+    trace = math.sqrt(n) * size + (1 + d) * lift * count + n * abs(float(w[-1]))
+    off = 9 * lost * trace * SLACK
+    low, high = float(w[count - 1]) + moved, float(w[-1]) - moved - 3 * off
     gap, slip = high - low, error.spectral
     if not (d < 0.1 and gap > 2 * max(moved, slip)):
         return None
-    ends = (low - 2 * moved - slip) / unit, (low + slip) / unit, (high - slip) / unit, (high + 2 * moved + slip) / unit
+    q = v[:, :count] @ v[:, :count].conj().T
+    q = (q + q.conj().T) / 2
+    a += lift * q
+    _shift(a, high + off, xp)
+    if not _is_definite(a, xp):
+        return None
+    ends = (
+        (low - 2 * moved - slip) / unit, (low + slip) / unit, (high - slip) / unit,
+        (float(w[-1]) + moved + slip) / unit,
+    )  # fmt: skip
     require_inside(mu, *ends[1:3])
     s = r_u / (gap + moved) * SLACK
     bound = math.sqrt(2) * s * (1 + d) + d_u + 2 * s * s + lost * count + 2 * roundoff(given.dtype) * math.sqrt(count)
     bound = (bound + math.sqrt(2) * error.fro / (gap - slip)) * SLACK
-    off = (1 + 2 * d) * (math.sqrt(count) * r_u + 2 * size * s * s) + min(error.fro * math.sqrt(count), slip * count)
-    q = v[:, :count] @ v[:, :count].conj().T
-    q = ((q + q.conj().T) / 2).astype(given.dtype)
+    energy_error = (1 + 2 * d) * (math.sqrt(count) * r_u + 2 * size * s * s)
+    energy_error += min(error.fro * math.sqrt(count), slip * count)
+    q = q.astype(given.dtype)
     rows = np.diff(given.rows)
     made = GridMatrix.of_dense(q, rows, given.permutation) if isinstance(given, GridMatrix) else None
     p = made[0].to_tiles() if made else TileMatrix.from_dense(q, rows, hermitian=True, permutation=given.permutation)
     return DensityMatrix(
-        p._with(error=Error.of(bound, bound)), bound, math.fsum(w[:count]) / unit, off / unit * SLACK, ends[:2],
-        ends[2:], (ends[1] + ends[2]) / 2 if mu is None else mu, float(count), [],
+        p._with(error=Error.of(bound, bound)), bound, math.fsum(w[:count]) / unit, energy_error / unit * SLACK,
+        ends[:2], ends[2:], (ends[1] + ends[2]) / 2 if mu is None else mu, float(count), [],
         edges=(low / unit, high / unit),
     )  # fmt: skip
+
+
+def _shift(a: Any, by: float, xp: Any) -> None:
+    """Subtract a number from the diagonal."""
+    k = xp.arange(len(a))
+    a[k, k] -= by
+
+
+def _is_definite(a: Any, xp: Any) -> bool:
+    """Return whether a matrix has a Cholesky factor."""
+    raising = contextlib.nullcontext() if xp is np else importlib.import_module("cupyx").errstate(linalg="raise")
+    try:
+        with raising:
+            xp.linalg.cholesky(a)
+    except np.linalg.LinAlgError:
+        return False
+    return True
 
 
 def require_inside(mu: float | None, low: float, high: float) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import spectile
 from spectile.density import (
+    dense,
     exp,
     factor,
     fermi,
@@ -674,6 +675,23 @@ def test_small_matrices_are_diagonalized_for_the_same_certificate(dtype):
         vectors = scipy.linalg.eigh(h, s)[1][:, :occupied]
         assert np.linalg.norm(found.matrix.to_dense() - vectors @ vectors.conj().T) <= found.error
         assert found.homo[0] <= values[occupied - 1] <= found.homo[1] and found.factor is not None
+
+
+@pytest.mark.parametrize("skipped", [0, 7, 14])
+def test_eigenvectors_that_leave_out_a_lower_one_are_no_certificate(skipped, monkeypatch):
+    """Each has a small residual; that another eigenvalue is as low, only the Cholesky factor shows."""
+    h, _ = insulator(4, 60, 1, 0.6)
+    occupied = widest_gap(np.linalg.eigvalsh(h))
+
+    def without(a, subset_by_index):
+        values, vectors = np.linalg.eigh(a)
+        kept = np.delete(np.arange(60), skipped)[: subset_by_index[1] + 1]
+        return values[kept], vectors[:, kept]
+
+    found = TileMatrix.from_dense(h, 8, hermitian=True)
+    assert dense.diagonalized(found, occupied, None) is not None
+    monkeypatch.setattr(dense, "eigh", without)
+    assert dense.diagonalized(found, occupied - 1, None) is None
 
 
 @pytest.mark.parametrize("exponent", [-900, -450, 450])

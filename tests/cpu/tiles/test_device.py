@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -174,6 +175,7 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Any:
     module = SimpleNamespace(**{name: _on_device(name) for name in names}, ndarray=DeviceArray)
     module.cuda = SimpleNamespace(runtime=SimpleNamespace(getDevice=lambda: 0, memGetInfo=lambda: (2**30, 2**31)))
     module.get_default_memory_pool = lambda: SimpleNamespace(free_bytes=lambda: 0)
+    module.linalg = SimpleNamespace(cholesky=lambda a: np.linalg.cholesky(a.view(np.ndarray)))
     places = GridKernels(_wrapped)
     for name in (name for name in dir(places) if not name.startswith("_") and name != "wrapped"):
         monkeypatch.setattr(grid_kernels, name, getattr(places, name))
@@ -182,6 +184,7 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Any:
     for name in names:
         monkeypatch.setattr(launch, name, getattr(kernels, name))
     monkeypatch.setitem(sys.modules, "cupy", module)
+    monkeypatch.setitem(sys.modules, "cupyx", SimpleNamespace(errstate=lambda **_: contextlib.nullcontext()))
     monkeypatch.setattr(matrix, "_module", lambda data: module if isinstance(data, DeviceArray) else np)
     return module
 
