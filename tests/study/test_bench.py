@@ -147,6 +147,23 @@ def test_a_sample_of_a_short_call_is_a_mean_over_many():
     assert len(calls) > 100 and 2e-5 <= min(samples) < SHORTEST_SAMPLE_S
 
 
+def test_a_sample_holds_what_its_call_left_to_the_device(monkeypatch):
+    """A call that returns before the device is done is neither fast, nor is its rest the next one's time."""
+    pending = []
+
+    def synchronize():
+        time.sleep(sum(pending))
+        pending.clear()
+
+    stream = SimpleNamespace(synchronize=synchronize)
+    cuda = SimpleNamespace(is_available=lambda: True, get_current_stream=lambda: stream)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    enqueues = Method("enqueues", lambda: pending.append(0.02), lambda result: {}, {}, prepare=lambda: None)
+    waits = Method("waits", synchronize, lambda result: {}, {}, prepare=lambda: None)
+    samples = interleave([enqueues, waits], Plan(rounds=3, warmup=1, budget_s=1))
+    assert min(samples["enqueues"]) >= 0.02 > max(samples["waits"])
+
+
 @pytest.mark.parametrize(("warmup", "seconds", "calls"), [(0, 5.0, 3), (0, 0.5, 4), (1, 5.0, 4)])
 def test_long_check_stands_for_the_first_call(warmup, seconds, calls):
     called = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -114,16 +115,25 @@ def _wall(method: Method) -> Callable[[], float]:
         nonlocal inner
         if prepare is not None:
             prepare()
+        _wait()
         _rest()
         start = time.perf_counter()
         for _ in range(inner):
             method.run()
+        _wait()
         elapsed = (time.perf_counter() - start) / inner
         if prepare is None and elapsed * inner < SHORTEST_SAMPLE_S:
             inner = max(inner, min(1000, int(SHORTEST_SAMPLE_S / max(elapsed, 1e-9)) + 1))
         return elapsed
 
     return sample
+
+
+def _wait() -> None:
+    """Wait for the device: a call may return before its work is done, which would be the next one's time."""
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and cupy.cuda.is_available():
+        cupy.cuda.get_current_stream().synchronize()
 
 
 def _rest() -> None:
