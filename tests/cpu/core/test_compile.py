@@ -7,6 +7,7 @@ first.  `pytest -m slow tests/cpu/core/test_compile.py` makes machine code of al
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import functools
 import importlib
@@ -482,3 +483,26 @@ def test_shipped_machine_code_is_taken_where_its_text_is_the_same_and_it_is_whol
     finally:
         compile_module.shipping_folders.cache_clear()
     assert found == {"shipped": b"shipped", "damaged": b"compiled", "other": b"compiled"}
+
+
+def test_the_compiler_of_cuda_12_takes_every_source() -> None:
+    """Its front end refuses what that of CUDA 13 takes, as generic lambdas; users of the extra cuda12 have it."""
+    package = pytest.importorskip("nvidia.cuda_nvrtc", reason="nvidia-cuda-nvrtc-cu12 is not installed")
+    pytest.importorskip("cupy", reason="CuPy, which brings CUDA's headers, is not installed")
+    nvrtc = ctypes.CDLL(str(next(Path(package.__path__[0]).glob("lib/libnvrtc.so.12"))))
+    folders = [f"-I{folder}" for folder in compile_module.include_folders()]
+    sources = {(unit.package, unit.sources): unit for _, _, unit in _units()}
+    assert len(sources) > 50
+    refused = {}
+    for name, unit in sources.items():
+        program, size = ctypes.c_void_p(), ctypes.c_size_t()
+        options = [*unit.flags(), *folders, f"-arch={unit.archs[0].replace('sm_', 'compute_')}"]
+        given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+        nvrtc.nvrtcCreateProgram(ctypes.byref(program), unit.source().encode(), b"unit.cu", 0, None, None)
+        if nvrtc.nvrtcCompileProgram(program, len(options), given):
+            nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+            log = ctypes.create_string_buffer(size.value)
+            nvrtc.nvrtcGetProgramLog(program, log)
+            refused[name] = log.value.decode()
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    assert not refused
