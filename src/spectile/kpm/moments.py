@@ -38,7 +38,8 @@ def make_engine(
     """Return the engine of H, as :func:`kpm_dos` takes it, on the backend that is to work, in at least this precision.
 
     With `steps`, about how many products with each of `num_vectors` follow, "auto" takes a GPU for an H of the host
-    where they are predicted to take less there; without it, if there is one.  Raises TypeError if H has an unusable
+    where they are predicted to take less there, and a kernel is prepared that so many repay; without it, "auto" takes a
+    GPU if there is one.  Raises TypeError if H has an unusable
     type, and ValueError if it is not square or empty, or the backend is unknown.
     """
     operator = as_operator(H)
@@ -46,9 +47,11 @@ def make_engine(
     if isinstance(operator, PartitionedOperator):
         return operator.engine(dtype)
     if _backend_of(operator, backend, dtype, steps, num_vectors) == "cuda":
-        from spectile.kpm.cuda.engine import engine_of
-    else:
-        from spectile.kpm.cpu.engine import engine_of
+        from spectile.kpm.cuda import engine as cuda
+
+        return cuda.engine_of(operator, dtype, (steps or 0) * -(-num_vectors // MAX_BLOCK))
+    from spectile.kpm.cpu.engine import engine_of
+
     return engine_of(operator, dtype)
 
 

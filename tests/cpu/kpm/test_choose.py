@@ -263,3 +263,16 @@ def test_rows_are_cut_where_waiting_for_them_costs_more():
             assert cut[0] == 0 and 0 < cut[-1] < longest[-1]
     # Half a thousand rows of three hundred entries take less than a step of a millisecond.
     assert not csr.cut_at(problem(5, 34, "float64", rows=1_600_000)._replace(longest=300), device)
+
+
+@pytest.mark.parametrize("structure", ["equal", "grouped"])
+def test_a_kernel_with_an_inspector_is_taken_for_as_many_steps_as_repay_it(structure):
+    """Seconds of a whole call: with its steps, none costs more than another would."""
+    device, taken = TABLE["H200"], {}
+    for steps in (10, 100, 1000, 10**5):
+        here = problem(40, 32, "float64", structure, rows=50_000)._replace(steps=steps)
+        taken[steps] = {part.kernel for part in choose(here, device, {})}
+    inspected = {"staged", "boxed"}
+    assert not taken[10] & inspected and taken[10**5] & inspected
+    shares = [len(taken[steps] & inspected) > 0 for steps in sorted(taken)]
+    assert shares == sorted(shares)

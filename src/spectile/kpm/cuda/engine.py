@@ -27,7 +27,7 @@ from spectile.kpm.cuda.flat.launch import FlatOperator, flat_unit
 from spectile.kpm.cuda.flat.when import shape as flat_shape
 from spectile.kpm.cuda.inspection import inspect
 from spectile.kpm.cuda.lanczos import tridiagonalize_csr
-from spectile.kpm.cuda.problem import Problem
+from spectile.kpm.cuda.problem import ORDINARY_STEPS, Problem
 from spectile.kpm.cuda.sliced.launch import SlicedOperator, sliced_unit
 from spectile.kpm.cuda.sliced.layout import slice_starts
 from spectile.kpm.cuda.sliced.when import MOST_FILL, even_slots, is_even
@@ -45,17 +45,17 @@ from spectile.kpm.operators.user import OperatorEngine
 from spectile.kpm.types import MAX_BLOCK, Array, Engine
 
 
-def engine_of(operator: Operator, dtype: np.dtype[Any]) -> Engine:
-    """Return the engine of an operator on the current device."""
+def engine_of(operator: Operator, dtype: np.dtype[Any], steps: int = 0) -> Engine:
+    """Return the engine of an operator on the current device, for so many steps; 0 where they are not known."""
     import cupy
 
     require_device()
     if isinstance(operator, StoredMatrix):
-        return StoredEngine(operator, dtype)
+        return StoredEngine(operator, dtype, steps)
     if isinstance(operator, TopologicalInsulator):
         if stencil.applies(operator.ny, operator.nz, dtype.itemsize, describe()) == "":
             return StencilEngine(operator, dtype)
-        return StoredEngine(StoredMatrix(operator.matrix(dtype, xp=cupy)), dtype)
+        return StoredEngine(StoredMatrix(operator.matrix(dtype, xp=cupy)), dtype, steps)
     return OperatorEngine(operator, dtype, cupy, free_bytes)
 
 
@@ -66,11 +66,11 @@ class StoredEngine:
     #: Whether steps add to sums of terms.
     adds_terms = True
 
-    def __init__(self, operator: StoredMatrix, dtype: np.dtype[Any]) -> None:
+    def __init__(self, operator: StoredMatrix, dtype: np.dtype[Any], steps: int = 0) -> None:
         import cupy
 
         self.xp = cupy
-        self.num_rows, self.dtype = operator.shape[0], dtype
+        self.num_rows, self.dtype, self._steps = operator.shape[0], dtype, steps or ORDINARY_STEPS
         self.matrix = operator.csr_on_gpu(dtype)
         self.seen = inspect(self.matrix)
         if not self.seen.canonical:
@@ -105,7 +105,7 @@ class StoredEngine:
     def problem(self, num_vectors: int) -> Problem:
         """Return what a kernel is chosen by; where no form can beat CSR, the others are not counted."""
         rows, entries = self.num_rows, self.matrix.nnz
-        rough = Problem(rows, entries, self.seen.longest, entries, rows, str(self.dtype), num_vectors)
+        rough = Problem(rows, entries, self.seen.longest, entries, rows, str(self.dtype), num_vectors, self._steps)
         if walks(rough, self._device):
             return rough
         groups = self.num_rows

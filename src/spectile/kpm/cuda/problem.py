@@ -16,6 +16,8 @@ REGISTERS, MOST_THREADS = 65536, 640
 LOAD_BYTES = 16
 #: Barriers, and what the driver keeps of a block's shared memory.
 STATIC_BYTES = 1024
+#: Steps of a call that says nothing of them.
+ORDINARY_STEPS = 1000
 #: Part of the specified bandwidth that a copy reaches.
 _COPIED = 0.9
 #: Launches that take the host as long as a step through Python (measured: 8.5 to 9.5 µs where one takes 3).
@@ -35,6 +37,7 @@ class Problem(NamedTuple):
     groups: int  #: Groups of up to eight adjacent rows with the same columns.
     dtype: str  #: float32, float64, complex64 or complex128.
     vectors: int  #: R, padding included.
+    steps: int = ORDINARY_STEPS  #: Over which what prepares a kernel counts.
 
     @property
     def item(self) -> int:

@@ -18,8 +18,8 @@ _LEAST_ROW_BYTES = 64
 _STREAM, _WORD, _ROW = 0.89, 0.03, 194.0
 # What a copy from the L2 cache costs of one from memory (40 matrices on an H200).
 _CACHED = 0.25
-# Seconds of the inspector and for each entry (an H200), over the thousand steps of an ordinary call.
-_INSPECTOR, _INSPECTED = 3e-3 / 1000, 3e-10 / 1000
+# Seconds of the inspector, and for each entry (an H200).
+_INSPECTOR, _INSPECTED = 3e-3, 3e-10
 #: Slots that the inspector keeps in order, and a code can name: 16 bits are a slot and one of its four rows.
 MOST_SLOTS = 512
 PAGE = 4
@@ -90,7 +90,7 @@ def cost(problem: Problem, device: Device, copies: float) -> float:
     words = problem.entries * problem.vectors * (4 if problem.is_complex else 1)
     again = (copies - 1) * problem.rows * problem.row_bytes
     moved = _STREAM * (streamed(problem, problem.entries, chunks) + again)
-    inspector = _INSPECTOR + _INSPECTED * problem.entries
+    inspector = (_INSPECTOR + _INSPECTED * problem.entries) / problem.steps
     return inspector + seconds(problem, device, moved + _WORD * words + _ROW * problem.rows * chunks)
 
 
