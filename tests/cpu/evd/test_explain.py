@@ -104,6 +104,16 @@ def test_one_solver_is_taken_on_every_device(device, scalar, vectors):
                 assert (solver == "rotations") == (n <= choose.rotated_order(scalar.name, count))
 
 
+@pytest.mark.parametrize("scalar", SCALARS.values(), ids=list(SCALARS))
+def test_once_a_batch_pays_more_matrices_do(scalar):
+    for n in (*range(33, 513, 13), 512):
+        paid = [choose.pays_in_batches(n, count, scalar) for count in range(1, 65)]
+        assert not paid[0] and paid == sorted(paid) and paid[-1]
+        # Kernels of whole matrices are few launches; with many for each column, some matrices are faster by themselves.
+        assert paid[5] == (n * n * scalar.itemsize <= 144 * 1024) or not paid[5]
+    assert not choose.pays_in_batches(513, 64, scalar)
+
+
 def test_the_library_is_asked_for_its_batched_solver_only_where_it_pays():
     def refuse():
         raise AssertionError("asked")

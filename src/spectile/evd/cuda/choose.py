@@ -110,7 +110,7 @@ def solver_of(
     """
     if n <= rotated_order(scalar.name, count):
         return "rotations"
-    if pays_in_batches(n, count) and batched():
+    if pays_in_batches(n, count, scalar) and batched():
         return "batched"
     return "vendor" if calls_vendor(n, scalar, vectors=vectors, device=device) else "stages"
 
@@ -127,7 +127,10 @@ def candidates(
     from_order = f"from order {crossover or 1:,} on" if crossover < NEVER else "never on this device"
     reasons: dict[Solver, tuple[str, str]] = {
         "rotations": ("Jacobi rotations in one launch", f"up to order {rotated_order(scalar.name, count)}"),
-        "batched": ("cuSOLVER's batched solver", "two matrices or more up to order 512; CUDA 12.6"),
+        "batched": (
+            "cuSOLVER's batched solver",
+            f"up to order {MOST_BATCHED}, where one by one takes longer; CUDA 12.6",
+        ),
         "vendor": ("cuSOLVER, one by one", f"for orders between, and above {most:,}"),
         "stages": (
             "direct tridiagonalization" if bandwidth == 1 else "two stages",
@@ -184,13 +187,22 @@ def rotation_threads(n: int) -> int:
     return max(1, -(-half * (half // 2) // 32)) * 32
 
 
-def pays_in_batches(n: int, count: int) -> bool:
+#: Order up to which cuSOLVER's batched solver is taken: at 1000, with eight matrices, ours gains more.
+MOST_BATCHED = 512
+#: Bytes of a matrix up to which its kernels of a whole matrix work.
+_WHOLE_BYTES = 144 * 1024
+# Microseconds of latency, on an H200's host: of a matrix by itself, at first and for each column; of a batch for each
+# column, where kernels hold whole matrices and where they do not.
+_ALONE, _ALONE_COLUMN, _WHOLE_COLUMN, _PARTED_COLUMN = 350.0, 3.8, 13.0, 80.0
+
+
+def pays_in_batches(n: int, count: int, scalar: Scalar) -> bool:
     """Return whether cuSOLVER's batched solver is faster than one by one for `count` matrices above `BATCHED_ORDER`.
 
-    Measured on an H200: 2 to 30 times faster than its solver of one matrix up to order 500, and 1.4 times at 1000 with
-    eight matrices, which is less than the direct tridiagonalization gains there.
+    Its launches are for all matrices, and of larger ones so many that a dozen are faster one after the other.
     """
-    return count >= 2 and n <= 512
+    column = _WHOLE_COLUMN if n * n * scalar.itemsize <= _WHOLE_BYTES else _PARTED_COLUMN
+    return count > 1 and n <= MOST_BATCHED and count * (_ALONE + _ALONE_COLUMN * n) > column * n
 
 
 def largest_order(device: Device) -> int:
