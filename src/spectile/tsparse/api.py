@@ -214,8 +214,8 @@ class _Asked:
 
     def __init__(self, A: Any, B: Any, **options: Any) -> None:
         options = _DEFAULTS | options
-        if unknown := options.keys() - _DEFAULTS:
-            raise TypeError(f"spgemm has no option {min(unknown)!r}: leave it out")
+        if len(options) > len(_DEFAULTS):
+            raise TypeError(f"spgemm has no option {min(options.keys() - _DEFAULTS)!r}: leave it out")
         self.on_gpu, self.devices = check_pair(A, B), options["devices"]
         #: Says what a product of host matrices costs, where there is a choice.
         self.work = functools.partial(_work, A, B, options["precision"])

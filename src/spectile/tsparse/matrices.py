@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 from collections.abc import Callable
@@ -188,15 +189,21 @@ def _is_array_type(kind: type) -> bool:
 
 def host_csr(shape: tuple[int, int], indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, array: bool) -> Any:
     """Return a SciPy array or matrix whose rows are known to be sorted."""
-    import scipy.sparse as sp
-
     # One index type for both: 64-bit only where the count or the columns need it.
-    small = indptr[-1] < 2**31 and indices.dtype == np.int32
-    index = np.int32 if small else np.int64
-    arrays = (data, indices.astype(index, copy=False), indptr.astype(index, copy=False))
-    C = (sp.csr_array if array else sp.csr_matrix)(arrays, shape=shape)
+    index = np.int32 if indptr[-1] < 2**31 and indices.dtype == np.int32 else np.int64
+    C = copy.copy(_unfilled(array))
+    C._shape, C.data = shape, data
+    C.indices, C.indptr = indices.astype(index, copy=False), indptr.astype(index, copy=False)
     C.has_canonical_format = True
     return C
+
+
+@functools.cache
+def _unfilled(array: bool) -> Any:
+    """Return an array or matrix whose copies are given their arrays: SciPy's constructor looks at each anew."""
+    import scipy.sparse as sp
+
+    return (sp.csr_array if array else sp.csr_matrix)((0, 0))
 
 
 def device_csr(shape: tuple[int, int], indptr: Any, indices: Any, data: Any, array: bool = False) -> Any:

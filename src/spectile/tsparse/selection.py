@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ from spectile.tsparse.semirings import Semiring
 Rows = tuple[Any, Any, Any]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Wanted:
     """What is wanted of ``alpha A B + beta C``."""
 
@@ -37,7 +36,7 @@ class Wanted:
         """Whether what is kept may be far less than what is made, so that rows are made block by block."""
         return self.mask is not None or self.prune is not None or self.top_n is not None
 
-    @functools.cached_property
+    @property
     def all_of_it(self) -> bool:
         """Whether it is the product of two matrices as they are."""
         return self.semiring.name == "plus_times" and self.C is None and self.alpha == 1 and not self.in_blocks

@@ -84,7 +84,7 @@ def lookup(name: str) -> Precision:
         raise ValueError(f"precision is {reprlib.repr(name)}; choose one of {', '.join(PRECISIONS)}") from None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Places:
     """Where a caller's matrix stores the entries of a checked factor, for values that come later."""
 
@@ -93,7 +93,7 @@ class Places:
     first: Any = None  #: The first place in `order` of each entry, where some have duplicates.
 
 
-@dataclass(frozen=True)
+@dataclass
 class Operand:
     """A checked CSR factor on the host: sorted rows without duplicates."""
 

@@ -37,14 +37,15 @@ def popcount(x):  # type: ignore[no-untyped-def]
 
 
 @njit(**JIT)
-def count_products(start, stop, edges, indptr_a, indices_a, begin_b, end_b, products):  # type: ignore[no-untyped-def]
-    """products[i] = multiplications of rows edges[i] to edges[i + 1], for start <= i < stop."""
+def count_products(start, stop, indptr_a, indices_a, begin_b, end_b, before):  # type: ignore[no-untyped-def]
+    """before[i + 1] = multiplications of blocks start to i of the rows, for start <= i < stop."""
+    rows, blocks = np.uint64(len(indptr_a) - 1), np.uint64(len(before) - 1)
+    total = ZERO
     for i in range(start, stop):
-        total = ZERO
-        for p in range(indptr_a[edges[i]], indptr_a[edges[i + ONE]]):
+        for p in range(indptr_a[i * rows // blocks], indptr_a[(i + ONE) * rows // blocks]):
             k = np.uint64(indices_a[p])
             total += end_b[k] - begin_b[k]
-        products[i] = total
+        before[i + ONE] = total
 
 
 @njit(**JIT)

@@ -6,9 +6,8 @@ that the room stays from one product to the next.
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
@@ -43,9 +42,10 @@ def multiply(
     Each chunk of rows is made in room for all its products, and moved to its place in C when those before it are
     counted.  With `made_of`, C is what that makes of the first places, ends, columns and values of the rows.
     """
-    fill_rows, workers = fill_rows_of(kind), num_threads()
+    fill_rows = fill_rows_of(kind)
     products, dtypes = work.products, (B[1].dtype, A[2].dtype)
-    if products * sum(dtype.itemsize for dtype in dtypes) > LARGEST_RESERVE:
+    sizes = products * dtypes[0].itemsize, products * dtypes[1].itemsize
+    if sum(sizes) > LARGEST_RESERVE:
         return None
     indptr = np.zeros(len(A[0]), np.int64)
     factors, ends = threads.of_factors(A, B), threads.unsigned(indptr)[0]
@@ -56,9 +56,9 @@ def multiply(
         room = space.mark, space.bitmap, space.words, space.met, space.sums
         return int(fill_rows(start, stop, ZERO, *factors, *room, ends, *threads.unsigned(*to)))
 
-    if products * max(dtype.itemsize for dtype in dtypes) <= LARGEST_KEPT:
-        return _gather(dtypes, indptr, work, rows, workers, make, made_of)
-    C = _gather_in_order(dtypes, indptr, work, rows, workers, make)
+    if max(sizes) <= LARGEST_KEPT:
+        return _kept.use(dtypes, products, lambda room: _gather(room, indptr, work, rows, make, made_of))
+    C = _gather_in_order(dtypes, indptr, work, rows, num_threads(), make)
     return made_of(indptr[:-1], indptr[1:], *C) if made_of else (indptr, *C)
 
 
@@ -70,24 +70,22 @@ class _Kept:
     """Room that stays from one product to the next: fresh pages cost as much time as the entries that fill them."""
 
     def __init__(self) -> None:
-        self._free = threading.Lock()
-        self._memory = np.empty(0, np.uint8)
+        self._free: list[np.ndarray] = []  # of one piece at most, which a thread takes out at a stroke
 
-    @contextlib.contextmanager
-    def take(self, dtypes: tuple[np.dtype, np.dtype], entries: int) -> Iterator[Room]:
-        """Give room for some entries; other threads meanwhile get room of their own."""
-        if not self._free.acquire(blocking=False):
-            yield _room(dtypes, entries)
-            return
+    def use(self, dtypes: tuple[np.dtype, np.dtype], entries: int, work: Callable[[Room], Arrays]) -> Arrays:
+        """Return what is made in room for some entries; other threads meanwhile get room of their own."""
         try:
-            columns, values = (entries * dtype.itemsize for dtype in dtypes)
-            first = ceil_div(values, 8) * 8  # of the columns, aligned
-            if len(self._memory) < first + columns:
-                self._memory = np.empty(first + columns, np.uint8)
-            memory = self._memory
-            yield memory[first : first + columns].view(dtypes[0]), memory[:values].view(dtypes[1])
+            memory = self._free.pop()
+        except IndexError:
+            memory = np.empty(0, np.uint8)
+        columns, values = entries * dtypes[0].itemsize, entries * dtypes[1].itemsize
+        first = ceil_div(values, 8) * 8  # of the columns, aligned
+        if len(memory) < first + columns:
+            memory = np.empty(first + columns, np.uint8)
+        try:
+            return work((memory[first : first + columns].view(dtypes[0]), memory[:values].view(dtypes[1])))
         finally:
-            self._free.release()
+            self._free[:] = [memory]
 
 
 _kept = _Kept()
@@ -112,45 +110,38 @@ def _move(made: Room, to: Room, place: int, ends: np.ndarray) -> None:
 
 
 def _gather(
-    dtypes: tuple[np.dtype, np.dtype],
-    indptr: np.ndarray,
-    work: Work,
-    rows: threads.Chunks,
-    workers: int,
-    make: Make,
-    made_of: MadeOf | None,
+    room: Room, indptr: np.ndarray, work: Work, rows: threads.Chunks, make: Make, made_of: MadeOf | None
 ) -> Arrays:
     """Make all chunks in kept room, then allocate C at its size, for which malloc may have memory used before."""
+    if len(rows) == 1 and made_of is None:
+        entries = make(*rows[0], room)
+        return indptr, room[0][:entries].copy(), room[1][:entries].copy()
     made: dict[int, Room] = {}
-    with _kept.take(dtypes, work.products) as room:
-        if len(rows) == 1 and made_of is None:
-            entries = make(*rows[0], room)
-            columns, values = (array.copy() for array in _part(room, 0, entries))
-            return indptr, columns, values
+    workers = num_threads()
 
-        def fill_chunk(start: np.uint64, stop: np.uint64) -> None:
-            first = work.products_before(int(start))
-            entries = make(start, stop, _part(room, first, work.products_before(int(stop))))
-            made[int(start)] = _part(room, first, first + entries)
+    def fill_chunk(start: np.uint64, stop: np.uint64) -> None:
+        first = work.products_before(int(start))
+        entries = make(start, stop, _part(room, first, work.products_before(int(stop))))
+        made[int(start)] = _part(room, first, first + entries)
 
-        threads.over_rows(rows, workers, fill_chunk)
-        if made_of is not None:
-            first = indptr[:-1].copy()
-            for start, stop in rows:
-                begins = first[int(start) : int(stop)]
-                begins[:1] = 0
-                for places in (begins, indptr[int(start) + 1 : int(stop) + 1]):
-                    places += work.products_before(int(start))
-            return made_of(first, indptr[1:], *room)
-        starts = [int(start) for start, _ in rows]
-        places = np.cumsum([0, *(len(made[start][0]) for start in starts)])
-        C = _room(dtypes, int(places[-1]))
-        place = dict(zip(starts, places.tolist(), strict=False))
+    threads.over_rows(rows, workers, fill_chunk)
+    if made_of is not None:
+        first = indptr[:-1].copy()
+        for start, stop in rows:
+            begins = first[int(start) : int(stop)]
+            begins[:1] = 0
+            for places in (begins, indptr[int(start) + 1 : int(stop) + 1]):
+                places += work.products_before(int(start))
+        return made_of(first, indptr[1:], *room)
+    starts = [int(start) for start, _ in rows]
+    places = np.cumsum([0, *(len(made[start][0]) for start in starts)])
+    C = _room((room[0].dtype, room[1].dtype), int(places[-1]))
+    place = dict(zip(starts, places.tolist(), strict=False))
 
-        def move(start: np.uint64, stop: np.uint64) -> None:
-            _move(made[int(start)], C, place[int(start)], indptr[int(start) + 1 : int(stop) + 1])
+    def move(start: np.uint64, stop: np.uint64) -> None:
+        _move(made[int(start)], C, place[int(start)], indptr[int(start) + 1 : int(stop) + 1])
 
-        threads.over_rows(rows, workers, move)
+    threads.over_rows(rows, workers, move)
     return indptr, *C
 
 

@@ -110,7 +110,7 @@ def _multiply(
         room.require(max(work_bytes(A.shape[0]), result + max(passing, sums)))
     work = survey(A.indptr, A.indices, B.indptr)
     pieces = chunks(work, num_threads())
-    counts = work.edges.nbytes + work.before.nbytes
+    counts = work.before.nbytes
     room.held += counts
     pattern: SymbolicProduct | None = None
     data = None

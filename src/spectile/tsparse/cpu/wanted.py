@@ -253,11 +253,11 @@ def in_blocks_of(
         return
     pieces = chunks(work, num_threads())
     own = room.nested()
-    own.hold(work.edges, work.before)
+    own.hold(work.before)
     indptr = phases.count(A.indptr, A.indices, B.indptr, B.indices, columns, pieces, own)
     if not each:
         own.held += int(indptr[-1]) * converted * 3 // 4  # the rest is of C
-        own.require(max(int(indptr[-1]) * converted // 4, 4 * len(indptr) - work.before.nbytes))
+        own.require(max(int(indptr[-1]) * converted // 4, 4 * len(indptr)))
     for first, stop in _within(own, indptr, beside, each, sums, 2 * (B.indices.itemsize + B.data.itemsize)):
         ends = indptr[first : stop + 1] - indptr[first] if each else indptr
         C = np.empty(int(ends[-1]), B.indices.dtype), np.empty(int(ends[-1]), B.data.dtype)
