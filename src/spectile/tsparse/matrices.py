@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import importlib
 from collections.abc import Callable
@@ -191,19 +190,29 @@ def host_csr(shape: tuple[int, int], indptr: np.ndarray, indices: np.ndarray, da
     """Return a SciPy array or matrix whose rows are known to be sorted."""
     # One index type for both: 64-bit only where the count or the columns need it.
     index = np.int32 if indptr[-1] < 2**31 and indices.dtype == np.int32 else np.int64
-    C = copy.copy(_unfilled(array))
-    C._shape, C.data = shape, data
-    C.indices, C.indptr = indices.astype(index, copy=False), indptr.astype(index, copy=False)
-    C.has_canonical_format = True
+    arrays = data, indices.astype(index, copy=False), indptr.astype(index, copy=False)
+    kind, known = _csr(array)
+    if known is None:
+        C = kind(arrays, shape=shape)
+        C.has_canonical_format = True
+        return C
+    C = kind.__new__(kind)
+    vars(C).update(known, _shape=shape, data=arrays[0], indices=arrays[1], indptr=arrays[2])
     return C
 
 
 @functools.cache
-def _unfilled(array: bool) -> Any:
-    """Return an array or matrix whose copies are given their arrays: SciPy's constructor looks at each anew."""
+def _csr(array: bool) -> tuple[Any, dict[str, Any] | None]:
+    """Return SciPy's class of arrays or matrices in CSR, and what one holds: its constructor looks at arrays anew.
+
+    None where it holds the arrays by other names than in SciPy 1.14 to 1.17.
+    """
     import scipy.sparse as sp
 
-    return (sp.csr_array if array else sp.csr_matrix)((0, 0))
+    kind = sp.csr_array if array else sp.csr_matrix
+    one = kind((0, 0))
+    one.has_canonical_format = True
+    return kind, vars(one) if vars(one).keys() >= {"_shape", "data", "indices", "indptr"} else None
 
 
 def device_csr(shape: tuple[int, int], indptr: Any, indices: Any, data: Any, array: bool = False) -> Any:

@@ -14,7 +14,7 @@ from spectile.core.jit import njit
 from spectile.core.threads import num_threads
 from spectile.core.tiling import ceil_div
 from spectile.tsparse.cpu import threads
-from spectile.tsparse.cpu.kernels import JIT, ONE
+from spectile.tsparse.cpu.kernels import JIT, ONE, unsigned
 from spectile.tsparse.cpu.operands import one_operand
 from spectile.tsparse.cpu.threads import Arrays
 
@@ -32,6 +32,8 @@ def multiply(A: Arrays, B: Arrays, columns: int, rows: threads.Chunks, workers: 
 
 @njit(**JIT)
 def _fill(start, stop, indptr_a, indices_a, data_a, begin_b, end_b, indices_b, data_b, C):  # type: ignore[no-untyped-def]
+    indptr_a, indices_a = unsigned(indptr_a), unsigned(indices_a)
+    begin_b, end_b, indices_b = unsigned(begin_b), unsigned(end_b), unsigned(indices_b)
     for i in range(start, stop):
         row = C[i]
         for p in range(indptr_a[i], indptr_a[i + ONE]):

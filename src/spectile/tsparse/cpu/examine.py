@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+
 import numpy as np
 
 from spectile.core.jit import njit
 from spectile.core.threads import num_threads, results
 from spectile.tsparse.cpu import threads
-from spectile.tsparse.cpu.kernels import JIT, ONE, ZERO
+from spectile.tsparse.cpu.kernels import JIT, ONE, ZERO, unsigned
+
+
+#: What may be wrong: a column is out of range, a value not finite, the columns of a row do not increase strictly, the
+#: row pointer falls or leaves the entries (the others are then unknown).
+OUTSIDE, INFINITE, UNSORTED, FALLS = 1, 2, 4, 8
 
 
 @njit(**JIT)
-def _examine(start, stop, indptr, indices, data):  # type: ignore[no-untyped-def]
+def _examine(start, stop, indptr, indices, data, columns):  # type: ignore[no-untyped-def]
+    indptr, indices = unsigned(indptr), unsigned(indices)  # a negative column is a large one
     most, infinite, descents, falls = indices.dtype.type(0), ZERO, ZERO, ZERO
     for i in range(start, stop):
         falls += np.uint64(indptr[i] > indptr[i + ONE])
     if falls > ZERO or indptr[stop] > np.uint64(len(indices)):
-        return most, False, False, True
+        return FALLS
     first, last = indptr[start], indptr[stop]
     if len(data) > 0:
         for p in range(first, last):
@@ -32,25 +41,17 @@ def _examine(start, stop, indptr, indices, data):  # type: ignore[no-untyped-def
         begin = indptr[i]
         if begin > first and begin < indptr[i + ONE]:
             descents -= np.uint64(indices[begin - ONE] >= indices[begin])
-    return most, infinite > ZERO, descents > ZERO, False
+    outside = last > first and np.uint64(most) >= np.uint64(columns)
+    return OUTSIDE * outside + INFINITE * (infinite > ZERO) + UNSORTED * (descents > ZERO)
 
 
 _NO_VALUES = np.empty(0)
 
 
-def examine(
-    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray | None, columns: int
-) -> tuple[bool, bool, bool, bool]:
-    """Look for what the product must not walk; values only where they are given.
-
-    Returns whether a column is out of range, a value not finite, the columns of a row do not increase strictly, and the
-    row pointer falls or leaves the entries (the others are then unknown).
-    """
-    arrays = (*threads.unsigned(indptr, indices), _NO_VALUES if data is None else data)
+def examine(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray | None, columns: int) -> int:
+    """Return what the product must not walk, the flags of this module together; values only where they are given."""
+    arrays = indptr, indices, _NO_VALUES if data is None else data, columns
     pieces = threads.pieces(indptr)
     if len(pieces) == 1:
-        most, infinite, unsorted, falls = _examine(*pieces[0], *arrays)
-    else:
-        found = results(pieces, num_threads(), lambda piece: _examine(*piece, *arrays))
-        most, infinite, unsorted, falls = (max(part) for part in zip(*found, strict=True))
-    return bool(len(indices)) and int(most) >= columns, infinite, unsorted, falls  # a negative column is a large one
+        return _examine(*pieces[0], *arrays)
+    return functools.reduce(operator.or_, results(pieces, num_threads(), lambda piece: _examine(*piece, *arrays)))

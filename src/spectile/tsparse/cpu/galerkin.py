@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from spectile.core.pictures import shown, shown_html
-from spectile.core.threads import num_threads
 from spectile.tsparse import errors
 from spectile.tsparse.cpu import phases
 from spectile.tsparse.cpu.operands import one_operand
@@ -102,5 +101,5 @@ class GalerkinProduct:
             work = survey(middle.indptr, middle.indices, P.indptr)
             C = self._indices[begin:end], data[begin:end]
             indptr = self._indptr[first : stop + 1] - begin
-            phases.refill(arrays(middle), arrays(P), P.shape[1], chunks(work, num_threads()), indptr, C, left)
+            phases.refill(arrays(middle), arrays(P), P.shape[1], chunks(work), indptr, C, left)
         return self._matrix(data)

@@ -2,7 +2,7 @@
 
 Short rows are sorted by insertion or by counting smaller columns, longer ones through a bitmap of one bit per column,
 whose touched words are scanned or sorted: word by word instead of entry by entry.  Sums run over k in the order of A's
-row.  All index arrays are unsigned views (`threads.unsigned`): Numba then leaves out its test for negative indices.
+row.  All index arrays are read as unsigned (`unsigned`): Numba then leaves out its test for negative indices.
 Row k of B lies between begin_b[k] and end_b[k], so that rows may share entries.
 """
 
@@ -12,6 +12,7 @@ import functools
 from typing import Any
 
 import numpy as np
+from numba.extending import overload
 
 from spectile.core.jit import njit
 
@@ -27,6 +28,22 @@ PLUS_TIMES, MIN_PLUS, MAX_PLUS = 0, 1, 2  # codes of `spectile.tsparse.semirings
 REPEATS = np.uint64(5)  # products an entry beyond which "is this its column's first?" is guessed right: a branch pays
 
 
+def _view(array: Any) -> Any:
+    raise NotImplementedError  # of compiled code
+
+
+@overload(_view)
+def _unsigned_view(array):  # type: ignore[no-untyped-def]
+    kind = {32: np.uint32, 64: np.uint64}[array.dtype.bitwidth]
+    return lambda array: array.view(kind)
+
+
+@njit(**JIT)
+def unsigned(array):  # type: ignore[no-untyped-def]
+    """Return a view of indices as their unsigned type."""
+    return _view(array)
+
+
 @njit(**JIT)
 def popcount(x):  # type: ignore[no-untyped-def]
     """Return the number of set bits."""
@@ -40,6 +57,7 @@ def popcount(x):  # type: ignore[no-untyped-def]
 def count_products(start, stop, indptr_a, indices_a, begin_b, end_b, before):  # type: ignore[no-untyped-def]
     """before[i + 1] = multiplications of blocks start to i of the rows, for start <= i < stop."""
     rows, blocks = np.uint64(len(indptr_a) - 1), np.uint64(len(before) - 1)
+    indptr_a, indices_a, begin_b, end_b = unsigned(indptr_a), unsigned(indices_a), unsigned(begin_b), unsigned(end_b)
     total = ZERO
     for i in range(start, stop):
         for p in range(indptr_a[i * rows // blocks], indptr_a[(i + ONE) * rows // blocks]):
@@ -117,6 +135,10 @@ def fill_rows_of(kind: int) -> Any:
 
         indptr_c[i + 1] is set to the end of row i (unchanged if rows were counted before); the last end is returned.
         """
+        indptr_a, indices_a, indptr_c, indices_c = (
+            unsigned(indptr_a), unsigned(indices_a), unsigned(indptr_c), unsigned(indices_c),
+        )  # fmt: skip
+        begin_b, end_b, indices_b = unsigned(begin_b), unsigned(end_b), unsigned(indices_b)
         zero = sums.dtype.type(0)
         last = met.dtype.type(met.dtype.type(0) - ONE)
         dense, tangled = False, False
@@ -257,6 +279,10 @@ def refill_rows(  # type: ignore[no-untyped-def]
     start, stop, indptr_a, indices_a, data_a, begin_b, end_b, indices_b, data_b, sums, indptr_c, indices_c, data_c
 ):
     """Values of rows start to stop of C whose columns are known; `sums` is zero before and after."""
+    indptr_a, indices_a, indptr_c, indices_c = (
+        unsigned(indptr_a), unsigned(indices_a), unsigned(indptr_c), unsigned(indices_c),
+    )  # fmt: skip
+    begin_b, end_b, indices_b = unsigned(begin_b), unsigned(end_b), unsigned(indices_b)
     for i in range(start, stop):
         for p in range(indptr_a[i], indptr_a[i + ONE]):
             k = np.uint64(indices_a[p])

@@ -48,13 +48,13 @@ def multiply(
     if sum(sizes) > LARGEST_RESERVE:
         return None
     indptr = np.zeros(len(A[0]), np.int64)
-    factors, ends = threads.of_factors(A, B), threads.unsigned(indptr)[0]
+    factors = threads.of_factors(A, B)
     space = Workspaces(len(indptr) - 1, columns, A[2].dtype)
 
     def make(start: np.uint64, stop: np.uint64, to: Room) -> int:
         """Fill rows start to stop from the beginning of `to`, their ends counted from there; return the last."""
         room = space.mark, space.bitmap, space.words, space.met, space.sums
-        return int(fill_rows(start, stop, ZERO, *factors, *room, ends, *threads.unsigned(*to)))
+        return int(fill_rows(start, stop, ZERO, *factors, *room, indptr, *to))
 
     if max(sizes) <= LARGEST_KEPT:
         return _kept.use(dtypes, products, lambda room: _gather(room, indptr, work, rows, make, made_of))

@@ -15,7 +15,7 @@ from spectile.core import pointers
 from spectile.core.host import refuse_malformed
 from spectile.core.jit import njit
 from spectile.tsparse import errors
-from spectile.tsparse.cpu.examine import examine
+from spectile.tsparse.cpu.examine import FALLS, INFINITE, OUTSIDE, examine
 from spectile.tsparse.cpu.kernels import JIT, ONE
 from spectile.tsparse.cpu.memory import narrows, renumbers
 from spectile.tsparse.cpu.threads import Arrays, unsigned
@@ -126,11 +126,12 @@ def one_operand(
     """
     rows, columns = matrix.shape
     room = room or Room()
-    names = ("indptr", "indices", "data", "row", "col") if room.limit is not None else ()
-    given = [getattr(matrix, part, None) for part in names]
+    given = ()
+    if room.limit is not None:
+        given = tuple(getattr(matrix, part, None) for part in ("indptr", "indices", "data", "row", "col"))
     indptr, indices, order, stored = _arranged(matrix, name, room, turned)
     places, kind = Places(stored.shape, order), np.dtype(index_type(columns))
-    if room.limit is not None:
+    if given:
         part = room.nested()
         part.hold(indptr, indices, order, stored, beside=given)
         narrowed = kind.itemsize * len(indices) * (indices.dtype != kind)
@@ -139,17 +140,15 @@ def one_operand(
     largest, lost = None, None
     ordered = data if order is None or not values else data[order]
     floating = values and data.dtype.kind in "fc"
-    outside, infinite, unsorted, falls = examine(
-        indptr, indices, ordered if floating and check_finite else None, columns
-    )
-    if falls:
+    wrong = examine(indptr, indices, ordered if floating and check_finite else None, columns)
+    if wrong & FALLS:
         raise errors.bad_pointer(name)
-    if outside:
+    if wrong & OUTSIDE:
         raise errors.bad_index(name, columns)
-    if infinite:
+    if wrong & INFINITE:
         raise _not_finite(name, ordered, indptr, indices, turned)
     indices = indices.astype(kind, copy=False)
-    if unsorted:
+    if wrong:
         part = room.nested()
         part.hold(indptr, indices, order, data, beside=given)
         ordered = order = None
@@ -364,7 +363,7 @@ def renumbered(A: Operand, matrices: list[Operand], room: Room) -> tuple[list[Op
 
     Else they are returned as they are, and None.  A is what the first is multiplied with.
     """
-    columns, entries = matrices[0].shape[1], sum(len(one.indices) for one in matrices)
+    columns, entries = matrices[0].shape[1], sum([len(one.indices) for one in matrices])
     if not renumbers(columns, entries, room.limit is not None):
         return matrices, None
     size = matrices[0].indices.itemsize

@@ -66,12 +66,12 @@ def fill(
     """Write the sorted columns and the values of C (numeric phase) over the semiring with the code `kind`."""
     fill_rows = fill_rows_of(kind)
     dtype = A[2].dtype
-    factors, product = threads.of_factors(A, B), threads.unsigned(indptr, *C)
+    factors = threads.of_factors(A, B)
     space = Workspaces(len(indptr) - 1, columns, dtype)
 
     def work(start: np.uint64, stop: np.uint64) -> None:
         place = np.uint64(indptr[int(start)])
-        fill_rows(start, stop, place, *factors, space.mark, space.bitmap, space.words, space.met, space.sums, *product)
+        fill_rows(start, stop, place, *factors, space.mark, space.bitmap, space.words, space.met, space.sums, indptr, *C)
 
     threads.over_rows(rows, room.workers(workspace(columns, dtype.itemsize)), work)
 
@@ -86,10 +86,10 @@ def refill(
     room: Room,
 ) -> None:
     """Write the values of C beside its known columns (numeric phase of a reused symbolic product)."""
-    factors, product = threads.of_factors(A, B), threads.unsigned(indptr, *C)
+    factors = threads.of_factors(A, B)
     space = Workspaces(len(indptr) - 1, columns, A[2].dtype, marks=False)
 
     def work(start: np.uint64, stop: np.uint64) -> None:
-        refill_rows(start, stop, *factors, space.sums, *product)
+        refill_rows(start, stop, *factors, space.sums, indptr, *C)
 
     threads.over_rows(rows, room.workers(columns * A[2].itemsize), work)

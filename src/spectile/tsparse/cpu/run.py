@@ -17,7 +17,6 @@ from spectile.tsparse.cpu.symbolic import SymbolicProduct, counted, sizes
 from spectile.tsparse.cpu.ways import by_columns
 from spectile.tsparse.cpu.work import chunks, survey, work_bytes
 from spectile.tsparse.matrices import (
-    both_boolean,
     holds,
     host_csr,
     in_format,
@@ -42,6 +41,7 @@ def spgemm(
     *,
     check_finite: bool = True,
     form: str = "csr",
+    booleans: bool = False,
 ) -> Any:
     """Multiply on the CPU; see `spectile.tsparse.spgemm`."""
     turned = by_columns(A, B, form, precision, memory_limit is not None)
@@ -57,7 +57,7 @@ def spgemm(
     whole = form == "dense" and held is None and precision.name != "float16"
     job = Job(
         names="BA" if turned else "AB",
-        booleans=both_boolean(A, B),
+        booleans=booleans,
         after=lambda entries: _after(entries, (left.shape[0], columns), precision.dtype.itemsize, form, turned),
         triangle=symmetric.related(A, B) if memory_limit is None and held is None and not whole else (False, False),
         dense=whole,
@@ -109,7 +109,7 @@ def _multiply(
         result, passing = converted_bytes(A, B, precision)
         room.require(max(work_bytes(A.shape[0]), result + max(passing, sums)))
     work = survey(A.indptr, A.indices, B.indptr)
-    pieces = chunks(work, num_threads())
+    pieces = chunks(work)
     counts = work.before.nbytes
     room.held += counts
     pattern: SymbolicProduct | None = None

@@ -9,7 +9,6 @@ import numpy as np
 
 from spectile.core.pictures import shown, shown_html
 from spectile.core.pointers import apart
-from spectile.core.threads import num_threads
 from spectile.tsparse import errors
 from spectile.tsparse.cpu import one_pass, phases, threads
 from spectile.tsparse.cpu.kernels import PLUS_TIMES
@@ -189,7 +188,7 @@ def symbolic(A: Operand, B: Operand, room: Room | None = None) -> SymbolicProduc
     room.hold(*(array for x in (left, *other) for array in (x.indices, x.indptr)))
     (right,), held = renumbered(left, [*other, left][:1], room)
     work = survey(left.indptr, left.indices, right.indptr)
-    pattern = counted(left, right, room, work, chunks(work, num_threads()))
+    pattern = counted(left, right, room, work, chunks(work))
     return replace(pattern, shape=(A.shape[0], B.shape[1]), _held=held)
 
 

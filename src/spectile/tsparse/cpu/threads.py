@@ -29,8 +29,8 @@ def unsigned(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def of_factors(A: Arrays, B: Arrays) -> tuple[np.ndarray, ...]:
-    """Return the arrays of both factors as the kernels take them; values that are integers keep their sign."""
-    return *unsigned(*A[:2]), A[2], *unsigned(*bounds(B[0]), B[1]), B[2]
+    """Return the arrays of both factors as the kernels take them."""
+    return *A, *bounds(B[0]), *B[1:]
 
 
 def bounds(rows: Pointer) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from spectile.core.progress import ROWS, Progress, count
-from spectile.core.threads import num_threads
 from spectile.tsparse import errors
 from spectile.tsparse.cpu import masked, one_pass, phases, threads
 from spectile.tsparse.cpu.memory import workspace
@@ -251,7 +250,7 @@ def in_blocks_of(
             some = A if stop - first == rows else rows_of(A, first, stop)
             yield first, stop, block(some, B, kind)
         return
-    pieces = chunks(work, num_threads())
+    pieces = chunks(work)
     own = room.nested()
     own.hold(work.before)
     indptr = phases.count(A.indptr, A.indices, B.indptr, B.indices, columns, pieces, own)
@@ -289,7 +288,7 @@ def cuts(before: np.ndarray, most: int | None, edges: np.ndarray | None = None) 
 def block(A: Operand, B: Operand, kind: int = 0) -> Rows:
     """Return the product of some rows of A with B, made in one pass or, if that may take too much, counted before."""
     work = survey(A.indptr, A.indices, B.indptr)
-    pieces = chunks(work, num_threads())
+    pieces = chunks(work)
     made = one_pass.multiply(arrays(A), arrays(B), B.shape[1], work, pieces, kind=kind)
     if made is not None:
         return made

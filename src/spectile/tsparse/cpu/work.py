@@ -35,7 +35,7 @@ class Work(NamedTuple):
 
     def products_before(self, row: int) -> int:
         """Return the multiplications of the rows before the first one of a block, or before the end."""
-        return int(self.before[ceil_div(row * (len(self.before) - 1), self.rows)])
+        return int(self.before[ceil_div(row * (len(self.before) - 1), max(self.rows, 1))])
 
 
 def work_bytes(rows: int) -> int:
@@ -48,7 +48,7 @@ def survey(indptr_a: np.ndarray, indices_a: np.ndarray, rows_b: threads.Pointer)
     rows = len(indptr_a) - 1
     blocks = min(rows, BLOCKS)
     before = np.zeros(blocks + 1, np.int64)
-    arrays = threads.unsigned(indptr_a, indices_a, *threads.bounds(rows_b), before)
+    arrays = indptr_a, indices_a, *threads.bounds(rows_b), before
     count = num_threads() if len(indices_a) >= threads.WORTH_A_PIECE else 1
     pieces = [(ZERO, np.uint64(blocks))]
     if count > 1:
@@ -59,12 +59,14 @@ def survey(indptr_a: np.ndarray, indices_a: np.ndarray, rows_b: threads.Pointer)
     return Work(rows, before)
 
 
-def chunks(work: Work, count: int, worth: int = WORTH_A_CHUNK) -> threads.Chunks:
+def chunks(work: Work, count: int | None = None, worth: int = WORTH_A_CHUNK) -> threads.Chunks:
     """Return the first row and the end of chunks of rows of like cost: one for little work, few for one thread."""
     rows = work.rows
+    cost = work.products + ROW_COST * rows
+    count = count or (num_threads() if cost >= worth else 1)
     if count == 1:
         worth = WORTH_ALONE
-    if rows < 2 or work.products + ROW_COST * rows < worth:
+    if rows < 2 or cost < worth:
         return [(ZERO, np.uint64(rows))]
     edges = work.edges
     costs = ROW_COST * edges + work.before
