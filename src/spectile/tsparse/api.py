@@ -35,7 +35,7 @@ from spectile.tsparse.matrices import (
 from spectile.tsparse.matrices import on_gpu as is_on_gpu
 from spectile.tsparse.selection import Wanted
 from spectile.tsparse.semirings import SemiringName, lookup_semiring, precision_of
-from spectile.tsparse.types import FORMATS, FormatName, Precision, PrecisionName, SymbolicProduct
+from spectile.tsparse.types import BYTES, FORMATS, FormatName, Precision, PrecisionName, SymbolicProduct
 
 if TYPE_CHECKING:
     from spectile.tsparse.cpu.galerkin import GalerkinProduct
@@ -177,7 +177,7 @@ def spgemm(
     )  # fmt: skip
     cuda, on_gpu, wanted, form = asked.cuda, asked.on_gpu, asked.wanted, asked.form
     chosen, memory_limit, check_finite = asked.chosen, asked.memory_limit, asked.check_finite
-    whole, options = wanted.all_of_it, {"check_finite": check_finite, "booleans": asked.booleans}
+    booleans, whole = asked.booleans, wanted.all_of_it
     if cuda and on_gpu and form == "bsr":
         raise ValueError('format = "bsr" is of SciPy, and CuPy has no such matrix: choose csr, csc, coo or dense')
     needed = A.shape[0] * B.shape[1] * chosen.dtype.itemsize
@@ -188,7 +188,8 @@ def spgemm(
     elif cuda and whole:
         from spectile.tsparse.cuda import run as gpu
 
-        made = gpu.spgemm(A, B, chosen, memory_limit, not on_gpu, form=form, **options)
+        options: dict[str, Any] = {"form": form, "check_finite": check_finite, "booleans": booleans}
+        made = gpu.spgemm(A, B, chosen, memory_limit, not on_gpu, **options)
     elif cuda:
         from spectile.tsparse.cuda import wanted as gpu_wanted
 
@@ -196,12 +197,13 @@ def spgemm(
     elif whole:
         from spectile.tsparse.cpu import run as cpu
 
-        made = cpu.spgemm(A, B, chosen, memory_limit, form=form, **options)
+        kind = BYTES if booleans else chosen
+        made = cpu.spgemm(A, B, kind, memory_limit, form=form, check_finite=check_finite)
     else:
         from spectile.tsparse.cpu import wanted as cpu_wanted
 
-        made = cpu_wanted.spgemm(A, B, chosen, memory_limit, wanted, **options)
-    made = as_boolean(made) if asked.booleans else made
+        made = cpu_wanted.spgemm(A, B, chosen, memory_limit, wanted, check_finite=check_finite, booleans=booleans)
+    made = as_boolean(made) if booleans else made
     return _in_format(made, form, wanted.semiring.identity(made.dtype))
 
 
@@ -209,34 +211,29 @@ _DEFAULTS: dict[str, Any] = dict(spgemm.__kwdefaults__ or {})
 
 
 class _Asked:
-    """What the options of a product ask for, each of them read once."""
+    """What the options of a product ask for, each of them read once; those left out are as `spgemm` has them."""
 
-    def __init__(
-        self, A: Any, B: Any, *, semiring: Any, mask: Any, complement: Any, alpha: Any, beta: Any, C: Any, prune: Any,
-        top_n: Any, format: Any, precision: Any, memory_limit: Any, check_finite: Any, devices: Any, backend: Any,
-    ) -> None:  # fmt: skip
-        self.on_gpu, self.devices = check_pair(A, B), devices
+    def __init__(self, A: Any, B: Any, **options: Any) -> None:
+        if options.keys() != _DEFAULTS.keys():
+            if unknown := options.keys() - _DEFAULTS:
+                raise TypeError(f"spgemm has no option {min(unknown)!r}: leave it out")
+            options = _DEFAULTS | options
+        precision = options["precision"]
+        self.on_gpu, self.devices = check_pair(A, B), options["devices"]
         #: Says what a product of host matrices costs, where there is a choice.
         self.work = functools.partial(_work, A, B, precision)
-        self.backend: Backend = backend
-        chosen = choose_backend(backend, self.on_gpu, "tsparse", self.work if devices is None else None)
-        self.cuda, self.memory_limit = chosen == "cuda", _limit(memory_limit)
-        self.check_finite = flag("check_finite", check_finite)
-        ring, complement = lookup_semiring(semiring), flag("complement", complement)
-        alpha, beta = _number("alpha", alpha), _number("beta", beta)
+        self.backend: Backend = options["backend"]
+        chosen = choose_backend(self.backend, self.on_gpu, "tsparse", self.work if self.devices is None else None)
+        self.cuda, self.memory_limit = chosen == "cuda", _limit(options["memory_limit"])
+        self.check_finite = flag("check_finite", options["check_finite"])
+        ring, complement = lookup_semiring(options["semiring"]), flag("complement", options["complement"])
+        alpha, beta = _number("alpha", options["alpha"]), _number("beta", options["beta"])
         #: Whether sums of products become Boolean.
         self.booleans = ring.name == "plus_times" and precision is None and both_boolean(A, B)
-        boolean = self.booleans or ring.value == "bool"
-        self.wanted = Wanted(ring, mask, complement, alpha, beta, C, prune, top_n, boolean)
-        self.form = word("format", format, *FORMATS)
+        others = options["C"], options["prune"], options["top_n"], self.booleans or ring.value == "bool"
+        self.wanted = Wanted(ring, options["mask"], complement, alpha, beta, *others)
+        self.form = word("format", options["format"], *FORMATS)
         self.chosen = _choose(A, B, self.wanted, precision)
-
-
-def _asked(A: Any, B: Any, **options: Any) -> _Asked:
-    """Return what some options of a product ask for; those left out are as `spgemm` has them."""
-    if unknown := options.keys() - _DEFAULTS:
-        raise TypeError(f"spgemm has no option {min(unknown)!r}: leave it out")
-    return _Asked(A, B, **_DEFAULTS | options)
 
 
 def _work(A: Any, B: Any, precision: str | None) -> Any:
@@ -340,7 +337,7 @@ def row_blocks(
     >>> [(rows.start, rows.stop, part.toarray().tolist()) for rows, part in row_blocks(a, a)]
     [(0, 2, [[1.0, 8.0], [0.0, 9.0]])]
     """
-    asked = _asked(
+    asked = _Asked(
         A, B, semiring=semiring, mask=mask, complement=complement, alpha=alpha, beta=beta, C=C, prune=prune,
         top_n=top_n, precision=precision, memory_limit=memory_limit, check_finite=check_finite, backend=backend,
     )  # fmt: skip
@@ -524,7 +521,7 @@ def symbolic(
     >>> pattern.indices.tolist(), pattern.numeric(2 * a.data, a.data).tolist()
     ([0, 1, 1], [2.0, 16.0, 18.0])
     """
-    asked = _asked(A, B, memory_limit=memory_limit, backend=backend)
+    asked = _Asked(A, B, memory_limit=memory_limit, backend=backend)
     if asked.cuda:
         from spectile.tsparse.cuda import symbolic as gpu
 
@@ -677,7 +674,7 @@ def explain(A: Any, B: Any, **options: Any) -> list[Candidate]:
     from spectile.tsparse.cpu.operands import factors
     from spectile.tsparse.cpu.wanted import as_mask
 
-    asked = _asked(A, B, **options)
+    asked = _Asked(A, B, **options)
     on_gpu, wanted, chosen, form, devices = asked.on_gpu, asked.wanted, asked.chosen, asked.form, asked.devices
     limited = asked.memory_limit is not None
     left, right = (A.get(), B.get()) if on_gpu else (A, B)

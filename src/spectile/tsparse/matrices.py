@@ -137,12 +137,14 @@ def holds(precision: Precision) -> tuple[int, str]:
 
 def as_boolean(C: Any) -> Any:
     """Return C, which is nobody else's, with True for what is not 0."""
-    if C.dtype == np.bool_:
-        return C
     if not hasattr(C, "format"):
-        return C != 0
-    C.data = C.data != 0
+        return _booleans(C)
+    C.data = _booleans(C.data)
     return C
+
+
+def _booleans(values: Any) -> Any:
+    return values.view(np.bool_) if values.dtype in (np.bool_, np.uint8) else values != 0
 
 
 def transpose(C: Any) -> Any:

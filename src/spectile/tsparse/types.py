@@ -67,8 +67,8 @@ COMPLEX = {
 }
 #: Of integer factors that no precision is named for.
 INTEGER = {name: Precision(name, name, 0.0) for name in ("int32", "int64")}
-#: Of sums that count as True or False, which are made in float32.
-BOOLEAN = Precision("bool", "bool", 0.0)
+#: Of sums that count as True or False, and of those on the host, in bytes.
+BOOLEAN, BYTES = Precision("bool", "bool", 0.0), Precision("bool", "uint8", 0.0)
 
 
 def of_values(dtype: np.dtype) -> Precision:
@@ -100,8 +100,8 @@ class Operand:
     shape: tuple[int, int]
     indptr: np.ndarray  #: Row pointer, (rows + 1,) int64.
     indices: np.ndarray  #: (nnz,) int32, or int64 where 32 bits do not hold the columns.
-    #: Empty where the values were not asked for; integers, where no precision is named, as they are; (nnz,) float32,
-    #: float64, complex64 or complex128.
+    #: Empty where the values were not asked for; integers, where no precision is named, as they are, and Booleans as
+    #: uint8; (nnz,) float32, float64, complex64 or complex128.
     data: np.ndarray
     array: bool  #: Whether the caller's matrix is a sparse array of SciPy rather than a matrix.
     places: Places

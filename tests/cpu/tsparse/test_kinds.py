@@ -17,6 +17,23 @@ def random(m, n, dtype, seed=1):
     return sp.csr_array((A.data, A.indices, A.indptr), shape=A.shape)
 
 
+@pytest.mark.parametrize("reserve", [2**31, 0])
+@pytest.mark.parametrize("form", ["csr", "csc", "dense"])
+def test_a_boolean_product_of_many_terms_is_no_count_of_them(form, reserve, monkeypatch):
+    """Of 256 terms and of 512, a sum in bytes would be 0."""
+    from spectile.tsparse.cpu import one_pass
+
+    monkeypatch.setattr(one_pass, "LARGEST_RESERVE", reserve)
+    for terms in (1, 255, 256, 512):
+        A, B = sp.csr_array(np.ones((3, terms), bool)), sp.csr_array(np.ones((terms, 4), bool))
+        A.data[:terms] = False
+        for C in (multiply(A, B, format=form), multiply(A, B, format=form, memory_limit=2**20)):
+            dense = C if form == "dense" else C.toarray()
+            assert dense.dtype == np.bool_ and dense[1:].all() and not dense[0].any()
+            assert form == "dense" or C.nnz == 12
+        assert multiply(A, A.T, format=form).sum() == 4
+
+
 def test_float32_comes_back_as_float32():
     A, B = random(20, 30, np.float32), random(30, 10, np.float32)
     C = multiply(A, B)

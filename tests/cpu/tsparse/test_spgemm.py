@@ -283,6 +283,43 @@ def test_one_pass_gives_what_counted_rows_give(monkeypatch):
         assert abs(found - left @ right).max() < 1e-11
 
 
+@pytest.mark.parametrize("semiring", ["plus_times", "min_plus", "max_plus", "max_min"])
+def test_a_row_of_one_entry_is_what_a_row_of_two_is(semiring):
+    """One entry and one beside it that meets an empty row of B: the same terms, also where they are 0, -0 or none."""
+    values = [0.0, -0.0, 1.5, -2.0, np.inf, -np.inf, np.nan]
+    B = sp.csr_array((np.array(values + [1.0] * 3), ([0] * 7 + [2] * 3, [*range(7), 1, 4, 5])), shape=(3, 7))
+    column, ones = np.repeat([0, 2], 7), np.ones(14)
+    factors = np.array(values * 2)
+    alone = sp.csr_array((factors, (np.arange(14), column)), shape=(14, 3))
+    places = np.concatenate([np.arange(14)] * 2), np.concatenate([column, np.ones(14, int)])
+    beside = sp.csr_array((np.concatenate([factors, ones]), places), shape=(14, 3))
+    for kind in (np.float32, np.float64):
+        options = {"semiring": semiring, "check_finite": False}
+        one, two = (multiply(A.astype(kind), B.astype(kind), **options) for A in (alone, beside))
+        for part in ("indptr", "indices", "data"):
+            np.testing.assert_array_equal(getattr(one, part), getattr(two, part))
+        np.testing.assert_array_equal(np.signbit(one.data), np.signbit(two.data))
+
+
+@pytest.mark.parametrize("array", [True, False])
+def test_a_matrix_without_a_look_is_the_one_that_scipy_makes(array, monkeypatch):
+    from spectile.tsparse import matrices
+
+    kind = sp.csr_array if array else sp.csr_matrix
+    parts = np.array([0, 1, 3]), np.array([2, 0, 4], np.int32), np.array([1.0, 2.0, 3.0])
+    expected = kind(parts[::-1], shape=(2, 5))
+    expected.has_canonical_format = True
+    fast = matrices.host_csr((2, 5), *parts, array)
+    monkeypatch.setattr(matrices, "_csr", lambda array: (kind, None))
+    for C in (fast, matrices.host_csr((2, 5), *parts, array)):
+        assert type(C) is kind and C.shape == (2, 5) and vars(C).keys() == vars(expected).keys()
+        assert C.indptr.dtype == C.indices.dtype == np.int32 and C.has_canonical_format
+        np.testing.assert_array_equal((C @ C.T).toarray(), (expected @ expected.T).toarray())
+        C.sum_duplicates()
+        C.resize(3, 3)
+        assert C.nnz == 2 and matrices.host_csr((2, 5), *parts, array).nnz == 3
+
+
 def test_symbolic_product_is_reused():
     A, B = random(40, 60, 0.1, 9), random(60, 50, 0.1, 10)
     pattern = symbolic(A, B, backend="cpu")

@@ -14,7 +14,7 @@ from spectile.core.jit import njit
 from spectile.core.threads import num_threads
 from spectile.core.tiling import ceil_div
 from spectile.tsparse.cpu import threads
-from spectile.tsparse.cpu.kernels import JIT, ONE, unsigned
+from spectile.tsparse.cpu.kernels import JIT, ONE, plus_times, unsigned
 from spectile.tsparse.cpu.operands import one_operand
 from spectile.tsparse.cpu.threads import Arrays
 
@@ -40,7 +40,7 @@ def _fill(start, stop, indptr_a, indices_a, data_a, begin_b, end_b, indices_b, d
             k = np.uint64(indices_a[p])
             factor = data_a[p]
             for q in range(begin_b[k], end_b[k]):
-                row[indices_b[q]] += factor * data_b[q]
+                row[indices_b[q]] = plus_times(row[indices_b[q]], factor, data_b[q])
 
 
 def times_dense(A: Any, X: np.ndarray, check_finite: bool) -> np.ndarray:

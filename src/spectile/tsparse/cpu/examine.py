@@ -12,7 +12,6 @@ from spectile.core.threads import num_threads, results
 from spectile.tsparse.cpu import threads
 from spectile.tsparse.cpu.kernels import JIT, ONE, ZERO, unsigned
 
-
 #: What may be wrong: a column is out of range, a value not finite, the columns of a row do not increase strictly, the
 #: row pointer falls or leaves the entries (the others are then unknown).
 OUTSIDE, INFINITE, UNSORTED, FALLS = 1, 2, 4, 8

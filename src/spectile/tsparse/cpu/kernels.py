@@ -12,6 +12,7 @@ import functools
 from typing import Any
 
 import numpy as np
+from numba import types
 from numba.extending import overload
 
 from spectile.core.jit import njit
@@ -28,20 +29,35 @@ PLUS_TIMES, MIN_PLUS, MAX_PLUS = 0, 1, 2  # codes of `spectile.tsparse.semirings
 REPEATS = np.uint64(5)  # products an entry beyond which "is this its column's first?" is guessed right: a branch pays
 
 
-def _view(array: Any) -> Any:
-    raise NotImplementedError  # of compiled code
+def _view(array: Any) -> Any: ...  # of compiled code, as the next
+
+
+def _plus_times(total: Any, a: Any, b: Any) -> Any: ...
 
 
 @overload(_view)
-def _unsigned_view(array):  # type: ignore[no-untyped-def]
-    kind = {32: np.uint32, 64: np.uint64}[array.dtype.bitwidth]
-    return lambda array: array.view(kind)
+def _view_of(array):  # type: ignore[no-untyped-def]
+    kind = {types.int32: np.uint32, types.int64: np.uint64}.get(array.dtype)
+    return (lambda array: array) if kind is None else (lambda array: array.view(kind))
+
+
+@overload(_plus_times)
+def _plus_times_of(total, a, b):  # type: ignore[no-untyped-def]
+    if a == types.uint8:
+        return lambda total, a, b: total | (b & np.uint8(-(a != 0)))
+    return lambda total, a, b: total + a * b
 
 
 @njit(**JIT)
 def unsigned(array):  # type: ignore[no-untyped-def]
     """Return a view of indices as their unsigned type."""
     return _view(array)
+
+
+@njit(**JIT)
+def plus_times(total, a, b):  # type: ignore[no-untyped-def]
+    """Return ``total + a b``; of bytes, which are Booleans, whether it is one of both."""
+    return _plus_times(total, a, b)
 
 
 @njit(**JIT)
@@ -144,9 +160,23 @@ def fill_rows_of(kind: int) -> Any:
         dense, tangled = False, False
         for i in range(start, stop):
             out = place
+            first, end = indptr_a[i], indptr_a[i + ONE]
+            if end - first == ONE:  # a multiple of a row of B, which is sorted
+                k = np.uint64(indices_a[first])
+                place = out + end_b[k] - begin_b[k]
+                indptr_c[i + ONE] = place
+                factor = data_a[first]
+                for q in range(begin_b[k], end_b[k]):
+                    indices_c[out] = indices_b[q]
+                    if kind == PLUS_TIMES:
+                        data_c[out] = plus_times(zero, factor, data_b[q])
+                    else:
+                        data_c[out] = multiply_add(kind, factor, data_b[q], zero, True)
+                    out += ONE
+                continue
             stamp = mark.dtype.type(i + ONE)
             n, products = ZERO, ZERO
-            for p in range(indptr_a[i], indptr_a[i + ONE]):
+            for p in range(first, end):
                 k = np.uint64(indices_a[p])
                 factor = data_a[p]
                 products += end_b[k] - begin_b[k]
@@ -158,11 +188,11 @@ def fill_rows_of(kind: int) -> Any:
                             met[n] = column
                             n += ONE
                             if kind == PLUS_TIMES:
-                                sums[column] = zero + factor * data_b[q]
+                                sums[column] = plus_times(zero, factor, data_b[q])
                             else:
                                 sums[column] = multiply_add(kind, factor, data_b[q], zero, True)
                         elif kind == PLUS_TIMES:
-                            sums[column] += factor * data_b[q]
+                            sums[column] = plus_times(sums[column], factor, data_b[q])
                         else:
                             sums[column] = multiply_add(kind, factor, data_b[q], sums[column], False)
                 else:
@@ -174,7 +204,7 @@ def fill_rows_of(kind: int) -> Any:
                         n += np.uint64(new)
                         old = sums[column]
                         if kind == PLUS_TIMES:
-                            sums[column] = (zero if new else old) + factor * data_b[q]
+                            sums[column] = plus_times(zero if new else old, factor, data_b[q])
                         else:
                             sums[column] = multiply_add(kind, factor, data_b[q], old, new)
             dense = bool(products > REPEATS * n)
@@ -288,7 +318,7 @@ def refill_rows(  # type: ignore[no-untyped-def]
             k = np.uint64(indices_a[p])
             factor = data_a[p]
             for q in range(begin_b[k], end_b[k]):
-                sums[indices_b[q]] += factor * data_b[q]
+                sums[indices_b[q]] = plus_times(sums[indices_b[q]], factor, data_b[q])
         for t in range(indptr_c[i], indptr_c[i + ONE]):
             column = indices_c[t]
             data_c[t] = sums[column]

@@ -118,7 +118,7 @@ def one_operand(
     check_finite : bool
         Whether values that are not finite are refused.
     integers : bool
-        Whether integers that 64 bits hold are left as they are; else they become floats.
+        Whether integers that 64 bits hold are left as they are, and Booleans as bytes; else they become floats.
     turned : bool
         Whether it is the transpose of the caller's, whose rows and columns are then named.
     room : Room, optional
@@ -126,7 +126,7 @@ def one_operand(
     """
     rows, columns = matrix.shape
     room = room or Room()
-    given = ()
+    given: tuple[Any, ...] = ()
     if room.limit is not None:
         given = tuple(getattr(matrix, part, None) for part in ("indptr", "indices", "data", "row", "col"))
     indptr, indices, order, stored = _arranged(matrix, name, room, turned)
@@ -167,6 +167,8 @@ def one_operand(
             lost *= 2.0**-53
     if not integers or (largest is not None and largest >= 2**63):
         ordered = _floating(ordered)
+    elif ordered.dtype == np.bool_:
+        ordered = ordered.view(np.uint8)
     room.hold(indptr, indices, ordered, places.order, places.first, lost, beside=given)
     return Operand((rows, columns), indptr, indices, ordered, is_array(matrix), places, largest, lost)
 

@@ -70,8 +70,8 @@ def fill(
     space = Workspaces(len(indptr) - 1, columns, dtype)
 
     def work(start: np.uint64, stop: np.uint64) -> None:
-        place = np.uint64(indptr[int(start)])
-        fill_rows(start, stop, place, *factors, space.mark, space.bitmap, space.words, space.met, space.sums, indptr, *C)
+        room = space.mark, space.bitmap, space.words, space.met, space.sums
+        fill_rows(start, stop, np.uint64(indptr[int(start)]), *factors, *room, indptr, *C)
 
     threads.over_rows(rows, room.workers(workspace(columns, dtype.itemsize)), work)
 

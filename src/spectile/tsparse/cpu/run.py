@@ -41,7 +41,6 @@ def spgemm(
     *,
     check_finite: bool = True,
     form: str = "csr",
-    booleans: bool = False,
 ) -> Any:
     """Multiply on the CPU; see `spectile.tsparse.spgemm`."""
     turned = by_columns(A, B, form, precision, memory_limit is not None)
@@ -49,7 +48,7 @@ def spgemm(
         _LOG.debug("C is made by columns")
         right = A.T
         A, B = right if A is B else B.T, right
-    exact = precision.dtype.kind == "i"
+    exact = precision.dtype.kind in "iu"
     room = Room(memory_limit)
     left, right = factors(A, B, turned, check_finite=check_finite, integers=exact, room=room)
     columns = right.shape[1]
@@ -57,7 +56,6 @@ def spgemm(
     whole = form == "dense" and held is None and precision.name != "float16"
     job = Job(
         names="BA" if turned else "AB",
-        booleans=booleans,
         after=lambda entries: _after(entries, (left.shape[0], columns), precision.dtype.itemsize, form, turned),
         triangle=symmetric.related(A, B) if memory_limit is None and held is None and not whole else (False, False),
         dense=whole,
@@ -74,14 +72,13 @@ def spgemm(
 
 
 class Job(NamedTuple):
-    """How a product is made: names of the factors, whether its sums become Boolean, and special cases.
+    """How a product is made: names of the factors, and special cases.
 
     `after` says what so many entries of C take, beside C, when it is finished, and `triangle` whether B is the
     transpose or the adjoint of A, of which a triangle is made.
     """
 
     names: str
-    booleans: bool
     after: Callable[[int], int]
     triangle: tuple[bool, bool]
     dense: bool
@@ -117,9 +114,7 @@ def _multiply(
 
     def rows() -> SymbolicProduct:
         made = counted(A, B, room, work, pieces)
-        entries = made.nnz
-        room.held += 3 * entries * job.booleans
-        room.require(job.after(entries) - counts)
+        room.require(job.after(made.nnz) - counts)
         return made
 
     def largest_sum() -> float:
@@ -135,7 +130,6 @@ def _multiply(
             room.held += len(data) * (8 - data.itemsize)
     if job.dense:
         data_a, data_b, _ = rounded(A, B, precision, job.names, room)
-        room.require(4 * A.shape[0] * B.shape[1] * job.booleans)
         _LOG.debug("C is dense")
         left, right = (A.indptr, A.indices, data_a), (B.indptr, B.indices, data_b)
         return dense.multiply(left, right, B.shape[1], pieces, num_threads())
