@@ -29,35 +29,25 @@ PLUS_TIMES, MIN_PLUS, MAX_PLUS = 0, 1, 2  # codes of `spectile.tsparse.semirings
 REPEATS = np.uint64(5)  # products an entry beyond which "is this its column's first?" is guessed right: a branch pays
 
 
-def _view(array: Any) -> Any: ...  # of compiled code, as the next
+def unsigned(array: Any) -> Any:
+    """Return a view of indices as their unsigned type, in compiled code."""
 
 
-def _plus_times(total: Any, a: Any, b: Any) -> Any: ...
+def plus_times(total: Any, a: Any, b: Any) -> Any:
+    """Return ``total + a b``, in compiled code; of bytes, which are Booleans, whether it is one of both."""
 
 
-@overload(_view)
-def _view_of(array):  # type: ignore[no-untyped-def]
-    kind = {types.int32: np.uint32, types.int64: np.uint64}.get(array.dtype)
-    return (lambda array: array) if kind is None else (lambda array: array.view(kind))
+@overload(unsigned)
+def _unsigned(array):  # type: ignore[no-untyped-def]
+    kind = np.dtype(f"u{array.dtype.bitwidth // 8}").type
+    return lambda array: array.view(kind)
 
 
-@overload(_plus_times)
-def _plus_times_of(total, a, b):  # type: ignore[no-untyped-def]
+@overload(plus_times)
+def _plus_times(total, a, b):  # type: ignore[no-untyped-def]
     if a == types.uint8:
         return lambda total, a, b: total | (b & np.uint8(-(a != 0)))
     return lambda total, a, b: total + a * b
-
-
-@njit(**JIT)
-def unsigned(array):  # type: ignore[no-untyped-def]
-    """Return a view of indices as their unsigned type."""
-    return _view(array)
-
-
-@njit(**JIT)
-def plus_times(total, a, b):  # type: ignore[no-untyped-def]
-    """Return ``total + a b``; of bytes, which are Booleans, whether it is one of both."""
-    return _plus_times(total, a, b)
 
 
 @njit(**JIT)

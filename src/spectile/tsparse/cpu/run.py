@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from spectile.core.progress import PARTS, Progress
 from spectile.core.threads import num_threads
-from spectile.tsparse.cpu import dense, one_pass, symmetric
+from spectile.tsparse.cpu import one_pass, symmetric
+from spectile.tsparse.cpu.dense import multiply as multiply_dense
 from spectile.tsparse.cpu.memory import workspace
 from spectile.tsparse.cpu.operands import factors, renumbered
 from spectile.tsparse.cpu.symbolic import SymbolicProduct, counted, sizes
@@ -54,13 +55,16 @@ def spgemm(
     columns = right.shape[1]
     (right,), held = renumbered(left, [right], room)
     whole = form == "dense" and held is None and precision.name != "float16"
-    job = Job(
+    product = _multiply(
+        left,
+        right,
+        precision,
+        room,
         names="BA" if turned else "AB",
         after=lambda entries: _after(entries, (left.shape[0], columns), precision.dtype.itemsize, form, turned),
         triangle=symmetric.related(A, B) if memory_limit is None and held is None and not whole else (False, False),
         dense=whole,
     )
-    product = _multiply(left, right, precision, room, job)
     if isinstance(product, np.ndarray):
         return product
     indptr, indices, data = product
@@ -69,19 +73,6 @@ def spgemm(
         one_pass.rename(indices, held)
     C = host_csr((left.shape[0], columns), indptr, indices, data, left.array or right.array)
     return in_format(transpose(C) if turned else C, form)
-
-
-class Job(NamedTuple):
-    """How a product is made: names of the factors, and special cases.
-
-    `after` says what so many entries of C take, beside C, when it is finished, and `triangle` whether B is the
-    transpose or the adjoint of A, of which a triangle is made.
-    """
-
-    names: str
-    after: Callable[[int], int]
-    triangle: tuple[bool, bool]
-    dense: bool
 
 
 def _after(entries: int, shape: tuple[int, int], itemsize: int, form: str, turned: bool) -> int:
@@ -97,11 +88,19 @@ def _multiply(
     B: Operand,
     precision: Precision,
     room: Room,
-    job: Job,
+    *,
+    names: str,
+    after: Callable[[int], int],
+    triangle: tuple[bool, bool],
+    dense: bool,
 ) -> CSR | np.ndarray:
-    """Multiply row by row, in one pass or, if that may need too much memory, after counting the rows."""
+    """Multiply row by row, in one pass or, if that may need too much memory, after counting the rows.
+
+    `names` are those of the factors, `after` says what so many entries of C take, beside C, when it is finished, and
+    `triangle` whether B is the transpose or the adjoint of A, of which a triangle is made.
+    """
     # What is known before C is counted: values as they are multiplied, and the sums of a row.
-    sums = 0 if job.dense else workspace(B.shape[1], precision.dtype.itemsize)
+    sums = 0 if dense else workspace(B.shape[1], precision.dtype.itemsize)
     if room.limit is not None:
         result, passing = converted_bytes(A, B, precision)
         room.require(max(work_bytes(A.shape[0]), result + max(passing, sums)))
@@ -114,7 +113,7 @@ def _multiply(
 
     def rows() -> SymbolicProduct:
         made = counted(A, B, room, work, pieces)
-        room.require(job.after(made.nnz) - counts)
+        room.require(after(made.nnz) - counts)
         return made
 
     def largest_sum() -> float:
@@ -128,17 +127,17 @@ def _multiply(
         if data is not None:  # C takes its place
             data = data.view(precision.dtype)[: len(data)]
             room.held += len(data) * (8 - data.itemsize)
-    if job.dense:
-        data_a, data_b, _ = rounded(A, B, precision, job.names, room)
+    if dense:
+        data_a, data_b, _ = rounded(A, B, precision, names, room)
         _LOG.debug("C is dense")
         left, right = (A.indptr, A.indices, data_a), (B.indptr, B.indices, data_b)
-        return dense.multiply(left, right, B.shape[1], pieces, num_threads())
+        return multiply_dense(left, right, B.shape[1], pieces, num_threads())
     if room.limit is None and pattern is None:
-        data_a, data_b, exponents = rounded(A, B, precision, job.names)
+        data_a, data_b, exponents = rounded(A, B, precision, names)
         left, right = (A.indptr, A.indices, data_a), (B.indptr, B.indices, data_b)
         way, product = "rows of a triangle are filled in one pass, and mirrored", None
-        if any(job.triangle) and A.places.first is None and B.places.first is None:
-            product = symmetric.multiply(left, right, job.triangle[1])
+        if any(triangle) and A.places.first is None and B.places.first is None:
+            product = symmetric.multiply(left, right, triangle[1])
         if product is None:
             way = "rows are filled in one pass"
             product = one_pass.multiply(left, right, B.shape[1], work, pieces)
@@ -148,5 +147,5 @@ def _multiply(
             return indptr, indices, unscale(data, indptr, indices, exponents)
     _LOG.debug("rows are counted, then filled")
     pattern = pattern or rows()
-    data = pattern.product(A, B, precision, room, data, job.names)
+    data = pattern.product(A, B, precision, room, data, names)
     return pattern.indptr, pattern.narrow_indices, data
