@@ -140,11 +140,7 @@ def one_operand(
     largest, lost = None, None
     ordered = data if order is None or not values else data[order]
     floating = values and data.dtype.kind in "fc"
-    wrong = examine(indptr, indices, ordered if floating and check_finite else None, columns)
-    if wrong & FALLS:
-        raise errors.bad_pointer(name)
-    if wrong & OUTSIDE:
-        raise errors.bad_index(name, columns)
+    wrong = _walked(name, matrix, turned, indptr, indices, ordered if floating and check_finite else None, columns)
     if wrong & INFINITE:
         raise _not_finite(name, ordered, indptr, indices, turned)
     indices = indices.astype(kind, copy=False)
@@ -173,6 +169,17 @@ def one_operand(
     return Operand((rows, columns), indptr, indices, ordered, is_array(matrix), places, largest, lost)
 
 
+def _walked(name: str, matrix: Any, turned: bool, *arrays: Any) -> int:
+    """Return what `examine` finds in arrays, or raise where they cannot be walked."""
+    wrong = examine(*arrays)
+    if wrong & (FALLS | OUTSIDE):
+        if turned or matrix.format != "csr":
+            refuse_malformed(name, matrix)
+        columns = arrays[-1]
+        raise errors.bad_pointer(name) if wrong & FALLS else errors.bad_index(name, columns)
+    return wrong
+
+
 def _values_bytes(stored: np.ndarray, moved: bool, integers: bool) -> int:
     """Return the bytes of values that are brought in order and to a type that the product takes."""
     kind = stored.dtype
@@ -187,7 +194,7 @@ def _arranged(matrix: Any, name: str, room: Room, turned: bool) -> tuple[Any, An
     if form not in ("csr", "csc", "coo", "bsr"):  # these hold no entry twice, and their values have no places
         room.require(int(matrix.nnz) * (4 + matrix.dtype.itemsize) + 12 * (matrix.shape[0] + 1))
         matrix, form = matrix.tocsr(), "csr"
-    elif form != "csr" or turned:
+    elif form in ("coo", "bsr"):
         room.require(0 if form == "coo" else matrix.indptr.nbytes)  # SciPy's look takes as much as the pointer
         refuse_malformed(name, matrix)
     if form == "csr":
@@ -199,14 +206,15 @@ def _arranged(matrix: Any, name: str, room: Room, turned: bool) -> tuple[Any, An
     shape, kind = matrix.shape, index_type(matrix.shape[1])
     column_bytes = matrix.col.itemsize if form == "coo" else 2 * np.dtype(kind).itemsize
     each = column_bytes + np.dtype(index_type(nnz)).itemsize
-    more = 12 * (shape[1] + 1) if form == "csc" else 8 * nnz * (form == "bsr")
+    more = 12 * (shape[1] + 1) + _copied(matrix.indptr, np.int64) if form == "csc" else 8 * nnz * (form == "bsr")
     room.require(nnz * each + more + 8 * (shape[0] + 2) + _copied(matrix.data))
     data = readable(name, matrix.data)
     if form == "coo":
         row, column = (readable(name, x) for x in (matrix.row, matrix.col))
     elif form == "csc":
-        data, row = data[:nnz], readable(name, matrix.indices[:nnz])
-        column = owners(readable(name, matrix.indptr), kind)
+        pointer, row = _walkable(matrix, name)
+        _walked(name, matrix, turned, pointer, row, None, shape[0])
+        data, column = data[: len(row)], owners(pointer, kind)
     else:
         row, column = _of_blocks(matrix, kind)
         data = data[: int(matrix.indptr[-1])]
@@ -230,9 +238,9 @@ def readable(name: str, array: np.ndarray, dtype: Any = None) -> np.ndarray:
 
 
 def _walkable(matrix: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return row pointer and columns of a CSR matrix whose lengths fit."""
+    """Return row pointer and columns of a CSR matrix, or of the transpose of one in CSC, whose lengths fit."""
     indptr, indices = matrix.indptr, matrix.indices
-    if len(indptr) != matrix.shape[0] + 1 or indptr[0] != 0 or not 0 <= indptr[-1] <= len(indices):
+    if len(indptr) != matrix.shape[matrix.format == "csc"] + 1 or indptr[0] != 0 or not 0 <= indptr[-1] <= len(indices):
         raise errors.bad_pointer(name)
     if len(indices) != len(matrix.data):
         raise errors.other_lengths(name, len(indices), len(matrix.data))

@@ -62,7 +62,7 @@ def spgemm(
         room,
         names="BA" if turned else "AB",
         after=lambda entries: _after(entries, (left.shape[0], columns), precision.dtype.itemsize, form, turned),
-        triangle=symmetric.related(A, B) if memory_limit is None and held is None and not whole else (False, False),
+        related=lambda: symmetric.related(A, B) if held is None else (False, False),
         dense=whole,
     )
     if isinstance(product, np.ndarray):
@@ -91,13 +91,13 @@ def _multiply(
     *,
     names: str,
     after: Callable[[int], int],
-    triangle: tuple[bool, bool],
+    related: Callable[[], tuple[bool, bool]],
     dense: bool,
 ) -> CSR | np.ndarray:
     """Multiply row by row, in one pass or, if that may need too much memory, after counting the rows.
 
     `names` are those of the factors, `after` says what so many entries of C take, beside C, when it is finished, and
-    `triangle` whether B is the transpose or the adjoint of A, of which a triangle is made.
+    `related` whether B is the transpose or the adjoint of A, of which a triangle is made.
     """
     # What is known before C is counted: values as they are multiplied, and the sums of a row.
     sums = 0 if dense else workspace(B.shape[1], precision.dtype.itemsize)
@@ -135,9 +135,11 @@ def _multiply(
     if room.limit is None and pattern is None:
         data_a, data_b, exponents = rounded(A, B, precision, names)
         left, right = (A.indptr, A.indices, data_a), (B.indptr, B.indices, data_b)
-        way, product = "rows of a triangle are filled in one pass, and mirrored", None
-        if any(triangle) and A.places.first is None and B.places.first is None:
-            product = symmetric.multiply(left, right, triangle[1])
+        way, product, entries = "rows of a triangle are filled in one pass, and mirrored", None, len(A.indices)
+        # A triangle has half of the products, and of those on the diagonal all: one for each entry of A.
+        if A.places.first is None is B.places.first and symmetric.worth((work.products + entries) // 2, entries):
+            triangle = related()
+            product = symmetric.multiply(left, right, triangle[1]) if any(triangle) else None
         if product is None:
             way = "rows are filled in one pass"
             product = one_pass.multiply(left, right, B.shape[1], work, pieces)

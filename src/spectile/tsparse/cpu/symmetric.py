@@ -43,7 +43,7 @@ def _equal(x: np.ndarray, y: np.ndarray) -> bool:
 
 
 def multiply(A: Arrays, B: Arrays, adjoint: bool) -> Arrays | None:
-    """Return row pointer, sorted columns and values of A B, or None where this takes too much or is not worth it.
+    """Return row pointer, sorted columns and values of A B, or None where this takes too much.
 
     Parameters
     ----------
@@ -58,8 +58,6 @@ def multiply(A: Arrays, B: Arrays, adjoint: bool) -> Arrays | None:
     ends = np.repeat(B[0][1:], np.diff(B[0]))
     left, right = (A[0], place, A[2]), ((np.arange(entries), ends), B[1], B[2])
     work = survey(A[0], place, right[0])
-    if not worth(work.products, entries):
-        return None
 
     def mirrored(first: np.ndarray, end: np.ndarray, indices: np.ndarray, data: np.ndarray) -> Arrays:
         """Return the whole of the matrix; each thread takes the entries that fall on its rows."""
