@@ -137,14 +137,12 @@ def holds(precision: Precision) -> tuple[int, str]:
 
 def as_boolean(C: Any) -> Any:
     """Return C, which is nobody else's, with True for what is not 0."""
-    if not hasattr(C, "format"):
-        return _booleans(C)
-    C.data = _booleans(C.data)
+    values = C.data if hasattr(C, "format") else C
+    true = values.view(np.bool_) if values.dtype in (np.bool_, np.uint8) else values != 0
+    if values is C:
+        return true
+    C.data = true
     return C
-
-
-def _booleans(values: Any) -> Any:
-    return values.view(np.bool_) if values.dtype in (np.bool_, np.uint8) else values != 0
 
 
 def transpose(C: Any) -> Any:

@@ -36,7 +36,7 @@ def _examine(start, stop, indptr, indices, data, columns):  # type: ignore[no-un
     for p in range(first + ONE, last):
         descents += np.uint64(indices[p - ONE] >= indices[p])
     # Columns increase within every row if and only if every descent is at a row's start.
-    for i in range(start + ONE, stop):
+    for i in range(start + ONE, stop if descents > ZERO else start):
         begin = indptr[i]
         if begin > first and begin < indptr[i + ONE]:
             descents -= np.uint64(indices[begin - ONE] >= indices[begin])

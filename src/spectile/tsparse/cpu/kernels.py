@@ -141,9 +141,8 @@ def fill_rows_of(kind: int) -> Any:
 
         indptr_c[i + 1] is set to the end of row i (unchanged if rows were counted before); the last end is returned.
         """
-        indptr_a, indices_a, indptr_c, indices_c = (
-            unsigned(indptr_a), unsigned(indices_a), unsigned(indptr_c), unsigned(indices_c),
-        )  # fmt: skip
+        indptr_a, indices_a = unsigned(indptr_a), unsigned(indices_a)
+        indptr_c, indices_c = unsigned(indptr_c), unsigned(indices_c)
         begin_b, end_b, indices_b = unsigned(begin_b), unsigned(end_b), unsigned(indices_b)
         zero = sums.dtype.type(0)
         last = met.dtype.type(met.dtype.type(0) - ONE)
@@ -299,9 +298,8 @@ def refill_rows(  # type: ignore[no-untyped-def]
     start, stop, indptr_a, indices_a, data_a, begin_b, end_b, indices_b, data_b, sums, indptr_c, indices_c, data_c
 ):
     """Values of rows start to stop of C whose columns are known; `sums` is zero before and after."""
-    indptr_a, indices_a, indptr_c, indices_c = (
-        unsigned(indptr_a), unsigned(indices_a), unsigned(indptr_c), unsigned(indices_c),
-    )  # fmt: skip
+    indptr_a, indices_a = unsigned(indptr_a), unsigned(indices_a)
+    indptr_c, indices_c = unsigned(indptr_c), unsigned(indices_c)
     begin_b, end_b, indices_b = unsigned(begin_b), unsigned(end_b), unsigned(indices_b)
     for i in range(start, stop):
         for p in range(indptr_a[i], indptr_a[i + ONE]):

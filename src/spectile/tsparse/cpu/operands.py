@@ -200,8 +200,8 @@ def _arranged(matrix: Any, name: str, room: Room, turned: bool) -> tuple[Any, An
     if form == "csr":
         if room.limit is not None:
             room.require(sum(_copied(x) for x in (matrix.indices, matrix.data)) + _copied(matrix.indptr, np.int64))
-        data = readable(name, matrix.data)
-        return *_walkable(matrix, name), None, data[: int(matrix.indptr[-1])]
+        indptr, indices = _walkable(matrix, name)
+        return indptr, indices, None, readable(name, matrix.data)[: len(indices)]
     nnz = int(matrix.nnz)
     shape, kind = matrix.shape, index_type(matrix.shape[1])
     column_bytes = matrix.col.itemsize if form == "coo" else 2 * np.dtype(kind).itemsize
@@ -231,10 +231,11 @@ def _copied(array: np.ndarray, dtype: Any = None) -> int:
 
 def readable(name: str, array: np.ndarray, dtype: Any = None) -> np.ndarray:
     """Return an array as kernels read it, which never write to it: they would be compiled anew for a read-only type."""
-    if array.flags.carray and array.dtype.isnative and (dtype is None or array.dtype == dtype):
+    if dtype is not None and array.dtype != dtype:
+        return array.astype(dtype, order="C")
+    if array.flags.carray and array.dtype.isnative:
         return array
-    array = pointers.operand(name, array, dtype)
-    return pointers.without_read_only(array)
+    return pointers.without_read_only(pointers.operand(name, array))
 
 
 def _walkable(matrix: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
