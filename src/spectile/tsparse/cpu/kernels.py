@@ -66,7 +66,8 @@ def count_products(start, stop, indptr_a, indices_a, begin_b, end_b, before):  #
     indptr_a, indices_a, begin_b, end_b = unsigned(indptr_a), unsigned(indices_a), unsigned(begin_b), unsigned(end_b)
     total = ZERO
     for i in range(start, stop):
-        for p in range(indptr_a[i * rows // blocks], indptr_a[(i + ONE) * rows // blocks]):
+        first, last = (i, i + ONE) if rows == blocks else (i * rows // blocks, (i + ONE) * rows // blocks)
+        for p in range(indptr_a[first], indptr_a[last]):
             k = np.uint64(indices_a[p])
             total += end_b[k] - begin_b[k]
         before[i + ONE] = total
