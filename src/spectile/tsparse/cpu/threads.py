@@ -50,6 +50,8 @@ def pieces(indptr: np.ndarray) -> Chunks:
 
 def between(cuts: np.ndarray, rows: int) -> Chunks:
     """Return the chunks of `rows` rows that end at the given ones."""
+    if not len(cuts):
+        return [(np.uint64(0), np.uint64(rows))]
     return list(itertools.pairwise(np.unique(np.concatenate(([0], cuts, [rows]))).astype(np.uint64)))
 
 
