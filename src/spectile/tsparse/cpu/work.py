@@ -50,10 +50,9 @@ def survey(indptr_a: np.ndarray, indices_a: np.ndarray, rows_b: threads.Pointer)
     before = np.zeros(blocks + 1, np.int64)
     arrays = indptr_a, indices_a, *threads.bounds(rows_b), before
     count = num_threads() if len(indices_a) >= threads.WORTH_A_PIECE else 1
-    if count == 1:
-        count_products(ZERO, np.uint64(blocks), *arrays)
-        return Work(rows, before)
-    pieces = threads.between(np.arange(1, 4 * count) * blocks // (4 * count), blocks)
+    pieces = [(ZERO, np.uint64(blocks))]
+    if count > 1:
+        pieces = threads.between(np.arange(1, 4 * count) * blocks // (4 * count), blocks)
     threads.over_rows(pieces, count, lambda start, stop: count_products(start, stop, *arrays))
     for start, stop in pieces[1:]:
         before[int(start) + 1 : int(stop) + 1] += before[int(start)]
