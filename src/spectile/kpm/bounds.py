@@ -17,6 +17,8 @@ from spectile.kpm.types import OUT_OF_RANGE, Array, Engine
 FILL = 0.99
 # Half the width of the narrowest spectrum that rounding leaves any structure, in ε of the largest energy.
 NARROWEST = 4096
+# How often bounds turn out too narrow at most.
+MAX_WIDENINGS = 60
 # Half widths from which squares of vectors overflow or underflow, by the bytes of a real number.
 RANGE = {4: (1e-30, 1e30), 8: (1e-140, 1e140)}
 
@@ -140,10 +142,14 @@ def two_energies(name: str, given: Any) -> tuple[float, float]:
     return low, high
 
 
-def widened(bounds: tuple[float, float], attempt: int = 0) -> tuple[float, float]:
-    """Return wider bounds than ones that turned out too narrow: by a tenth at first, twice from `attempt` 4 on."""
+def widened(bounds: tuple[float, float], widenings: int) -> tuple[float, float]:
+    """Return wider bounds than ones that turned out too narrow: by a tenth, twice from the fifth of `widenings` on."""
+    if widenings < 0:
+        raise ValueError("the saved state does not tell how its bounds are to be widened: remove it, and begin again")
+    if widenings >= MAX_WIDENINGS:
+        raise ValueError("no bounds hold the spectrum: H is not Hermitian or not finite")
     low, high = bounds
-    half, center = FILL / scaling(bounds)[0] * (1.1 if attempt < 4 else 2.0), low / 2 + high / 2
+    half, center = FILL / scaling(bounds)[0] * (1.1 if widenings < 4 else 2.0), low / 2 + high / 2
     return center - half, center + half
 
 

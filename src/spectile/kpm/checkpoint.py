@@ -92,6 +92,10 @@ class SavedState:
             raise self.damaged(f"{name} is {number}")
         return number
 
+    def widenings(self) -> int:
+        """Return how often bounds were widened: −1 where a file of an earlier version does not tell."""
+        return self.number("widenings", -1) if "widenings" in self else -1
+
     def text(self, name: str) -> str:
         """Return a word."""
         array = self._arrays.get(name)
@@ -242,6 +246,8 @@ class Run:
         The file of this rank.
     bounds : (float, float) or None
         Those of the expansion, or of the file's before it begins.
+    widenings : int
+        How often bounds turned out too narrow.
 
     Raises
     ------
@@ -264,7 +270,7 @@ class Run:
         self.file = None if checkpoint is None else ranked(path("checkpoint", checkpoint), self._comm)
         self._state: SavedState | None = None
         self._seed: int | None = None
-        self._stage = self._done = self._pauses = 0
+        self._stage = self._done = self._pauses = self.widenings = 0
         self._kept: dict[str, Any] = {}
         self._identity = ""
         self._signals, self._exits = Signals(), contextlib.ExitStack()
@@ -288,7 +294,7 @@ class Run:
             raise ValueError(f"{self.file} belongs to {state.text('call')}, not {self._what}: name another file")
         state.require_engine(engine, self._fingerprint)
         low, high = state.array("bounds", np.float64, (2,)).tolist()
-        self.bounds = low, high
+        self.bounds, self.widenings = (low, high), state.widenings()
 
     def __enter__(self) -> Run:
         return self
@@ -386,7 +392,7 @@ class Run:
         if on_any_rank(self._comm, self._signals.waiting or time.monotonic() - self._written > self._seconds):
             self._write(state())
             self._written = time.monotonic()
-        self._signals.deliver()
+            self._signals.deliver()
 
     def resumed(self) -> SavedState | None:
         """Return the file where it stands within the stage at hand; it is then done with."""
@@ -399,6 +405,7 @@ class Run:
         arrays: dict[str, Any] = {
             "call": self._what, "backend": self._engine, "fingerprint": self._fingerprint, "bounds": self.bounds,
             "identity": self._identity, "stage": self._stage, "pauses": self._pauses,
+            "widenings": self.widenings,
         }  # fmt: skip
         if self._seed is not None:
             arrays["seed"] = self._seed

@@ -34,15 +34,7 @@ from spectile.kpm.checkpoint import (
     write_arrays,
 )
 from spectile.kpm.curves import Drawn, SpectralCurves, damping, moments_for
-from spectile.kpm.moments import (
-    LOOK_STEPS,
-    MAX_BLOCK,
-    MAX_WIDENINGS,
-    NO_BOUNDS,
-    advance_watched,
-    check_counts,
-    make_engine,
-)
+from spectile.kpm.moments import LOOK_STEPS, MAX_BLOCK, advance_watched, check_counts, make_engine
 from spectile.kpm.reference import seed_of, standard_error
 from spectile.kpm.types import Array, Engine, Kernel, Named
 
@@ -121,9 +113,10 @@ class SpectralDensity(Drawn):
         self._num_moments, self._total = self._asked(num_moments, energy_resolution), num_vectors
         self._require_room(num_vectors, self._num_moments)
         self._start(num_vectors)
-        # Bounds that turned out too narrow were widened.
-        self._num_moments = max(self._num_moments, self._asked(num_moments, energy_resolution))
-        self._advance()
+        # Bounds that turn out too narrow are widened, and ask for more.
+        while self._num_moments < (asked := self._asked(num_moments, energy_resolution)):
+            self._num_moments = asked
+            self._advance()
         self._update()
 
     def __repr__(self) -> str:
@@ -153,6 +146,7 @@ class SpectralDensity(Drawn):
         self.kernel: Kernel = kernel
         self._seed, self._engine, self._fixed_bounds = seed, engine, fixed
         self._use(bounds)
+        self._widenings = 0
         self._blocks: list[Any] = []
         self._etas: list[Array] = []
         self._finished: list[Array] = []  # scalar products of passes whose states are dropped
@@ -214,7 +208,7 @@ class SpectralDensity(Drawn):
                 if on_any_rank(comm, due):
                     self.save(path)
                     written = time.monotonic()
-                signals.deliver()
+                    signals.deliver()
         if self._finished:
             # One density of all passes, whose states are gone.
             self._etas, self._finished, self._keep = [*self._finished, *self._etas], [], False
@@ -350,6 +344,7 @@ class SpectralDensity(Drawn):
             "kernel": _CALLABLE if callable(self.kernel) else self.kernel,
             "fixed_bounds": self._fixed_bounds, "blocks": len(self._blocks), "fingerprint": fingerprint(self._engine),
             "backend": self._engine.name, "finished": len(self._finished), "total": self._total,
+            "widenings": self._widenings,
         }  # fmt: skip
         arrays |= {f"finished_{n}": etas for n, etas in enumerate(self._finished)}
         for n, (block, etas) in enumerate(zip(self._blocks, self._etas, strict=True)):
@@ -397,7 +392,7 @@ class SpectralDensity(Drawn):
         if not (low <= b <= high and a > 0):
             raise state.damaged(f"bounds {self.bounds} and scaling {(a, b)} are not of one spectrum")
         self._scaling = a, b
-        self._keep, self._total = True, state.number("total", 1)
+        self._keep, self._total, self._widenings = True, state.number("total", 1), state.widenings()
         self._finished = [
             state.etas(f"finished_{n}", self._num_moments, engine.num_rows) for n in range(state.number("finished", 0))
         ]
@@ -441,23 +436,18 @@ class SpectralDensity(Drawn):
         """Bring all blocks to M moments; widen bounds of our own that turn out too narrow and begin again."""
         with contextlib.ExitStack() as stack:
             progress = self._progress or stack.enter_context(Progress("kpm_dos", shown=self._shown, unit=PRODUCTS))
-            self._advance_all(progress)
-
-    def _advance_all(self, progress: Progress) -> None:
-        for attempt in range(MAX_WIDENINGS):
-            left = [etas.shape[1] * max(0, -(-(self._num_moments - len(etas)) // 2)) for etas in self._etas]
-            progress.total = progress.done + sum(left)
-            if all(self._advance_block(n, progress) for n in range(len(self._blocks))):
-                return
-            if self._fixed_bounds:
-                raise ValueError(
-                    f"the spectrum leaves the given bounds {self.bounds}: give wider ones, or None to have them found"
-                )
-            self._use(spectrum.widened(self.bounds, attempt))
-            self._blocks = [None] * len(self._blocks)
-            self._etas = [etas[:0] for etas in self._etas]
-            self._finished = []  # their vectors come again, with the new bounds
-        raise ValueError(NO_BOUNDS)
+            while True:
+                left = [etas.shape[1] * max(0, -(-(self._num_moments - len(etas)) // 2)) for etas in self._etas]
+                progress.total = progress.done + sum(left)
+                if all(self._advance_block(n, progress) for n in range(len(self._blocks))):
+                    return
+                if self._fixed_bounds:
+                    raise ValueError(f"the spectrum leaves the given bounds {self.bounds}: give wider ones, or None")
+                self._use(spectrum.widened(self.bounds, self._widenings))
+                self._widenings += 1
+                self._blocks = [None] * len(self._blocks)
+                self._etas = [etas[:0] for etas in self._etas]
+                self._finished = []  # their vectors come again, with the new bounds
 
     def _advance_block(self, n: int, progress: Progress) -> bool:
         if len(self._etas[n]) >= self._num_moments:

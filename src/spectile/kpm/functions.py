@@ -398,7 +398,7 @@ def series(
         allowed = max(tolerance * largest, np.finfo(float).eps * points**0.5 * (largest + steepest))
         tails = np.cumsum(abs(c[::-1]))[::-1]  # Σ_{k>=m} |c_k|
         if tails[points // 2] <= allowed:
-            return c[: max(1, int(np.argmax(tails <= allowed)))]
+            return c[: max(2, int(np.argmax(tails <= allowed)))]  # a step at least, which looks at the bounds
         if points >= MOST_POINTS:
             rest = tails[points // 2] / largest
             raise ValueError(
@@ -460,8 +460,9 @@ def _bessel(z: float, tolerance: float) -> Array:
     m = np.arange(count)
     values = (2.0 - (m == 0)) * jv(m, z)
     tails = np.cumsum(abs(values[::-1]))[::-1]
-    kept = int(np.argmax(tails <= tolerance)) if tails[-1] <= tolerance else count
-    return np.asarray(values[: max(1, kept)] * np.array([1, -1j, -1, 1j])[m[: max(1, kept)] % 4])
+    # One step at least, whose norms show whether the bounds hold.
+    kept = max(1 + (z != 0), int(np.argmax(tails <= tolerance)) if tails[-1] <= tolerance else count)
+    return np.asarray(values[:kept] * np.array([1, -1j, -1, 1j])[m[:kept] % 4])
 
 
 def sums_at_once(engine: Engine, vectors: Any, coefficients: Array) -> int:

@@ -26,7 +26,7 @@ from spectile.kpm.checkpoint import (
     require_alike,
     write_arrays,
 )
-from spectile.kpm.moments import LOOK_STEPS, MAX_BLOCK, MAX_WIDENINGS, NO_BOUNDS, make_engine
+from spectile.kpm.moments import LOOK_STEPS, MAX_BLOCK, make_engine
 from spectile.kpm.operators.adopt import vector_dtype
 from spectile.kpm.operators.protocol import namespace
 from spectile.kpm.reference import random_phases
@@ -502,17 +502,17 @@ def within_bounds(
     engine.check_hermitian()
     run.use(engine)
     # A file's bounds, found or widened, are gone on with.
-    tried = spectrum.given_or_found(engine, bounds if run.bounds is None or bounds is not None else run.bounds)
-    if run.bounds is not None and tried != run.bounds:
+    tried = spectrum.given_or_found(engine, bounds) if run.bounds is None or bounds is not None else run.bounds
+    if run.bounds not in (None, tried):
         raise ValueError(f"{run.file} has bounds {run.bounds}, not {tried}: remove the file, or give the same")
-    for attempt in range(MAX_WIDENINGS):
+    while True:
         try:
             return work(tried)
         except OutsideBoundsError:
             if bounds is not None:
                 raise
-            tried = spectrum.widened(tried, attempt)
-    raise ValueError(NO_BOUNDS)
+            tried = spectrum.widened(tried, run.widenings)
+            run.widenings += 1
 
 
 def columns_at_once(engine: Engine, states: float) -> int:

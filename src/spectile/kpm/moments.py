@@ -22,8 +22,6 @@ from spectile.kpm.types import MAX_BLOCK, OUT_OF_RANGE, Array, Engine, Recursion
 # Steps between two looks at the norms: a spectrum outside the bounds shows within a few steps, and grows exponentially.
 FIRST_STEPS = 8
 LOOK_STEPS = 64
-MAX_WIDENINGS = 60
-NO_BOUNDS = "no bounds hold the spectrum: H is not Hermitian or not finite"
 
 
 def make_engine(

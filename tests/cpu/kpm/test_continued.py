@@ -17,7 +17,9 @@ import spectile
 from spectile.core import progress as shown
 from spectile.kpm import (
     Chebyshev,
+    SpectralDensity,
     apply,
+    bounds,
     chebyshev,
     conductivity,
     correlator,
@@ -30,6 +32,7 @@ from spectile.kpm import (
     spectral_function,
 )
 from spectile.kpm.checkpoint import Run
+from spectile.kpm.cpu.engine import CpuEngine
 from spectile.kpm.cpu.operator import CpuRecursion
 from spectile.kpm.iterator import Terms
 from spectile.kpm.operators.lattices import anderson, graphene
@@ -78,7 +81,7 @@ def calls_of(monkeypatch, kind, name, act=lambda number: None):
     return calls
 
 
-def ended(monkeypatch, call, number):
+def ended(monkeypatch, call, number, kind=Run, name="pause"):
     """End a call by SIGTERM in its pause of this number; return whether it has so many."""
 
     def act(pause):
@@ -86,7 +89,7 @@ def ended(monkeypatch, call, number):
             os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as once:
-        calls = calls_of(once, Run, "pause", act)
+        calls = calls_of(once, kind, name, act)
         try:
             call()
         except SystemExit as ending:
@@ -198,19 +201,74 @@ def test_an_error_leaves_the_file_and_a_signal_in_the_last_moment_too(tmp_path, 
         assert not steps
 
 
-def test_bounds_that_were_widened_are_gone_on_with(tmp_path, monkeypatch):
-    path = tmp_path / "run.npz"
-    monkeypatch.setattr("spectile.kpm.bounds.lanczos", lambda engine: (-1.0, 1.0))
-    call = lambda **o: evolve(H, STATES, 8.0, backend="cpu", **o)  # noqa: E731
-    exact = call()
+#: A smaller correlator, whose pauses are fewer, and densities of the whole, which pause between moments.
+WIDENED = CALLS | {
+    "correlator": DIVIDED["correlator"],
+    "kpm_dos": lambda **o: kpm_dos(H, 60, 5, rng=4, backend="cpu", **o).moments_by_vector,
+    "kpm_dos resolved": lambda **o: kpm_dos(H, 3, 5, rng=4, energy_resolution=0.8, backend="cpu", **o).moments,
+}
+
+
+@pytest.mark.parametrize("share", [0.98 / 1.1**4 / 2, 0.8])
+@pytest.mark.parametrize("name", WIDENED)
+def test_a_call_that_is_ended_while_its_bounds_widen_goes_on_to_the_same_bits(name, share, tmp_path, monkeypatch):
+    """Bounds are found that hold but a share of the spectrum: they widen up to six times."""
+    path, call, lanczos, widened = tmp_path / "run.npz", WIDENED[name], bounds.lanczos, bounds.widened
+    pause = (SpectralDensity, "add_moments") if name in ("kpm_dos", "kpm_dos resolved") else (Run, "pause")
+
+    def found(engine):
+        low, high = lanczos(engine)
+        return (low + high) / 2 - share * (high - low) / 2, (low + high) / 2 + share * (high - low) / 2
+
+    for module in ("moments", "density", "expectation", "iterator"):
+        monkeypatch.setattr(f"spectile.kpm.{module}.LOOK_STEPS", 2)
+    monkeypatch.setattr("spectile.kpm.moments.FIRST_STEPS", 2)
+    monkeypatch.setattr(bounds, "lanczos", found)
+    exact, widenings = call(), []
     with monkeypatch.context() as once:
-        steps = calls_of(once, Terms, "step")
-        call()
-    assert ended(monkeypatch, lambda: call(checkpoint=path), 36)  # within the bounds that hold
-    with monkeypatch.context() as once:
-        again = calls_of(once, Terms, "step")
+        pauses = calls_of(once, *pause)
+        once.setattr(bounds, "widened", lambda *each: widenings.append(len(pauses)) or widened(*each))
         np.testing.assert_array_equal(call(checkpoint=path), exact)
-    assert len(again) < len(steps) - 60
+    assert len(widenings) >= 2
+    for number in sorted({*range(1, widenings[-1] + 2), *range(1, len(pauses) + 1, 8)}):
+        if ended(monkeypatch, lambda: call(checkpoint=path), number, *pause):
+            np.testing.assert_array_equal(call(checkpoint=path), exact)
+
+
+def test_passes_of_a_density_whose_bounds_widen_go_on_to_the_same_bits(tmp_path, monkeypatch):
+    monkeypatch.setattr(CpuEngine, "capacity", lambda engine: 2)
+    monkeypatch.setattr(bounds, "given_or_found", lambda engine, given: (-5.0, 5.0))
+    path, call, pause = tmp_path / "run.npz", WIDENED["kpm_dos"], (SpectralDensity, "add_moments")
+    monkeypatch.setattr("spectile.kpm.density.LOOK_STEPS", 4)
+    with monkeypatch.context() as once:
+        pauses = calls_of(once, *pause)
+        exact = call(checkpoint=path)
+    for number in range(1, len(pauses) + 1):
+        assert ended(monkeypatch, lambda: call(checkpoint=path), number, *pause) or number == len(pauses)
+        np.testing.assert_array_equal(call(checkpoint=path), exact)
+
+
+@pytest.mark.parametrize("name", ["evolve by a product", "kpm_dos"])
+def test_a_file_without_the_number_of_widenings_is_gone_on_with_where_its_bounds_hold(name, tmp_path, monkeypatch):
+    """Of an earlier version: it may be of any of them, and the next one would be another."""
+    path, call = tmp_path / "run.npz", WIDENED[name]
+    pause = (SpectralDensity, "add_moments") if name == "kpm_dos" else (Run, "pause")
+
+    def older(first):
+        monkeypatch.setattr("spectile.kpm.density.LOOK_STEPS", 1 if first else 64)
+        assert ended(monkeypatch, lambda: call(checkpoint=path), 1, *pause)
+        with np.load(path) as archive:
+            arrays = dict(archive)
+        np.savez(path, **{key: value for key, value in arrays.items() if key != "widenings"})
+
+    exact = call()
+    older(False)
+    np.testing.assert_array_equal(call(checkpoint=path), exact)
+    monkeypatch.setattr(bounds, "lanczos", lambda engine: (-3.0, 3.0))
+    monkeypatch.setattr("spectile.kpm.iterator.MAX_BLOCK", 1)
+    older(True)
+    with pytest.raises(ValueError, match="remove it, and begin again"):
+        call(checkpoint=path)
 
 
 def other_calls():
@@ -267,7 +325,12 @@ def test_a_damaged_file_is_one_sentence(name, pauses, tmp_path, monkeypatch):
             value.dtype.kind in "fc"
         ) else []  # fmt: skip
         for wrong in wrongs:
-            if wrong is None and key in ("seed", "order", *(k for k in arrays if k.endswith("_0") or k == "norms")):
+            if wrong is None and key in (
+                "seed",
+                "order",
+                "widenings",
+                *(k for k in arrays if k.endswith("_0") or k == "norms"),
+            ):
                 continue  # then another stage is begun, or one at hand from its beginning
             np.savez(path, **{k: v for k, v in (arrays | {key: wrong}).items() if v is not None})
             with pytest.raises(ValueError, match=r"run\.npz") as refused:

@@ -246,6 +246,8 @@ def test_bad_input_is_one_sentence():
         (lambda: evolve(REAL, psi, 1, tolerance=0, backend="cpu"), "tolerance = 0"),
         (lambda: evolve(REAL, psi[:-1], 1, backend="cpu"), "one row for each of the 125"),
         (lambda: evolve(REAL, psi, 1, bounds=(-1, 1), backend="cpu"), "leaves the bounds"),
+        (lambda: evolve(REAL, psi, 1, bounds=(0, 1e-14), backend="cpu"), "leaves the bounds"),
+        (lambda: apply(np.exp, REAL, psi, bounds=(0, 1e-14), backend="cpu"), "leaves the bounds"),
         (lambda: apply(lambda e: 1.0 * (e < 0), REAL, psi, backend="cpu"), "f is not smooth"),
         (lambda: apply(lambda e: 1 / (e - 100) ** 0.5, REAL, psi, backend="cpu"), "not finite"),
         (lambda: apply(lambda e: e[:3], REAL, psi, backend="cpu"), "one value for each"),
