@@ -32,7 +32,7 @@ _LOGGER = logging.getLogger("spectile.density")
 def density_matrix(
     f: Any, s: Any = None, *, electrons: float | None = None, mu: float | None = None, error: float = 1e-6,
     beta: float | None = None, method: Literal["eigh", "sp2_accelerated", "sp2", "trs4", "mcweeny"] | None = None,
-    block: Any = 32, permutation: Any = None, start: DensityMatrix | None = None,
+    block: Any = None, permutation: Any = None, start: DensityMatrix | None = None,
 ) -> DensityMatrix:  # fmt: skip
     """Return the density matrix of a Fock or Kohn-Sham matrix with an error that is guaranteed.
 
@@ -60,8 +60,8 @@ def density_matrix(
         The lowest eigenvectors, or the polynomials of the purification; each guarantees the error.  By default the one
         of the first two that is predicted to be faster: eigenvectors of small matrices, and of those without small
         tiles.
-    block : int or sequence of int, default 32
-        Rows of a tile, or of each.
+    block : int or sequence of int, optional
+        Rows of a tile, or of each: by default 32 on a GPU, and 16 on a CPU, which is as fast with small ones.
     permutation : sequence of int, optional
         Order of rows and columns in which neighbours in space are neighbours, as `spectile.tiles.partition` gives it.
     start : DensityMatrix, optional
@@ -215,7 +215,7 @@ def _found(asked: _Asked, s: Any) -> DensityMatrix:
 
 def explain(
     f: Any, s: Any = None, *, electrons: float | None = None, mu: float | None = None, error: float = 1e-6,
-    beta: float | None = None, method: str | None = None, block: Any = 32, permutation: Any = None,
+    beta: float | None = None, method: str | None = None, block: Any = None, permutation: Any = None,
     start: DensityMatrix | None = None,
 ) -> list[Candidate]:  # fmt: skip
     """Return the methods of :func:`density_matrix`, and of the one that a call takes what is known before it.

@@ -17,7 +17,7 @@ from spectile.density.result import DensityMatrix
 from spectile.evd import eigh
 from spectile.evd.costs import dense
 from spectile.evd.types import Subset
-from spectile.tiles import TileMatrix
+from spectile.tiles import TileMatrix, kernels
 from spectile.tiles.grid import GridMatrix, in_lists
 from spectile.tiles.types import SLACK, Error, gamma, roundoff
 
@@ -28,21 +28,25 @@ _PRODUCTS = 25
 _ON_GPU, _ON_HOST = 1, 2
 #: Scalar operations of the host that a product of tile matrices takes besides those of its tiles; of a GPU its steps,
 #: and how often it reads or writes each number, in lists, norms and dense arrays too (seven clusters of waters, H200).
-_SCALAR, _STEPS, _PASSES = 2e6, 180, 12
+_SCALAR, _STEPS, _PASSES = 5e5, 180, 12
 #: Bytes that a GPU streams to tridiagonalize in two stages, over those of one (these clusters again).
 _TWO_STAGES = 0.2
 
 
 def candidates(h: TileMatrix | GridMatrix, error: float, occupied: int) -> list[Candidate]:
-    """Return the ways to a density matrix and what each is predicted to take, by the tiles of F that count."""
+    """Return the ways to a density matrix and what each is predicted to take, by the tiles that count."""
     n, size = h.shape[0], len(h.rows) - 1
     least = error * h.norm("spectral") / max(size, 1)
     if isinstance(h, GridMatrix):
         counts = (h.norms > least).sum(axis=1).get()
     else:
-        kept = h.norms > least
-        counts = np.bincount(h.layout.tile_rows[kept], minlength=size)
-        counts = counts + np.bincount(h.indices[kept & h.layout.mirrored], minlength=size)
+        near = h.layout.of_tiles(np.flatnonzero(h.norms > least)).whole[0]
+        counts = np.diff(near.indptr)
+        if h._xp is np:
+            # P reaches farther than F: about as far as its square.
+            a, counts, mark, products = near.indptr, *np.zeros((3, size), np.int64)
+            pattern = a, near.indices, np.ones(a[-1])
+            kernels.count_products(*pattern, *pattern, 0.0, False, mark, 0, size, counts, products)
     share = float((counts.astype(float) ** 2).sum()) / max(size, 1) ** 3
     on_gpu, parts = isinstance(h, GridMatrix) or h._xp is not np, 4 if h.dtype.kind == "c" else 1
     part = Subset(True, 0, occupied) if 0 <= occupied < n - 1 else None

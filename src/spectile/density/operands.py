@@ -19,6 +19,7 @@ Tiles = TypeVar("Tiles", bound=TileMatrix | GridMatrix)
 
 def hermitian_operand(name: str, given: Any, block: Any, permutation: Any) -> TileMatrix | GridMatrix:
     """Return the Hermitian part of a matrix as `in_tiles` does, a dense one on a GPU with room for every tile."""
+    block = (32 if on_device(given) else 16) if block is None else block
     if isinstance(given, TileMatrix) or hasattr(given, "tocoo") or not on_device(given):
         return in_tiles(name, given, block, permutation, hermitian=True)
     import cupy

@@ -130,33 +130,28 @@ def list_products(
 
 @njit(nogil=True, fastmath={"contract"})
 def _multiply_add(a: Any, b: Any, c: Any) -> None:
-    """C += A B, two rows of C and four of B at a time."""
+    """C += A B, four rows of C and of B at a time."""
     height, depth, width = a.shape[0], a.shape[1], b.shape[1]
-    for i in range(0, height - 1, 2):
-        c0, c1, p = c[i], c[i + 1], 0
-        while p + 4 <= depth:
+    rows, inner = height - height % 4, depth - depth % 4
+    for i in range(0, rows, 4):
+        c0, c1, c2, c3 = c[i], c[i + 1], c[i + 2], c[i + 3]
+        for p in range(0, inner, 4):
             b0, b1, b2, b3 = b[p], b[p + 1], b[p + 2], b[p + 3]
             x0, x1, x2, x3 = a[i, p], a[i, p + 1], a[i, p + 2], a[i, p + 3]
             y0, y1, y2, y3 = a[i + 1, p], a[i + 1, p + 1], a[i + 1, p + 2], a[i + 1, p + 3]
+            z0, z1, z2, z3 = a[i + 2, p], a[i + 2, p + 1], a[i + 2, p + 2], a[i + 2, p + 3]
+            w0, w1, w2, w3 = a[i + 3, p], a[i + 3, p + 1], a[i + 3, p + 2], a[i + 3, p + 3]
             for j in range(width):
-                s, t = c0[j], c1[j]
-                s, t = s + x0 * b0[j], t + y0 * b0[j]
-                s, t = s + x1 * b1[j], t + y1 * b1[j]
-                s, t = s + x2 * b2[j], t + y2 * b2[j]
-                c0[j], c1[j] = s + x3 * b3[j], t + y3 * b3[j]
-            p += 4
-        while p < depth:
-            b0, x0, y0 = b[p], a[i, p], a[i + 1, p]
+                q0, q1, q2, q3 = b0[j], b1[j], b2[j], b3[j]
+                c0[j] = c0[j] + x0 * q0 + x1 * q1 + x2 * q2 + x3 * q3
+                c1[j] = c1[j] + y0 * q0 + y1 * q1 + y2 * q2 + y3 * q3
+                c2[j] = c2[j] + z0 * q0 + z1 * q1 + z2 * q2 + z3 * q3
+                c3[j] = c3[j] + w0 * q0 + w1 * q1 + w2 * q2 + w3 * q3
+    for i in range(height):
+        for p in range(inner if i < rows else 0, depth):
+            one, line, x = c[i], b[p], a[i, p]
             for j in range(width):
-                c0[j] += x0 * b0[j]
-                c1[j] += y0 * b0[j]
-            p += 1
-    if height % 2:
-        c0 = c[height - 1]
-        for p in range(depth):
-            b0, x0 = b[p], a[height - 1, p]
-            for j in range(width):
-                c0[j] += x0 * b0[j]
+                one[j] += x * line[j]
 
 
 @njit(nogil=True)
@@ -173,34 +168,34 @@ def multiply(
             _multiply_add(x.reshape(height, x.size // height), y.reshape(y.size // width, width), tile)
 
 
-@njit(nogil=True)
-def tile_norms(data: Any, starts: Any, scale: float, out: Any) -> None:
-    """Write the Frobenius norms of tiles, of entries that are scaled while they are squared."""
+@njit(nogil=True, fastmath={"reassoc", "contract"})
+def tile_norms(data: Any, starts: Any, parts: int, scale: float, out: Any) -> None:
+    """Write the Frobenius norms of tiles, of numbers that are scaled while they are squared, `parts` of an entry."""
     for t in range(len(out)):
-        total = 0.0
-        for p in range(starts[t], starts[t + 1]):
-            x, y = np.float64(data[p].real) * scale, np.float64(data[p].imag) * scale
-            total += x * x + y * y
+        total, tile = 0.0, data[parts * starts[t] : parts * starts[t + 1]]
+        for p in range(len(tile)):
+            x = np.float64(tile[p]) * scale
+            total += x * x
         out[t] = math.sqrt(total) / scale
 
 
-@njit(nogil=True)
-def largest_line_sums(data: Any, starts: Any, heights: Any, widths: Any, rows: Any, columns: Any) -> None:
-    """Write the largest sums of moduli over a row and over a column of each tile."""
-    sums = np.empty(widths.max())
-    for t in range(len(rows)):
-        height, width, at = heights[t], widths[t], starts[t]
-        sums[:width], rows[t] = 0.0, 0.0
-        for _ in range(height):
-            total = 0.0
+@njit(nogil=True, fastmath={"reassoc"})
+def line_sums(data: Any, starts: Any, heights: Any, widths: Any, rows: Any, columns: Any) -> None:
+    """Write the sums of moduli over each row and over each column of each tile, one tile after the other."""
+    row, column = 0, 0
+    for t in range(len(heights)):
+        width, at = widths[t], starts[t]
+        sums = columns[column : column + width]
+        sums[:] = 0.0
+        for r in range(heights[t]):
+            total, line = 0.0, data[at + r * width : at + (r + 1) * width]
             for s in range(width):
-                x, y = np.float64(data[at].real), np.float64(data[at].imag)
+                x, y = np.float64(line[s].real), np.float64(line[s].imag)
                 size = abs(x) if y == 0 else math.hypot(x, y)
                 total += size
                 sums[s] += size
-                at += 1
-            rows[t] = max(rows[t], total)
-        columns[t] = sums[:width].max()
+            rows[row + r] = total
+        row, column = row + heights[t], column + width
 
 
 @njit(nogil=True)
@@ -227,12 +222,13 @@ def map_bound(indptr: Any, indices: Any, norms: Any, hermitian: bool, x: Any, y:
 
 
 @njit(nogil=True)
-def add(given: Any, starts: Any, targets: Any, out: Any) -> None:
-    """Add tiles to those that begin at their targets."""
+def add(factor: Any, given: Any, starts: Any, targets: Any, out: Any) -> None:
+    """Add multiples of tiles to those that begin at their targets."""
     for t in range(len(targets)):
-        at, to = starts[t], targets[t]
-        for place in range(starts[t + 1] - at):
-            out[to + place] += given[at + place]
+        tile = given[starts[t] : starts[t + 1]]
+        line = out[targets[t] : targets[t] + len(tile)]
+        for p in range(len(tile)):
+            line[p] += factor * tile[p]
 
 
 @njit(nogil=True)
@@ -256,8 +252,7 @@ def gather(given: Any, sources: Any, starts: Any, heights: Any, widths: Any, fli
                 for s in range(width):
                     out[to + r * width + s] = np.conj(given[at + s * height + r])
         else:
-            for place in range(height * width):
-                out[to + place] = given[at + place]
+            out[to : to + height * width] = given[at : at + height * width]
 
 
 @njit(nogil=True)

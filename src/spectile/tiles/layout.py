@@ -153,40 +153,50 @@ class Layout:
         indptr = np.searchsorted(self.indices[order], np.arange(self.grid[1] + 1))
         return Layout(self.columns, self.rows, indptr, self.tile_rows[order]), order
 
+    @cached_property
     def whole(self) -> tuple[Layout, np.ndarray, np.ndarray]:
         """Return the layout with the tiles below the diagonal, which tile each one is, and which are mirror images."""
         twice = np.flatnonzero(self.mirrored)
         mirror = self.indices[twice] * self.grid[1] + self.tile_rows[twice]
-        keys, places = merged(self.keys, mirror, self.grid[0] * self.grid[1])
+        keys, places = merged(self.keys, mirror)
         source, flipped = np.empty(len(keys), np.int64), np.zeros(len(keys), bool)
         source[places[0]], source[places[1]] = np.arange(len(self.keys)), twice
         flipped[places[1]] = True
         return Layout.of_keys(self.rows, self.columns, keys), source, flipped
+
+    def shared(self, other: Layout) -> Layout:
+        """Return this layout where the other one is the same, with all that is known of it, and else the other one."""
+        same = self.hermitian == other.hermitian and np.array_equal(self.columns, other.columns)
+        same = same and np.array_equal(self.indptr, other.indptr) and np.array_equal(self.indices, other.indices)
+        return self if same and np.array_equal(self.rows, other.rows) else other
 
     def of_tiles(self, kept: Any) -> Layout:
         """Return the layout of some of the tiles, by their numbers, rising."""
         return Layout.of_keys(self.rows, self.columns, self.keys[kept], self.hermitian)
 
 
-#: A map of all places is looked through in less time than so large a share of them is sorted.
-_DENSE = 1 / 32
+def merged(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
+    """Return the numbers that either of two lists without repetitions has, rising, and where theirs are.
 
-
-def merged(a: np.ndarray, b: np.ndarray, places: int) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """Return the numbers below `places` that either of two lists without repetitions has, rising, and where theirs are.
-
-    >>> merged(np.array([1, 5]), np.array([5, 0]), 9)
+    >>> merged(np.array([1, 5]), np.array([5, 0]))
     (array([0, 1, 5]), (array([1, 2]), array([2, 0])))
     """
-    if len(a) + len(b) > _DENSE * places:
-        present = np.zeros(places, bool)
-        present[a] = present[b] = True
-        keys = np.flatnonzero(present)
-        number = np.empty(places, np.int64)
-        number[keys] = np.arange(len(keys))
-        return keys, (number[a], number[b])
-    keys = np.union1d(a, b)
-    return keys, (np.searchsorted(keys, a), np.searchsorted(keys, b))
+    both = np.concatenate([a, b])
+    order = np.argsort(both, kind="stable")
+    rising = both[order]
+    first = np.diff(rising, prepend=-1) != 0
+    place = np.empty(len(both), np.int64)
+    place[order] = np.cumsum(first) - 1
+    return rising[first], (place[: len(a)], place[len(a) :])
+
+
+def joined(a: Layout, b: Layout) -> tuple[Layout, list[np.ndarray]]:
+    """Return the layout of the tiles that either of two has, of one partition, and where theirs are in it."""
+    if a.shared(b) is a:
+        return a, [np.arange(len(a.indices))] * 2
+    keys, places = merged(a.keys, b.keys)
+    held = [one for one in (a, b) if len(one.indices) == len(keys)]
+    return held[0] if held else Layout.of_keys(a.rows, a.columns, keys, a.hermitian), [*places]
 
 
 def owners(xp: Any, starts: Any, count: int | None = None) -> Any:

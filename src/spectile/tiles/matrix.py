@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -607,7 +607,7 @@ class TileMatrix:
         """Return the matrix with all tiles stored, those below the diagonal as well."""
         if not self.hermitian:
             return self
-        layout, source, flipped = self.layout.whole()
+        layout, source, flipped = self.layout.whole
         data = gather(self._xp, self.data, self.layout, layout, source, flipped)
         return TileMatrix(layout, data, error=self.error, permutation=self.permutation, norms=self.norms[source])
 
@@ -694,13 +694,7 @@ class TileMatrix:
             return self.whole() * number
         if not np.isfinite(number):
             raise ValueError(f"the factor is {factor}: pass a finite number")
-        dtype = np.result_type(self.dtype, np.complex64) if number.imag else self.dtype
-        rounded = dtype.type(number if dtype.kind == "c" else number.real)
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            made = TileMatrix(self.layout, self.data * rounded, permutation=self.permutation)
-        lost = 6 * roundoff(dtype) * made.norms + _underflow(self.layout, dtype)
-        made.error = self.error.times(abs(number)) + norms_.bound_of_map(lost, self.layout)
-        return made
+        return self._combined(number)
 
     __rmul__ = __mul__
 
@@ -717,30 +711,11 @@ class TileMatrix:
         """Return a sum."""
         if not isinstance(other, TileMatrix):
             return NotImplemented
-        self._require_like(other)
-        if self.hermitian != other.hermitian:
-            return self.whole() + other.whole()
-        xp, dtype = self._xp, np.result_type(self.dtype, other.dtype)
-        cells = self.layout.grid[0] * self.layout.grid[1]
-        keys, places = layouts.merged(self.layout.keys, other.layout.keys, cells)
-        layout = Layout.of_keys(self.rows, self.columns, keys, self.hermitian)
-        data = xp.zeros(int(layout.starts[-1]), dtype)
-        for one, place in zip((self, other), places, strict=True):
-            if len(place) == len(keys):
-                data += one.data
-                continue
-            targets = layout.starts[place]
-            if xp is np:
-                kernels.add(one.data, one.layout.starts, targets, data)
-            else:
-                launch.add(one.data.astype(dtype, copy=False), one.layout.placed(), targets, data)
-        made = TileMatrix(layout, data, permutation=self.permutation)
-        made.error = self.error + other.error + norms_.bound_of_map(2 * roundoff(dtype) * made.norms, layout)
-        return made
+        return self._combined(1.0, other, 1.0)
 
     def __sub__(self, other: TileMatrix) -> TileMatrix:
         """Return a difference."""
-        return self + (-other) if isinstance(other, TileMatrix) else NotImplemented
+        return self._combined(1.0, other, -1.0) if isinstance(other, TileMatrix) else NotImplemented
 
     def shifted(self, shift: float) -> TileMatrix:
         """Return the matrix plus a multiple of the identity.
@@ -750,23 +725,7 @@ class TileMatrix:
         ValueError
             If the matrix is not square with one partition.
         """
-        self._require_square("a shift")
-        layout = self.layout
-        if len(layout.diagonal) < layout.grid[0]:
-            unit = TileMatrix.identity(np.diff(self.rows), hermitian=self.hermitian, dtype=self.dtype)
-            unit = unit._with(permutation=self.permutation)
-            return self + shift * (unit if self._xp is np else unit.to_device())
-        rounded, data = self.dtype.type(shift), self.data.copy()
-        data[self._xp.asarray(layout.on_diagonal())] += rounded
-        made = TileMatrix(layout, data, permutation=self.permutation)
-        lost = np.zeros(len(made.norms))
-        # Each entry of the diagonal is rounded, and the shift before.
-        lost[layout.diagonal] = roundoff(self.dtype) * (
-            made.norms[layout.diagonal] + abs(shift) * np.sqrt(np.diff(self.rows))
-        )
-        lost = 2 * lost + _underflow(layout, self.dtype) * (lost > 0)
-        made.error = self.error + norms_.bound_of_map(lost, layout)
-        return made
+        return self._combined(1.0, shift=shift)
 
     def __matmul__(self, other: TileMatrix) -> TileMatrix:
         """Return the product with nothing left out."""
@@ -854,7 +813,7 @@ class TileMatrix:
         a = self.whole()
         b = a if other is self else other.whole()
         xp = a._xp
-        left, right = product.Factor(a.layout, a.norms), product.Factor(b.layout, b.norms)
+        left, right = product.Factor(a.layout, a.norms, self.layout), product.Factor(b.layout, b.norms, other.layout)
         skipping = product.skipping(xp, left, right, same=half == "square")
 
         def at(limit: float | None) -> tuple[TileMatrix, Error]:
@@ -906,10 +865,47 @@ class TileMatrix:
         return made
 
     def _combined(
-        self, alpha: float, other: TileMatrix | None = None, beta: float = 0.0, shift: float = 0.0
+        self, alpha: complex, other: TileMatrix | None = None, beta: complex = 0.0, shift: float = 0.0
     ) -> TileMatrix:
         """Return ``alpha self + beta other + shift I``."""
-        return (alpha * self if other is None else alpha * self + beta * other).shifted(shift)
+        layout, places, terms = self.layout, [np.arange(len(self.norms))], [(self, complex(alpha))]
+        if other is not None:
+            self._require_like(other)
+            if self.hermitian != other.hermitian:
+                return self.whole()._combined(alpha, other.whole(), beta, shift)
+            layout, places = layouts.joined(layout, other.layout)
+            terms.append((other, complex(beta)))
+        if shift:
+            self._require_square("a shift")
+            if len(layout.diagonal) < layout.grid[0]:
+                one = TileMatrix.identity(np.diff(self.rows), hermitian=self.hermitian, dtype=self.dtype)
+                one = (one if self._xp is np else one.to_device())._with(permutation=self.permutation)
+                return self._combined(alpha, other, beta)._combined(1.0, one, shift)
+        dtype = np.result_type(*(one.dtype for one, _ in terms), *(np.complex64 for _, each in terms if each.imag))
+        xp, lost, data = self._xp, len(terms) * _underflow(layout, dtype), cast(Any, None)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            for (one, factor), place in zip(terms, places, strict=True):
+                rounded = dtype.type(factor if dtype.kind == "c" else factor.real)
+                lost[place] += (6 * roundoff(dtype) * abs(factor) if abs(factor) != 1 else 0.0) * one.norms
+                if data is None and len(place) == len(lost):
+                    data = one.data.astype(dtype, copy=False) * rounded
+                    continue
+                data = xp.zeros(int(layout.starts[-1]), dtype) if data is None else data
+                if xp is np:
+                    kernels.add(rounded, one.data, one.layout.starts, layout.starts[place], data)
+                else:
+                    given = one.data.astype(dtype, copy=False) * rounded
+                    launch.add(given, one.layout.placed(), layout.starts[place], data)
+        if shift:
+            data[xp.asarray(layout.on_diagonal())] += dtype.type(shift)
+        made = TileMatrix(layout, data, permutation=self.permutation)
+        # Sums are rounded, entries of the diagonal once more, and the shift before.
+        lost += 2 * roundoff(dtype) * made.norms * (len(terms) - 1)
+        if shift:
+            sizes = abs(shift) * np.sqrt(np.diff(self.rows))
+            lost[layout.diagonal] += 2 * roundoff(dtype) * (made.norms[layout.diagonal] + sizes)
+        made.error = sum((one.error.times(abs(factor)) for one, factor in terms), norms_.bound_of_map(lost, layout))
+        return made
 
     def _times(self, other: TileMatrix, atol: float, norm: NormName = "fro", half: str | None = None) -> TileMatrix:
         """Return the product, of which what is left out is within an error or, where rounding is more, within that.
@@ -925,10 +921,7 @@ class TileMatrix:
         constant, linear, quadratic = coefficients
         square = self._times(self, allowed / 2 / abs(quadratic), norm, "square")
         apart = Apart.of(self - square)
-        made = square if quadratic == 1 else quadratic * square
-        if linear or constant:
-            low = (linear * self).shifted(constant) if constant else linear * self
-            made = low + made
+        made = square if coefficients == (0.0, 0.0, 1.0) else self._combined(linear, square, quadratic, constant)
         made = made.truncate(allowed / 4, norm)
         made.products = square.products
         return made, apart

@@ -9,7 +9,7 @@ import numpy as np
 
 from spectile.tiles import kernels
 from spectile.tiles.cuda import launch
-from spectile.tiles.layout import Layout, owners
+from spectile.tiles.layout import Layout
 from spectile.tiles.types import SLACK, Error
 
 #: Norms outside of these are found anew, from entries that are scaled: float64 may not have held their squares.
@@ -31,7 +31,8 @@ def tile_norms(xp: Any, data: Any, layout: Layout) -> np.ndarray:
 
     def roots(scale: float) -> np.ndarray:
         out = np.empty(len(counts))
-        kernels.tile_norms(data, layout.starts, scale, out)
+        parts = data.real
+        kernels.tile_norms(data.view(parts.dtype), layout.starts, data.itemsize // parts.itemsize, scale, out)
         return out
 
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -40,10 +41,6 @@ def tile_norms(xp: Any, data: Any, layout: Layout) -> np.ndarray:
             if beyond.any():
                 norms[beyond] = roots(scale)[beyond]
         return norms * slack
-
-
-def _moduli(data: np.ndarray) -> np.ndarray:
-    return np.abs(data.astype(np.complex128 if data.dtype.kind == "c" else np.float64, copy=False))
 
 
 def root_of_squares(norms: Any, weights: Any = None) -> float:
@@ -85,9 +82,8 @@ def spectral_tile_norms(xp: Any, data: Any, layout: Layout, norms: Any) -> np.nd
     if xp is not np:
         largest = launch.largest_line_sums(data, layout.placed()).get().T * _line_slack(layout)
     else:
-        largest = np.empty((2, len(layout.indices)))
-        kernels.largest_line_sums(data, layout.starts, layout.heights, layout.widths, *largest)
-        largest *= _line_slack(layout)
+        sums = zip(absolute_sums(xp, data, layout), (layout.heights, layout.widths), strict=True)
+        largest = [np.maximum.reduceat(each, _firsts(sizes)) for each, sizes in sums]
     return np.minimum(norms, np.sqrt(largest[0]) * np.sqrt(largest[1]) * SLACK)
 
 
@@ -101,13 +97,8 @@ def absolute_sums(xp: Any, data: Any, layout: Layout) -> tuple[np.ndarray, np.nd
         (first_rows, first_columns), (count, width) = map(_firsts, sizes), (int(size.sum()) for size in sizes)
         rows, columns = launch.line_sums(data, layout.placed(), first_rows, first_columns, count, width)
         return rows.get() * slack, columns.get() * slack
-    moduli, tile = _moduli(data), owners(np, layout.starts)
-    place = np.arange(len(tile)) - layout.starts[:-1][tile]
-    width = layout.widths[tile]
-    rows, columns = (
-        np.bincount(_firsts(size)[tile] + at, moduli, int(size.sum()))
-        for size, at in zip(sizes, (place // width, place % width), strict=True)
-    )
+    rows, columns = (np.empty(int(size.sum())) for size in sizes)
+    kernels.line_sums(data, layout.starts, *sizes, rows, columns)
     return rows * slack, columns * slack
 
 

@@ -38,6 +38,7 @@ class Factor:
 
     layout: Layout
     norms: np.ndarray
+    stored: Layout | None = None  #: What the matrix stores of them.
 
 
 class SortedRows:
@@ -279,7 +280,9 @@ def list_products(a: Factor, b: Factor, skipping: Skipping, tau: float, upper: b
         )  # fmt: skip
 
     _in_pieces(fill, begin)
+    # Products have the places of their factors, as a rule: what is known of these need not be found anew.
     layout = Layout(a.layout.rows, b.layout.columns, indptr, indices, hermitian=upper)
+    layout = (a.stored or layout).shared(layout)
     return Lists(layout, pointer, left, right, skipping.error(tau), _rounding(sums, terms, layout, dtype))
 
 
@@ -328,8 +331,9 @@ def _in_pieces(function: Any, work: np.ndarray) -> None:
     """Run a function of ranges, on threads where it pays, of about equal parts of work that was summed up."""
     total, count = int(work[-1]), len(work) - 1
     workers = blas_threads() if total > _SERIAL else 1
-    pieces = workers * _PIECES if workers > 1 else 1
-    cuts = np.unique(np.searchsorted(work, np.linspace(0, total, pieces + 1)[1:-1]))
+    if workers == 1:
+        return function(0, count)
+    cuts = np.unique(np.searchsorted(work, np.linspace(0, total, workers * _PIECES + 1)[1:-1]))
     ends = [0, *cuts.tolist(), count]
     each(itertools.pairwise(ends), workers, lambda ends: function(*ends))
 

@@ -732,6 +732,20 @@ def test_what_is_predicted_to_be_faster_is_taken(caplog):
     chain = scipy.sparse.diags([ones, np.where(np.arange(n) % 2, 1.0, -1.0), ones], [-1, 0, 1], format="csr")
     first, *_ = spectile.explain(spectile.density_matrix, chain, electrons=n // 2)
     assert first.kernel == "sp2_accelerated" and first.seconds < 1
+    # Few tiles, and all of them in their square.
+    arrow = scipy.sparse.coo_array((np.ones(2 * n), (np.r_[0:n, np.zeros(n, int)], np.r_[np.zeros(n, int), 0:n])))
+    of_arrow, of_chain = (
+        next(one for one in spectile.explain(spectile.density_matrix, f, electrons=9) if one.kernel != "eigh").seconds
+        for f in (arrow, chain)
+    )
+    assert of_arrow > 100 * of_chain
+
+
+def test_a_host_has_tiles_of_sixteen_rows():
+    h, _ = insulator(3, 60, 1, 1.0)
+    found, given_ = (purified(h, electrons=30, error=1e-6, **more) for more in ({}, {"block": 16}))
+    assert np.diff(found.matrix.rows).tolist() == [16, 16, 16, 12]
+    np.testing.assert_array_equal(found.matrix.to_dense(), given_.matrix.to_dense())
 
 
 def test_where_eigenvectors_do_not_reach_the_error_it_is_purified():

@@ -106,6 +106,8 @@ def test_sums_multiples_and_transposes_are_those_of_dense_matrices(seed, dtype, 
         (x + y, a + b), (x - y, a - b), (-x, -a), (factor * x, factor * a), (x / 3, a / 3), (x.T, a.T),
         (x.H, a.conj().T),
         (x.whole() + y, a + b), (x.shifted(factor), a + factor * np.eye(n)), (x.whole(), a),
+        (x._combined(factor, y, -0.3, 2.0), factor * a - 0.3 * b + 2 * np.eye(n)),
+        (y.truncate(y.norm() / 2)._combined(2.0, x.whole(), factor), 2 * b + factor * a),
     ):  # fmt: skip
         assert_bounded(made, exact, 1e-14 * (1 + abs(factor)) * np.linalg.norm(a))
     assert_bounded(x.hermitian_part(), a, 1e-14 * np.linalg.norm(a))
@@ -120,6 +122,18 @@ def test_sums_multiples_and_transposes_are_those_of_dense_matrices(seed, dtype, 
         abs(x.dot(y) - dot) <= 1e-12 * x.norm() * y.norm()
         and abs(x.whole().dot(y) - dot) <= 1e-12 * x.norm() * y.norm()
     )
+
+
+@pytest.mark.parametrize("hermitian", [False, True])
+def test_places_of_tiles_are_found_once(hermitian):
+    """What two matrices have the same tiles for shares all that is known of them."""
+    a = random_matrix(3, (60, 60), "float64", hermitian=True)
+    x = TileMatrix.from_dense(a, 7, hermitian=hermitian)
+    y = x.truncate(x.norm() / 4)
+    for made in (2 * x, x + x, x + y, y + x, x.shifted(1.0), *([x.square(), x.square() - x] if hermitian else [])):
+        assert made.layout is x.layout
+    assert y.layout is not x.layout and (y + y).layout is y.layout
+    assert x.whole().layout is x.whole().layout
 
 
 @given(seed=st.integers(0, 2**32 - 1), m=st.integers(1, 60), k=st.integers(1, 60), n=st.integers(1, 60))
