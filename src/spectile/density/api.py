@@ -61,7 +61,7 @@ def density_matrix(
         of the first two that is predicted to be faster: eigenvectors of small matrices, and of those without small
         tiles.
     block : int or sequence of int, optional
-        Rows of a tile, or of each: by default 32 on a GPU, and 16 on a CPU, which is as fast with small ones.
+        Rows of a tile, or of each: 32 by default, and 16 on a CPU where few such tiles hold the square of `f`.
     permutation : sequence of int, optional
         Order of rows and columns in which neighbours in space are neighbours, as `spectile.tiles.partition` gives it.
     start : DensityMatrix, optional

@@ -17,7 +17,7 @@ from spectile.density.result import DensityMatrix
 from spectile.evd import eigh
 from spectile.evd.costs import dense
 from spectile.evd.types import Subset
-from spectile.tiles import TileMatrix, kernels
+from spectile.tiles import TileMatrix
 from spectile.tiles.grid import GridMatrix, in_lists
 from spectile.tiles.types import SLACK, Error, gamma, roundoff
 
@@ -40,13 +40,9 @@ def candidates(h: TileMatrix | GridMatrix, error: float, occupied: int) -> list[
     if isinstance(h, GridMatrix):
         counts = (h.norms > least).sum(axis=1).get()
     else:
-        near = h.layout.of_tiles(np.flatnonzero(h.norms > least)).whole[0]
-        counts = np.diff(near.indptr)
-        if h._xp is np:
-            # P reaches farther than F: about as far as its square.
-            a, counts, mark, products = near.indptr, *np.zeros((3, size), np.int64)
-            pattern = a, near.indices, np.ones(a[-1])
-            kernels.count_products(*pattern, *pattern, 0.0, False, mark, 0, size, counts, products)
+        near = h.layout.of_tiles(np.flatnonzero(h.norms > least))
+        # P reaches farther than F: about as far as its square.
+        counts = near.squared() if h._xp is np else np.diff(near.whole[0].indptr)
     share = float((counts.astype(float) ** 2).sum()) / max(size, 1) ** 3
     on_gpu, parts = isinstance(h, GridMatrix) or h._xp is not np, 4 if h.dtype.kind == "c" else 1
     part = Subset(True, 0, occupied) if 0 <= occupied < n - 1 else None

@@ -164,6 +164,13 @@ class Layout:
         flipped[places[1]] = True
         return Layout.of_keys(self.rows, self.columns, keys), source, flipped
 
+    def squared(self) -> np.ndarray:
+        """Return how many tiles each tile row of the square of a Hermitian matrix has, where none is zero."""
+        whole, (counts, mark, products) = self.whole[0], np.zeros((3, self.grid[0]), np.int64)
+        pattern = whole.indptr, whole.indices, np.ones(len(whole.indices))
+        kernels.count_products(*pattern, *pattern, 0.0, False, mark, 0, len(counts), counts, products)
+        return counts
+
     def shared(self, other: Layout) -> Layout:
         """Return this layout where the other one is the same, with all that is known of it, and else the other one."""
         same = self.hermitian == other.hermitian and np.array_equal(self.columns, other.columns)
