@@ -25,7 +25,8 @@ def hermitian_operand(name: str, given: Any, block: Any, permutation: Any) -> Ti
     """Return the Hermitian part of a matrix as `in_tiles` does, a dense one on a GPU with room for every tile."""
     if block is None and not isinstance(given, TileMatrix) and not on_device(given):
         small = in_tiles(name, given, 16, permutation, hermitian=True)
-        if small.layout.squared().sum() <= _FEW * small.layout.grid[0]:
+        size = small.layout.grid[0]
+        if size <= _FEW or small.layout.squared().sum() <= _FEW * size:
             return small
     block = 32 if block is None else block
     a = to_device(given, name)[0] if on_device(given) and not hasattr(given, "tocoo") else None
