@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from spectile.autodiff.near_sparse import FLOATS
 
 #: Patterns whose products are kept.
 KEPT = 16
+_NUMBERS = itertools.count()
 
 
 class Pair:
@@ -25,6 +27,8 @@ class Pair:
         )  # fmt: skip
         self._hash = hash(self._parts)
         self._factors = left, right
+        #: No other pair's, of any time.
+        self.number = next(_NUMBERS)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Pair) and self._parts == other._parts

@@ -84,14 +84,15 @@ class SymbolicProduct:
         Parameters
         ----------
         a, b : array, shape (nnz,)
-            Of one type: float32, float64, complex64 or complex128.
+            Of one type: float32, float64, complex64 or complex128; float16 and bfloat16 become float32.
 
         Raises
         ------
         TypeError, ValueError
             If their type or length is another.
         """
-        a, b = jnp.asarray(a), jnp.asarray(b)
+        a, b = (jnp.asarray(x) for x in (a, b))
+        a, b = (x.astype(jnp.float32) if x.dtype in (jnp.float16, jnp.bfloat16) else x for x in (a, b))
         self._pair.require_entries((str(a.dtype), str(b.dtype)), (a.shape, b.shape))
         return contract_p.bind(a, b, wanted="c", pair=self._pair)[0]
 
@@ -125,7 +126,8 @@ def spgemm(A: BCSR, B: BCSR) -> BCSR:
     Parameters
     ----------
     A : jax.experimental.sparse.BCSR, shape (m, k)
-        float32, float64, complex64 or complex128, columns of each row sorted without duplicates.
+        float32, float64, complex64 or complex128, columns of each row sorted without duplicates; float16 and bfloat16,
+        which become float32.
     B : jax.experimental.sparse.BCSR, shape (k, n)
         Of the same dtype.
 

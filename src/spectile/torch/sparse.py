@@ -2,41 +2,66 @@
 
 from __future__ import annotations
 
-from typing import Any
+import weakref
+from typing import Any, cast
 
 import torch
 
 from spectile.autodiff.contraction import Wanted
 from spectile.autodiff.patterns import Pair, pair_of, pattern
-from spectile.torch.arrays import dtype_name
+from spectile.torch.arrays import dtype_name, require_dense
+
+#: Pairs in use by their numbers, which is how PyTorch's operators know them.
+PAIRS: weakref.WeakValueDictionary[int, Pair] = weakref.WeakValueDictionary()
+
+
+@torch.library.custom_op("spectile::contract", mutates_args=())
+def contract(x: torch.Tensor, y: torch.Tensor, wanted: str, pair: int) -> torch.Tensor:
+    """Return one of the three products of `contraction`; the derivatives of each are the other two."""
+    operands = (value.detach().resolve_conj().contiguous().numpy() for value in (x, y))
+    return torch.from_numpy(PAIRS[pair].contract(cast(Wanted, wanted), *operands))
+
+
+@contract.register_fake
+def _(x: torch.Tensor, y: torch.Tensor, wanted: str, pair: int) -> torch.Tensor:
+    return x.new_empty(PAIRS[pair].length(wanted))
+
+
+def _save(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(*inputs[:2])
+    ctx.rest = inputs[2:]
+
+
+def _backward(ctx: Any, bar: Any) -> Any:
+    wanted, pair = ctx.rest
+    first, second = sorted(set("abc") - {wanted})
+    x, y = ctx.saved_tensors
+
+    def one(name: str, given: dict[str, torch.Tensor]) -> torch.Tensor:
+        return _contracted(*(given[key] for key in sorted(given)), name, pair)
+
+    # PyTorch's gradients of complex numbers are those of the conjugate.
+    x_bar, y_bar = one(first, {wanted: bar, second: y.conj()}), one(second, {wanted: bar, first: x.conj()})
+    return x_bar, y_bar, None, None
+
+
+# For `torch.compile`, which traces through no function with tangents.
+contract.register_autograd(_backward, setup_context=_save)
 
 
 class Contraction(torch.autograd.Function):
-    """One of the three products of `contraction`; the derivatives of each are the other two."""
+    """`contract` with derivatives of any order and in both modes."""
 
     @staticmethod
-    def forward(x: torch.Tensor, y: torch.Tensor, wanted: Wanted, pair: Pair) -> torch.Tensor:
-        operands = (value.detach().resolve_conj().contiguous().numpy() for value in (x, y))
-        return torch.from_numpy(pair.contract(wanted, *operands))
+    def forward(x: torch.Tensor, y: torch.Tensor, *rest: Any) -> torch.Tensor:
+        return contract(x, y, *rest)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(*inputs[:2])
+        _save(ctx, inputs, output)
         ctx.save_for_forward(*inputs[:2])
-        ctx.rest = inputs[2:]
 
-    @staticmethod
-    def backward(ctx: Any, bar: Any) -> Any:
-        wanted, pair = ctx.rest
-        first, second = sorted(set("abc") - {wanted})
-        x, y = ctx.saved_tensors
-
-        def one(name: str, given: dict[str, torch.Tensor]) -> torch.Tensor:
-            return Contraction.apply(*(given[key] for key in sorted(given)), name, pair)
-
-        # PyTorch's gradients of complex numbers are those of the conjugate.
-        x_bar, y_bar = one(first, {wanted: bar, second: y.conj()}), one(second, {wanted: bar, first: x.conj()})
-        return x_bar, y_bar, None, None
+    backward = staticmethod(_backward)
 
     @staticmethod
     def jvp(ctx: Any, x_dot: Any, y_dot: Any, *_: Any) -> Any:
@@ -54,6 +79,11 @@ class Contraction(torch.autograd.Function):
         return torch.stack([Contraction.apply(*pair, *rest) for pair in pairs]), 0
 
 
+def _contracted(*arguments: Any) -> torch.Tensor:
+    found: torch.Tensor = (contract if torch.compiler.is_compiling() else Contraction.apply)(*arguments)
+    return found
+
+
 def spgemm(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
     """Multiply two sparse tensors, with derivatives of any order with respect to their stored entries.
 
@@ -63,7 +93,8 @@ def spgemm(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
     Parameters
     ----------
     A : torch.sparse_csr tensor, shape (m, k)
-        float32, float64, complex64 or complex128 on the host, columns of each row sorted without duplicates.
+        float32, float64, complex64 or complex128 on the host, columns of each row sorted without duplicates; float16
+        and bfloat16, which become float32.
     B : torch.sparse_csr tensor, shape (k, n)
         Of the same dtype.
 
@@ -82,8 +113,8 @@ def spgemm(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
 
     Notes
     -----
-    A derivative takes one thread and as many multiplications as the product.  `torch.func` takes the stored entries
-    apart: ``symbolic(A, B).numeric(a, b)``.
+    A derivative takes one thread and as many multiplications as the product.  `torch.func` and `torch.compile` take the
+    stored entries apart: ``symbolic(A, B).numeric(a, b)``, of which `symbolic` is called outside.
 
     Examples
     --------
@@ -94,7 +125,8 @@ def spgemm(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
     [[4.0, 4.0], [0.0, 8.0]]
     """
     product = symbolic(A, B)
-    values = product.numeric(A.values(), B.values())
+    # Where this is compiled, PyTorch fails on views of sparse tensors.
+    values = product.numeric(A.values().clone(), B.values().clone())
     if values.is_complex() and values.requires_grad:
         raise TypeError(
             "PyTorch differentiates no complex CSR tensor: take the entries apart, symbolic(A, B).numeric(a, b)"
@@ -113,7 +145,7 @@ class SymbolicProduct:
     """
 
     def __init__(self, pair: Pair) -> None:
-        self._pair = pair
+        self._pair, PAIRS[pair.number] = pair, pair
         self.shape = tuple(pair.product.shape)
         self.crow_indices = torch.from_numpy(pair.patterns.c_rows.copy())
         self.col_indices = torch.from_numpy(pair.patterns.c_columns.copy())
@@ -124,18 +156,19 @@ class SymbolicProduct:
         Parameters
         ----------
         a, b : tensor, shape (nnz,)
-            Of one type, float32, float64, complex64 or complex128, on the host.
+            Of one type, float32, float64, complex64 or complex128, on the host; float16 and bfloat16 become float32.
 
         Raises
         ------
         TypeError, ValueError
             If their type, place or length is another.
         """
+        require_dense(a=a, b=b)
+        a, b = (x.float() if x.dtype in (torch.float16, torch.bfloat16) else x for x in (a, b))
         if a.is_cuda or b.is_cuda:
             raise TypeError("derivatives of sparse products are computed on the host: pass the entries' .cpu()")
         self._pair.require_entries((dtype_name(a), dtype_name(b)), (a.shape, b.shape))
-        found: torch.Tensor = Contraction.apply(a, b, "c", self._pair)
-        return found
+        return _contracted(a, b, "c", self._pair.number)
 
 
 def symbolic(A: torch.Tensor, B: torch.Tensor) -> SymbolicProduct:
@@ -155,6 +188,8 @@ def symbolic(A: torch.Tensor, B: torch.Tensor) -> SymbolicProduct:
     TypeError, ValueError
         As for :func:`spgemm`.
     """
+    if torch.compiler.is_compiling():
+        raise ValueError("the patterns are compiled: call symbolic outside of torch.compile, and numeric within")
     for name, tensor in (("A", A), ("B", B)):
         if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.sparse_csr:
             raise TypeError(f"{name} is no torch.sparse_csr tensor: convert it with {name}.to_sparse_csr()")

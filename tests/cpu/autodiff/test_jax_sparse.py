@@ -82,3 +82,13 @@ def test_wrong_input_gets_one_sentence():
         ours.spgemm(unsorted, square)
     with pytest.raises(ValueError, match="traced"):
         jax.jit(lambda x: ours.spgemm(x, square).data)(a)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_entries_of_half_precision_are_multiplied_in_single(dtype):
+    A = bcsr(6, 6, 12, dtype)
+    product, single = ours.symbolic(A, A), A.data.astype("float32")
+    assert ours.spgemm(A, A).data.dtype == "float32"
+    found, wanted = (jax.value_and_grad(lambda x: product.numeric(x, x).sum())(x) for x in (A.data, single))
+    assert found[0] == wanted[0] and found[1].dtype == dtype
+    np.testing.assert_allclose(found[1].astype("float32"), wanted[1], rtol=2 * float(jnp.finfo(dtype).eps))

@@ -99,3 +99,38 @@ def test_wrong_input_gets_one_sentence():
     unsorted = torch.sparse_csr_tensor([0, 2], [1, 0], [1.0, 2.0], (1, 2), check_invariants=False)
     with pytest.raises(ValueError, match="not sorted"):
         ours.spgemm(unsorted, csr(2, 2, 8, torch.float32))
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo:UserWarning")
+def test_products_within_what_is_compiled():
+    matrix = csr(6, 6, 11)
+    product, entries = ours.symbolic(matrix, matrix), [matrix.values().clone().requires_grad_() for _ in range(3)]
+
+    def cost(values):
+        return (product.numeric(values, values) ** 2).sum()
+
+    wanted = cost(entries[0])
+    wanted.backward()
+    for values, backend in zip(entries[1:], ("eager", "aot_eager"), strict=True):
+        found = torch.compile(cost, backend=backend, fullgraph=True)(values)
+        found.backward()
+        assert torch.allclose(found, wanted) and torch.allclose(values.grad, entries[0].grad)
+    whole = torch.compile(lambda A: ours.spgemm(A, A).to_dense(), backend="eager")(matrix)
+    assert torch.allclose(whole, matrix.to_dense() @ matrix.to_dense())
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="call symbolic outside of"):
+        torch.compile(lambda A: ours.symbolic(A, A), backend="eager", fullgraph=True)(matrix)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_entries_of_half_precision_are_multiplied_in_single(dtype):
+    matrix = csr(6, 6, 12)
+    half = torch.sparse_csr_tensor(matrix.crow_indices(), matrix.col_indices(), matrix.values().to(dtype), (6, 6))
+    found, dense = ours.spgemm(half, half), half.to_dense().float()
+    assert found.dtype == torch.float32 and torch.allclose(found.to_dense(), dense @ dense)
+    product, values, single = ours.symbolic(half, half), half.values().clone(), half.values().float()
+    for entries in (values, single):
+        product.numeric(entries.requires_grad_(), entries).sum().backward()
+    assert values.grad.dtype == dtype
+    assert torch.allclose(values.grad.float(), single.grad, rtol=2 * torch.finfo(dtype).eps)  # of two terms
+    with pytest.raises(TypeError, match="a is no dense tensor of PyTorch"):
+        ours.symbolic(half, half).numeric(np.ones(3), half.values())
