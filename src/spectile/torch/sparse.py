@@ -60,6 +60,7 @@ class Contraction(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         _save(ctx, inputs, output)
         ctx.save_for_forward(*inputs[:2])
+        ctx.pair = PAIRS[inputs[3]]  # lives until the derivative is asked for
 
     backward = staticmethod(_backward)
 

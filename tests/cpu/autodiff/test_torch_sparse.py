@@ -134,3 +134,12 @@ def test_entries_of_half_precision_are_multiplied_in_single(dtype):
     assert torch.allclose(values.grad.float(), single.grad, rtol=2 * torch.finfo(dtype).eps)  # of two terms
     with pytest.raises(TypeError, match="a is no dense tensor of PyTorch"):
         ours.symbolic(half, half).numeric(np.ones(3), half.values())
+
+
+def test_a_derivative_is_there_after_many_other_patterns():
+    matrix = csr(5, 5, 13).requires_grad_()
+    cost = ours.spgemm(matrix, matrix).to_dense().sum()
+    for size in range(1, 20):
+        ours.spgemm(csr(size, size, size), csr(size, size, size))
+    cost.backward()
+    assert matrix.grad is not None
