@@ -43,6 +43,8 @@ MOST_SWEEPS = 60
 MOST_MOMENTS = 1 << 15
 #: Half widths, over that of the interval, beyond which a filter leaves little.
 LEAST_REACH, MOST_REACH = 1.25, 64.0
+#: Growth with the degree that stands for none that float64 shows, of an interval too narrow for its reach.
+SLOWEST = 1e-30
 #: Arrays as large as all filtered vectors for which there must be room: these, and as much for what works on parts.
 ARRAYS = 2
 #: Bytes of rows of vectors that products of all of them take at a time.
@@ -251,16 +253,19 @@ def filter_diagonalize(
             density = SpectralDensity.of_engine(
                 engine, length, 16, seed, tried, fixed=bounds is not None, progress=run.progress
             )
-            estimate = _counted(density, low, high)
+            # What lies beyond the spectrum has no states, and the filter's middle no business there.
+            inside = max(low, tried[0]), min(high, tried[1])
+            ends = inside if inside[0] < inside[1] else (low, high)
+            estimate = _counted(density, *ends)
             fitting = room_for_vectors(engine) // (ARRAYS * engine.num_rows * engine.dtype.itemsize)
             gain = math.log(_ratio(engine, max(1.0, estimate.value), tolerance))
             most = min(engine.num_rows, fitting)
             # Of a given degree the ratio is the larger, the more vectors there are.
             many = min(most, math.ceil(GIVEN * (estimate.value + 2 * estimate.error)) + BESIDE) if given else None
-            states, reach = _width(density, (low, high), estimate, wanted or many, most, gain)
+            states, reach = _width(density, ends, estimate, wanted or many, most, gain)
             states = min(engine.num_rows, states)
             arguments = [low, high, num_states, num_moments, tolerance, seed]
-            return _Filter(engine, low, high, states, given, tolerance, estimate, arguments, run).run(tried, reach)
+            return _Filter(engine, *ends, states, given, tolerance, estimate, arguments, run).run(tried, reach)
 
         pairs: InteriorPairs = within_bounds(engine, bounds, work, run)
         return pairs
@@ -428,12 +433,14 @@ def _width(
     needed = max(1.0, estimate.value + 2 * estimate.error)
     least = wanted or math.ceil(OVERSAMPLED * needed) + BESIDE
     best = math.inf, least, LEAST_REACH * half
-    for wider in half * np.geomspace(LEAST_REACH, MOST_REACH, 64):
+    # And beyond, doubled up to the whole spectrum, where it is more than rounding: few states may be near.
+    far = range(max(1, (zoom := -math.frexp(MOST_REACH * a * half)[1]) - 52), max(1, zoom + 1))
+    for wider in half * np.append(np.geomspace(LEAST_REACH, MOST_REACH, 64), [MOST_REACH * 2.0**k for k in far]):
         found = _counted(density, middle - wider, middle + wider)
         states = max(least, math.ceil(found.value + max(2 * found.error, SPARE * found.value)) + BESIDE)
         if states > (wanted or max(least, most)):
             break
-        degree = 2 * gain / float(_growth(a * half, a * (middle - b), a * wider))
+        degree = 2 * gain / max(SLOWEST, float(_growth(a * half, a * (middle - b), a * wider)))
         swept = FIRST * states + (2 - FIRST) * needed
         best = min(best, (swept * degree + 2 * PRODUCTS_OF_BASIS * states**2, states, float(wider)))
     return best[1:]
@@ -498,7 +505,7 @@ def _resonance(ends: Array, reach: float, ratio: float, count: int | None) -> tu
     from scipy.fft import dct
 
     middle, half = ends.sum() / 2, (ends[1] - ends[0]) / 2
-    ratio, slope = max(2.0, ratio), float(_growth(half, middle, reach))
+    ratio, slope = max(2.0, ratio), max(SLOWEST, float(_growth(half, middle, reach)))
     if count is None:
         degree = max(1, math.ceil(math.acosh(ratio) / slope))
         require_host_free(128 * degree, "a polynomial of so high a degree")

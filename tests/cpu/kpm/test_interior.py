@@ -65,6 +65,29 @@ def test_too_few_vectors_become_more_and_an_empty_interval_has_none():
     assert none.eigenvalues.shape == (0,) and none.eigenvectors.shape == (72, 0)
 
 
+@pytest.mark.parametrize(
+    ("width", "beyond"), [(1e-2, 1e3), (1e-6, 1e9), (1e-2, 1e300), (1e-12, 0.0), (1e-6, 0.0)], ids=str
+)
+def test_intervals_as_narrow_and_as_far_beyond_the_spectrum_as_one_likes(width, beyond):
+    a = np.random.default_rng(6).standard_normal((30, 30))
+    energies = np.linalg.eigvalsh(a + a.T)
+    for level in (0, 29) if beyond else (14,):
+        low, high = energies[level] - width, energies[level] + width
+        low, high = (low - beyond, high) if level == 0 else (low, high + beyond)
+        pairs = filter_diagonalize(a + a.T, (low, high), rng=1, backend="cpu")
+        np.testing.assert_allclose(pairs.eigenvalues, energies[level : level + 1], atol=1e-9)
+
+
+def test_levels_at_an_end_and_units_of_any_size():
+    for H, interval, states in ((sp.eye_array(30), (0, 1), 30), (sp.csr_array((30, 30)), (0, 1), 30)):
+        assert len(filter_diagonalize(H, interval, rng=1, backend="cpu").eigenvalues) == states
+    H = np.diag(np.arange(12.0))
+    for unit in (1e-300, 1e300):
+        found = filter_diagonalize(unit * H, (2.5 * unit, 4.5 * unit), rng=1, backend="cpu").eigenvalues
+        np.testing.assert_allclose(found / unit, [3, 4])
+        assert len(filter_diagonalize(unit * H, (0, 1), rng=1, backend="cpu").eigenvalues) == (12 if unit < 1 else 1)
+
+
 @pytest.mark.parametrize("num_moments", [10, 60, 300])
 def test_fewer_moments_than_separate_states_lose_none(num_moments):
     """They take more sweeps, or it is said that a state is missing."""
