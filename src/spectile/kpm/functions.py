@@ -188,6 +188,8 @@ def apply(
     ValueError
         As :func:`evolve`; if f is not finite between the bounds, does not give one value for each energy, or is not
         smooth: then its series, whose length `num_moments` fixes, converges slowly.
+    MemoryError
+        If so many terms do not fit into memory.
 
     See Also
     --------
@@ -379,9 +381,10 @@ def series(
 ) -> Array:
     """Return c_m of f(centre + scale x) = Σ c_m T_m(x), as many as `tolerance` of the largest |f| asks."""
     points = 64 if num_moments is None else max(64, 1 << (2 * num_moments - 1).bit_length())
+    require_host_free(64 * points, "a series of so many terms")
     while True:
         x = np.cos(np.pi * (np.arange(points) + 0.5) / points)
-        values = np.asarray(f(centre + scale * x))
+        values = host_array("f's result", f(centre + scale * x))
         if values.shape not in ((), x.shape):
             raise ValueError(f"f gave shape {values.shape} for {points} energies: it must give one value for each")
         values = np.broadcast_to(values, x.shape)

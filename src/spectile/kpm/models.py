@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from spectile.core.arrays import host_array
+from spectile.core.memory import require_host_free
 from spectile.core.options import generator, numbers, whole_number
 from spectile.kpm.reference import standard_error
 from spectile.kpm.types import Array
@@ -41,24 +44,29 @@ class LatticeModel:
     Raises
     ------
     ValueError
-        If a shape does not fit, or the hoppings of R and −R are not each other's adjoint.
+        If a shape does not fit, a number is not finite, or the hoppings of R and −R are not each other's adjoint.
     """
 
     def __init__(
         self, lattice: npt.ArrayLike, orbitals: npt.ArrayLike, hoppings: Mapping[tuple[int, ...], npt.ArrayLike]
     ) -> None:
         self.lattice, self.orbitals = numbers("lattice", lattice), numbers("orbitals", orbitals)
-        d = len(self.lattice)
+        d = len(np.atleast_1d(self.lattice))
         if self.lattice.shape != (d, d) or self.orbitals.ndim != 2 or self.orbitals.shape[1] != d:
             raise ValueError(
                 f"lattice has shape {self.lattice.shape} and orbitals {self.orbitals.shape}: give d vectors of d "
                 "components, and d components for each orbital"
             )
         w = len(self.orbitals)
-        self.hoppings = {tuple(int(n) for n in cell): np.asarray(t) for cell, t in hoppings.items()}
+        if not isinstance(hoppings, Mapping):
+            raise TypeError(f"hoppings is a {type(hoppings).__name__}: give a mapping from cells to matrices")
+        self.hoppings = {_whole("a cell's number", cell, -(2**31)): np.asarray(t) for cell, t in hoppings.items()}
         for cell, t in self.hoppings.items():
-            if len(cell) != d or t.shape != (w, w):
-                raise ValueError(f"the hopping to {cell} has shape {t.shape}: give {d} numbers and {w} x {w} entries")
+            if len(cell) != d or t.shape != (w, w) or t.dtype.kind not in "biufc" or not np.isfinite(t).all():
+                raise ValueError(
+                    f"the hopping to {cell} is {t.dtype} of shape {t.shape}: give {d} numbers and {w} x {w} "
+                    "finite entries"
+                )
             back = self.hoppings.get(tuple(-n for n in cell))
             size = max(abs(t).max(initial=0.0), 1e-300)
             if back is None or abs(t - back.conj().T).max(initial=0.0) > 1e-6 * size:
@@ -98,6 +106,8 @@ class LatticeModel:
         ------
         ValueError
             If a number does not fit.
+        MemoryError
+            If the sample does not fit into memory.
 
         Examples
         --------
@@ -109,11 +119,13 @@ class LatticeModel:
         import scipy.sparse as sp
 
         d, w = len(self.lattice), len(self.orbitals)
-        shape = tuple(int(size) for size in sizes)
+        shape = _whole("a size", sizes, 1)
         joined = (bool(periodic),) * d if isinstance(periodic, bool) else tuple(bool(each) for each in periodic)
         phases = np.zeros(d) if twist is None else numbers("twist", twist)
-        if len(shape) != d or len(joined) != d or phases.shape != (d,) or min(shape) < 1:
-            raise ValueError(f"sizes={sizes!r}, periodic and twist must have {d} entries, and sizes be positive")
+        if len(shape) != d or len(joined) != d or phases.shape != (d,) or not np.isfinite(phases).all():
+            raise ValueError(f"sizes={sizes!r}, periodic and twist must have {d} entries, and phases be finite")
+        entries = sum(int(np.count_nonzero(t)) for t in self.hoppings.values())
+        require_host_free(math.prod(shape) * (32 * d + 64 * entries), "a sample of so many cells")
         reach = np.abs(np.array([*self.hoppings, (0,) * d])).max(axis=0)
         for axis in range(d):
             if joined[axis] and shape[axis] <= 2 * reach[axis]:
@@ -277,7 +289,7 @@ def average(
     Raises
     ------
     ValueError
-        If `num_realizations` is invalid.
+        If `num_realizations` is invalid, or what `observe` returns is no numbers or of another shape than before.
 
     Examples
     --------
@@ -292,5 +304,18 @@ def average(
     """
     count = whole_number(num_realizations, "num_realizations", 1)
     seed = int(generator("rng", rng).integers(2**62))
-    values = np.array([observe(np.random.default_rng([seed, number])) for number in range(count)])
+    if not callable(observe):
+        raise TypeError(f"observe is a {type(observe).__name__}: give a function of a generator")
+    # Copied: it may return one array, of other numbers each time.
+    found = [np.array(host_array("observe's result", observe(np.random.default_rng([seed, n])))) for n in range(count)]
+    for one in found:
+        if one.dtype.kind not in "biufc" or one.shape != found[0].shape:
+            raise ValueError(
+                f"observe gave {one.dtype} of shape {one.shape}: it must return numbers, of the same shape each time"
+            )
+    values = np.array(found)
     return values.mean(axis=0), standard_error(values, 0)
+
+
+def _whole(name: str, values: Any, least: int) -> tuple[int, ...]:
+    return tuple(whole_number(value, name, least) for value in np.atleast_1d(np.asarray(values, dtype=object)))

@@ -197,7 +197,7 @@ def velocity(H: Any, direction: str, positions: npt.ArrayLike, *, periods: npt.A
         raise ValueError(f"positions have shape {r.shape}: give one row for each of the {n} rows of H")
     if not np.isfinite(r).all():
         raise ValueError("positions must be finite numbers")
-    axis = AXES.get(direction)
+    axis = AXES.get(direction) if isinstance(direction, str) else None
     if axis is None or axis >= r.shape[1]:
         raise ValueError(f'direction={direction!r} is none of the {r.shape[1]} axes of the positions: take "x" first')
 

@@ -519,6 +519,10 @@ class Conductivity:
         """Width of the narrowest structure of a curve in energy, at the centre."""
         return np.pi * self.correlator.scale / self.correlator.num_moments
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: all but the curves, which are functions and made anew."""
+        return {key: value for key, value in self.__dict__.items() if not key.startswith("_curves")}
+
     @functools.cached_property
     def _curves(self) -> Callable[[Array], Array]:
         return self._zero_temperature(self.correlator.moments[None])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.sparse.linalg import LinearOperator
 
+from spectile import kpm
 from spectile.core import memory
 from spectile.kpm import SpectralDensity, correlator
 from spectile.kpm.cpu import engine as cpu_engine
@@ -116,3 +117,26 @@ def test_a_correlator_keeps_no_more_than_its_limit(vectors_kept):
 
     peak(2)  # what a first call keeps
     assert peak(num_moments) < limit + 3 * 16 * num_vectors * num_moments**2
+
+
+RING = kpm.LatticeModel([[1.0]], [[0.0]], {(1,): [[-1.0]], (-1,): [[-1.0]]})
+COUNTED = {
+    "kpm_dos": lambda H, count: kpm.kpm_dos(H, count, 1, backend="cpu"),
+    "vectors": lambda H, count: kpm.kpm_dos(H, 8, count, backend="cpu"),
+    "add_moments": lambda H, count: kpm.kpm_dos(H, 8, 1, rng=1, backend="cpu").add_moments(count),
+    "ldos": lambda H, count: kpm.ldos(H, [0], count, backend="cpu"),
+    "correlator": lambda H, count: correlator(H, None, None, num_moments=count, backend="cpu"),
+    "count": lambda H, count: kpm.count(H, (0, 1), num_moments=count, backend="cpu"),
+    "filter_diagonalize": lambda H, count: kpm.filter_diagonalize(H, (0, 1), num_moments=count, backend="cpu"),
+    "apply": lambda H, count: kpm.apply(np.exp, H, np.ones(9), num_moments=count, backend="cpu"),
+    "evolve": lambda H, count: kpm.evolve(H, np.ones(9), float(count), backend="cpu"),
+    "greens_function": lambda H, count: kpm.greens_function(H, 0, 0, 0.0, 1 / count, backend="cpu"),
+    "sample": lambda H, count: RING.sample([count]),
+}
+
+
+@pytest.mark.parametrize("count", [10**12, 10**30])
+@pytest.mark.parametrize("call", COUNTED)
+def test_a_number_that_no_memory_holds_is_refused_before_it_is_tried(call, count):
+    with pytest.raises(MemoryError, match=r"bytes of memory and .* are free"):
+        COUNTED[call](chain(9), count)

@@ -148,16 +148,49 @@ def test_averages_have_a_seed_for_each_realization():
         average(observe, 0)
 
 
+def test_averages_copy_what_they_are_given_and_take_numbers_alone():
+    kept = np.zeros(3)
+
+    def observe(rng):
+        kept[:] = rng.random(3)
+        return kept
+
+    wanted = average(lambda rng: rng.random(3), 4, rng=1)
+    for found, values in zip(average(observe, 4, rng=1), wanted, strict=True):
+        np.testing.assert_array_equal(found, values)
+    for given, error, words in (
+        (3, TypeError, "observe is a int"),
+        (lambda rng: None, ValueError, "observe gave object"),
+        (lambda rng: "a", ValueError, "observe gave <U1"),
+        (lambda rng: rng.random(rng.integers(1, 9)), ValueError, "the same shape each time"),
+        (lambda rng: np.ma.masked_less(rng.random(3), 0.5), TypeError, "masked entries"),
+    ):
+        with pytest.raises(error, match=words):
+            average(given, 4, rng=1)
+
+
 def test_models_that_do_not_fit_are_refused():
     for arguments, message in (
         (([[1.0]], [[0.0]], {(1,): [[1.0]]}), "not adjoint"),
         (([[1.0]], [[0.0]], {(1, 0): [[1.0]]}), "give 1 numbers"),
         (([[1.0, 0.0]], [[0.0]], {}), "lattice has shape"),
         (([[1.0]], [[0.0]], {(0,): [[1j]]}), "not adjoint"),
+        (([[1.0]], [[0.0]], {(0,): [[np.nan]]}), "1 x 1 finite entries"),
+        (([[1.0]], [[0.0]], {(0,): [["a"]]}), "is <U1 of shape"),
+        (([[1.0]], [[0.0]], {(0.5,): [[1.0]], (-0.5,): [[1.0]]}), "a cell's number = 0.5"),
+        ((1.0, [[0.0]], {}), "lattice has shape"),
     ):
         with pytest.raises(ValueError, match=message):
             LatticeModel(*arguments)
+    with pytest.raises(TypeError, match="hoppings is a NoneType"):
+        LatticeModel([[1.0]], [[0.0]], None)
     model = haldane_model()
-    for arguments, message in (((([2, 5]),), "too small"), (([5],), "must have 2 entries"), (([5, 0],), "must have")):
+    for arguments, message in (
+        ((([2, 5]),), "too small"),
+        (([5],), "must have 2 entries"),
+        (([4.7, 5],), "a size = 4.7"),
+        (("a",), "a size = 'a'"),
+        (([5, 0],), "a size = 0"),
+    ):
         with pytest.raises(ValueError, match=message):
             model.sample(*arguments)
