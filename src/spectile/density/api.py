@@ -172,6 +172,8 @@ def _found(asked: _Asked, s: Any) -> DensityMatrix:
     if s is None:
         return _orthogonal(h, electrons, mu, error, beta, method, start)
     overlap: Any = within_range("s", hermitian_operand("s", s, np.diff(h.rows), h.permutation))
+    if not _alike(overlap, h):
+        raise ValueError("s has other tiles or another order of rows than f: give both the same")
     # Both where there is room for every tile, or both in lists; a Fermi function is made of lists.
     h, overlap = (in_lists(h), in_lists(overlap)) if beta is not None else (on_grid(h), on_grid(overlap))
     if not (isinstance(h, GridMatrix) and isinstance(overlap, GridMatrix)):

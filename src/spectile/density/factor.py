@@ -170,7 +170,7 @@ def polar(a: Any, *, error: float = 1e-8, block: Any = 32) -> tuple[TileMatrix, 
         raise ValueError(
             f"a has dependent columns, being {'zero' if size == 0 else f'of shape {a.shape}'}: pass another"
         )
-    share = 0.25 * error
+    share = 0.25 * min(1.0, error)
     for _ in range(_PASSES):
         try:
             gram = exact_a.H._times(exact_a, 1e-3 * share * size, half="upper")

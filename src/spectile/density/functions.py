@@ -169,7 +169,7 @@ def sign(x: TileMatrix, *, error: float = 1e-6) -> TileMatrix:
     [[-1.0, 0.0], [0.0, 1.0]]
     """
     x, error = within_range("x", hermitian("x", x)), positive("error", error)
-    return (-2.0 * projector(x, -1, 0.0, error / 2, "sp2_accelerated").matrix).shifted(1.0)
+    return (-2.0 * projector(x, -1, 0.0, error / 2, "sp2_accelerated", error).matrix).shifted(1.0)
 
 
 def _interval(x: TileMatrix) -> tuple[float, float]:

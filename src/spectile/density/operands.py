@@ -75,8 +75,8 @@ def in_tiles(name: str, given: Any, block: Any, permutation: Any = None, hermiti
         part = whole.hermitian_part()
         _refuse_skew(part.error.fro, part)
         return part
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from None
 
 
 def hermitian(name: str, given: Any) -> TileMatrix:

@@ -34,12 +34,18 @@ _FINE, _CLOSE = 0.1, 0.05
 _NEAR, _ABOUT = 3.0, 0.1
 #: What the last iterate may lack in idempotency, as a share of the error.
 _IDEMPOTENT = 0.3
+#: Error over the root of the order beyond which nothing is gained: P is no longer told from zero.
+_SURE = 0.1
 #: Budget of all steps together that leaves no doubt which subspace was found.
 _LARGEST = 0.3
 
 
 class Unresolved(ValueError):
-    """The error of F, or rounding, is too large for the gap."""
+    """The error of F, or rounding, is too large for the gap; `enough` may be asked for, as far as it is known."""
+
+    def __init__(self, message: str, enough: float = math.inf) -> None:
+        super().__init__(message)
+        self.enough = enough
 
 
 def projector(
@@ -53,13 +59,14 @@ def projector(
     """
     asked = error if asked is None else asked
     h: Any = on_grid(given)
+    n, share, reached = h.shape[0], asked / error, math.inf
+    error = min(error, _SURE * math.sqrt(n))
     if method == "eigh":
         solved = diagonalized(h, occupied, mu)
         if solved is not None and solved.error <= error:
             return solved
-        method = "sp2_accelerated"
+        method, reached = "sp2_accelerated", math.inf if solved is None else solved.error
     low, high = h.eigenvalue_bounds()
-    n = h.shape[0]
     if mu is not None and not low < mu < high:
         occupied = n if mu >= high else 0
     if occupied in (0, n):
@@ -88,7 +95,7 @@ def projector(
             edges = max(edges[0], min(hint[0], last.homo[1])), min(edges[1], max(hint[1], last.lumo[0]))
         return last, dataclasses.replace(found, edges=(high - width * edges[0], high - width * edges[1]))
 
-    wanted, reached = min(pessimism(x0) * error, _LARGEST), math.inf
+    wanted = min(pessimism(x0) * error, _LARGEST)
     hint = None if guess is None else ((high - guess[0]) / width, (high - guess[1]) / width)
     plan = None if hint is None else _guessed(x0, *hint)
     # What a bad guess cannot resolve may have a gap all the same.
@@ -112,9 +119,15 @@ def projector(
             break
         wanted *= min(0.5, 0.7 * error / found.error) if certain else 0.03
         seen, known = (last, True) if certain else (seen, known)
-    enough = 2 * reached * (asked / error)
-    advice = f"ask for {enough:.2g} or more" if reached < math.inf else "ask for more, or use float64"
-    raise Unresolved(f"error = {asked} is below what can be guaranteed in {h.dtype} with this gap and input: {advice}")
+    enough = 2 * reached * share
+    if reached == math.inf and error < _LARGEST:  # how far one comes is seen by coming there
+        try:
+            enough = 2 * share * projector(given, occupied, mu, 100 * error, method, guess=guess).error
+        except ValueError as coarser:
+            enough = share * getattr(coarser, "enough", math.inf)
+    advice = f"ask for {enough:.2g} or more" if enough < math.inf else "give a temperature (beta=)"
+    message = f"error = {asked} is below what can be guaranteed in {h.dtype} with this gap and input: {advice}"
+    raise Unresolved(message, enough)
 
 
 def pessimism(x0: TileMatrix) -> float:

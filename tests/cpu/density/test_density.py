@@ -329,6 +329,36 @@ def test_single_precision_says_how_far_it_comes(dtype):
         purified(h, electrons=occupied, error=1e-9, block=8)
 
 
+@pytest.mark.parametrize("method", ["eigh", *maps.METHODS])
+def test_an_error_of_any_size_is_kept_or_the_refusal_says_which_one_is(method):
+    h, _ = insulator(7, 40, 1, 0.8)
+    occupied = widest_gap(np.linalg.eigvalsh(h))
+    for error in (1e-20, 1e-14, 1.0, 10.0, 1e5):
+        for wanted in ({"electrons": occupied}, {"mu": float(np.linalg.eigvalsh(h)[[occupied - 1, occupied]].mean())}):
+            try:
+                found = purified(h, error=error, method=method, block=8, **wanted)
+            except ValueError as reason:
+                enough = re.search(r"ask for (\S+) or more", str(reason))
+                assert enough and error < 1e-12
+                found = purified(h, error=1.05 * float(enough[1]), method=method, block=8, **wanted)
+            assert_guaranteed(found, h, occupied)
+    for large in (10.0, 1e5):
+        signs = sign(TileMatrix.from_dense(h, 8, hermitian=True), error=large)
+        u, _ = polar(h, error=large, block=8)
+        assert np.isfinite(signs.error.fro) and u.error.fro <= large
+
+
+def test_refusals_name_f_and_s():
+    h, _ = insulator(7, 40, 1, 0.8)
+    for f, s, error, words in (
+        (h.astype(np.float16), None, TypeError, "f: "),
+        (h, np.ma.masked_less(np.eye(40), 0.5), TypeError, "s: "),
+        (h, TileMatrix.identity([20, 20]), ValueError, "s has other tiles or another order of rows than f"),
+    ):
+        with pytest.raises(error, match=words):
+            spectile.density_matrix(f, s, electrons=20)
+
+
 def test_an_error_that_rounding_just_reaches_with_an_overlap_is_kept_or_refused():
     s, kept = gaussians(3, 8, 1.0), []
     root = scipy.linalg.sqrtm(s)
