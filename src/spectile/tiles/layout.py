@@ -51,7 +51,7 @@ def offsets(name: str, length: int | None, tiles: Any) -> np.ndarray:
         size = min(size, max(1, length))
         return np.minimum(np.arange(ceil_div(length, size) + 1) * size, length)
     if sizes.ndim != 1 or (sizes <= 0).any():
-        raise ValueError(f"{name} has a tile without rows: pass positive sizes")
+        raise ValueError(f"{name} has a tile without rows: pass positive sizes, as numpy.diff of where tiles begin")
     if int(sizes.sum()) != length:
         raise ValueError(f"{name} adds up to {int(sizes.sum())}, and the matrix has {length}: pass sizes that fit")
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

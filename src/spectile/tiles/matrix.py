@@ -11,6 +11,7 @@ import numpy as np
 
 from spectile.core.arrays import host_array, on_device, to_device
 from spectile.core.host import refuse_malformed
+from spectile.core.options import number
 from spectile.core.pictures import draw_sizes, shown, shown_html
 from spectile.tiles import kernels, product
 from spectile.tiles import layout as layouts
@@ -689,7 +690,7 @@ class TileMatrix:
         """Return a multiple."""
         number = _number(factor)
         if number is None:
-            return NotImplemented
+            return self._refuse(factor)
         if number.imag and self.hermitian:
             return self.whole() * number
         if not np.isfinite(number):
@@ -702,7 +703,7 @@ class TileMatrix:
         """Return the matrix times the reciprocal of a number."""
         number = _number(divisor)
         if number is None:
-            return NotImplemented
+            return self._refuse(divisor)
         if number == 0:
             raise ZeroDivisionError("the matrix is divided by zero")
         return self * (1 / number)
@@ -710,26 +711,41 @@ class TileMatrix:
     def __add__(self, other: TileMatrix) -> TileMatrix:
         """Return a sum."""
         if not isinstance(other, TileMatrix):
-            return NotImplemented
+            return self._refuse(other)
         return self._combined(1.0, other, 1.0)
 
     def __sub__(self, other: TileMatrix) -> TileMatrix:
         """Return a difference."""
-        return self._combined(1.0, other, -1.0) if isinstance(other, TileMatrix) else NotImplemented
+        return self._combined(1.0, other, -1.0) if isinstance(other, TileMatrix) else self._refuse(other)
 
-    def shifted(self, shift: float) -> TileMatrix:
-        """Return the matrix plus a multiple of the identity.
+    def _refuse(self, other: Any) -> Any:
+        # Left to the other, arrays of SciPy and NumPy, the result would be dense, without its error.
+        raise TypeError(
+            f"a TileMatrix and a {type(other).__name__} do not go together here: make both tile matrices, or take "
+            ".to_dense() or .to_csr() of this one (and numbers go with * and / alone)"
+        )
+
+    __radd__ = __rsub__ = __rmatmul__ = __rtruediv__ = _refuse
+
+    def shifted(self, shift: complex) -> TileMatrix:
+        """Return the matrix plus a multiple of the identity: as a whole one, complex, where the number is complex.
 
         Raises
         ------
-        ValueError
-            If the matrix is not square with one partition.
+        TypeError, ValueError
+            If `shift` is no number, or the matrix not square with one partition.
         """
-        return self._combined(1.0, shift=shift)
+        self._require_square("a shift")
+        number = _number(shift)
+        if number is None or not np.isfinite(number):
+            raise (TypeError if number is None else ValueError)(f"shift is {shift!r}: pass a finite number")
+        if number.imag and (self.hermitian or self.dtype.kind != "c"):
+            return self.whole().astype(np.result_type(self.dtype, np.complex64)).shifted(number)
+        return self._combined(1.0, shift=number if self.dtype.kind == "c" else number.real)
 
     def __matmul__(self, other: TileMatrix) -> TileMatrix:
         """Return the product with nothing left out."""
-        return self.multiply(other) if isinstance(other, TileMatrix) else NotImplemented
+        return self.multiply(other) if isinstance(other, TileMatrix) else self._refuse(other)
 
     def multiply(
         self, other: TileMatrix, *, atol: float | None = None, rtol: float | None = None, norm: NormName = "fro",
@@ -804,9 +820,7 @@ class TileMatrix:
         if half and not np.array_equal(self.rows, other.columns):
             raise ValueError("a Hermitian product needs one partition of rows and columns")
         spectral = _spectral(norm)
-        for name, value in (("atol", atol), ("rtol", rtol)):
-            if value is not None and not (value >= 0 and math.isfinite(value)):
-                raise ValueError(f"{name} is {value}: pass a number from 0 on")
+        atol, rtol = (None if x is None else _tolerance(name, x) for name, x in (("atol", atol), ("rtol", rtol)))
         if atol is not None and rtol is not None:
             raise ValueError("both atol and rtol are given: pass one of them")
         dtype = np.result_type(self.dtype, other.dtype)
@@ -865,7 +879,7 @@ class TileMatrix:
         return made
 
     def _combined(
-        self, alpha: complex, other: TileMatrix | None = None, beta: complex = 0.0, shift: float = 0.0
+        self, alpha: complex, other: TileMatrix | None = None, beta: complex = 0.0, shift: complex = 0.0
     ) -> TileMatrix:
         """Return ``alpha self + beta other + shift I``."""
         layout, places, terms = self.layout, [np.arange(len(self.norms))], [(self, complex(alpha))]
@@ -949,8 +963,7 @@ class TileMatrix:
         >>> kept.fill, 1e-9 <= kept.error.fro <= 1.001e-9
         (0.25, True)
         """
-        if not (atol >= 0 and math.isfinite(atol)):
-            raise ValueError(f"atol is {atol}: pass a number from 0 on")
+        atol = _tolerance("atol", atol)
         layout, order = self.layout, np.argsort(self.norms, kind="stable")
         if _spectral(norm):
             sums = np.zeros((2, max(layout.grid)))
@@ -1030,7 +1043,19 @@ def _symmetric_diagonal(xp: Any, data: Any, layout: Layout) -> Any:
 
 
 def _number(factor: Any) -> complex | None:
-    return complex(factor) if np.ndim(factor) == 0 and isinstance(factor, numbers.Number) else None  # type: ignore
+    if np.ndim(factor) or not isinstance(factor, numbers.Number):
+        return None
+    try:
+        return complex(factor)  # type: ignore[call-overload]
+    except OverflowError:  # of an integer
+        return complex(math.inf)
+
+
+def _tolerance(name: str, value: Any) -> float:
+    value = number(name, value)
+    if not (value >= 0 and math.isfinite(value)):
+        raise ValueError(f"{name} is {value}: pass a number from 0 on")
+    return value
 
 
 def _spectral(norm: str) -> bool:

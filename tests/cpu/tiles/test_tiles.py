@@ -347,8 +347,12 @@ def test_mistakes_are_told_in_one_sentence():
         (lambda: TileMatrix.from_dense(sp.csr_array(a)), TypeError, "sparse"),
         (lambda: x + TileMatrix.from_dense(a, 3), ValueError, "one partition"),
         (lambda: x @ TileMatrix.from_dense(a, 3), ValueError, "one partition"),
-        (lambda: x @ a, TypeError, "unsupported operand|does not support"),
-        (lambda: a @ x, TypeError, "unsupported operand|does not support"),
+        (lambda: TileMatrix.identity(x.rows), ValueError, "numpy.diff of where tiles begin"),
+        (lambda: x.truncate(None), TypeError, "atol = None is no real number"),
+        (lambda: x.multiply(x, rtol="a"), TypeError, "rtol = 'a' is no real number"),
+        (lambda: x.shifted("a"), TypeError, "shift is 'a'"),
+        (lambda: x.shifted(np.nan), ValueError, "shift is nan"),
+        (lambda: x * 10**400, ValueError, "pass a finite number"),
         (lambda: x.multiply(a), TypeError, "ndarray"),
         (lambda: x.square(atol=-1.0), ValueError, "atol is -1"),
         (lambda: x.square(atol=1.0, rtol=1.0), ValueError, "both"),
@@ -376,6 +380,36 @@ def test_mistakes_are_told_in_one_sentence():
         with pytest.raises(kind, match=said) as caught:
             call()
         assert "\n" not in str(caught.value)
+
+
+FOREIGN = [np.eye(6), np.ones(6), np.array(2.0), sp.csr_array(np.eye(6)), [1.0] * 6, None, "a", 2]
+
+
+@pytest.mark.parametrize("other", FOREIGN, ids=lambda one: type(one).__name__)
+def test_no_operator_takes_what_has_no_error_to_carry(other):
+    x = TileMatrix.from_dense(np.eye(6), 2)
+    calls = [lambda: x @ other, lambda: x + other, lambda: x - other]
+    if not isinstance(other, int):
+        calls += [lambda: x * other, lambda: x / other]
+    if not sp.issparse(other):  # SciPy asks nobody
+        calls += [lambda: other @ x, lambda: other - x, lambda: other / x]
+        calls += [] if isinstance(other, list | str) else [lambda: other + x]
+    for call in calls:
+        with pytest.raises(TypeError, match=r"do not go together here: make both tile matrices, or take .to_dense\(\)"):
+            call()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+@pytest.mark.parametrize("hermitian", [False, True])
+def test_a_complex_shift_leaves_a_whole_complex_matrix(dtype, hermitian):
+    a = random_matrix(3, (9, 9), dtype, hermitian=True)
+    for x in (TileMatrix.from_dense(a, 4, hermitian=hermitian), TileMatrix.from_dense(0 * a, 4, hermitian=hermitian)):
+        for shift in (0.5j, np.complex64(1 - 2j), 1.5):
+            made = x.shifted(shift)
+            wanted = x.to_dense() + shift * np.eye(9)
+            assert np.linalg.norm(made.to_dense() - wanted) <= made.error.fro + 1e-6 * (dtype == "complex64")
+            assert made.hermitian == (hermitian and shift == 1.5)
+            assert np.array_equal(made.H.to_dense(), made.to_dense().conj().T)
 
 
 def test_a_matrix_is_pickled_and_shown():
