@@ -95,8 +95,8 @@ def spgemm(
         product at a time.
     format : {"csr", "csc", "coo", "bsr", "dense"}, default "csr"
         That of C.  ``dense`` is an array whose missing entries are the identity of the semiring's addition, 0 for
-        ``plus_times``; SciPy chooses the blocks of ``bsr``.  On a CPU matrices in CSC are taken as they are, and C is
-        made by columns, where that brings fewer entries into another order.
+        ``plus_times``, as are entries of ``bsr`` that fill its blocks, which SciPy chooses.  On a CPU matrices in CSC
+        are taken as they are, and C is made by columns, where that brings fewer entries into another order.
     precision : {"float64", "float32", "tf32", "float16"}, optional
         Also spelled fp64, fp32 and fp16.  By default that of the values: float32 where both factors hold float32 (or
         NumPy's rules of types give float16, float32 or complex64), else float64.  By default integers are multiplied

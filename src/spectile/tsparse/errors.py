@@ -64,9 +64,9 @@ def beyond_float32(what: str) -> ValueError:
     return ValueError(f'{what} beyond the range of float32; use precision="float64"')
 
 
-def other_pattern(name: str) -> ValueError:
+def other_pattern(name: str, analysis: str = "symbolic") -> ValueError:
     """Factor `name` does not have the pattern that was analysed."""
-    return ValueError(f"the pattern of {name} differs from the analysed one: call symbolic() again for it")
+    return ValueError(f"the pattern of {name} differs from the analysed one: call {analysis}() again for it")
 
 
 def check_values(

@@ -18,14 +18,14 @@ LARGEST_INTEGER = 2**53  # up to which float64 holds every integer
 _ON_GPU = "cupyx.scipy.sparse"  # the library of matrices on a GPU
 
 
-def check_pair(A: Any, B: Any) -> bool:
-    """Check kinds and shapes of the factors, and return whether they are on a GPU."""
-    kind = _kind("A", A)
-    other = kind if B is A else _kind("B", B)
+def check_pair(A: Any, B: Any, a: str = "A", b: str = "B") -> bool:
+    """Check kinds and shapes of the factors, of these names, and return whether they are on a GPU."""
+    kind = _kind(a, A)
+    other = kind if B is A else _kind(b, B)
     if kind != other:
-        raise TypeError(f"A is of {kind} and B of {other}: bring both to one library first")
+        raise TypeError(f"{a} is of {kind} and {b} of {other}: bring both to one library first")
     if A.shape[1] != B.shape[0]:
-        raise ValueError(f"A has shape {A.shape} and B {B.shape}: the columns of A must be the rows of B")
+        raise ValueError(f"{a} has shape {A.shape} and {b} {B.shape}: the columns of {a} must be the rows of {b}")
     return kind == _ON_GPU
 
 
@@ -162,7 +162,11 @@ def in_format(C: Any, form: str, missing: complex = 0) -> Any:
         dense = xp.full(C.shape, missing, C.dtype)
         dense[owners(rows.indptr, len(rows.data), xp), rows.indices] = rows.data
         return dense
-    C = C.asformat(form)
+    pattern, C = C, C.asformat(form)
+    if form == "bsr" and missing != 0:  # which is what its blocks hold where C has no entry
+        pattern = pattern.astype(np.bool_)
+        pattern.data[:] = True
+        C.data[~pattern.tobsr(C.blocksize).data] = missing
     if form != "bsr" and not on_gpu(C):
         C.has_canonical_format = True
     return C

@@ -44,6 +44,20 @@ def test_factors_and_products_of_every_format(left, right, form, dtype):
         assert C.nnz == pattern == (known != 0).sum()
 
 
+@pytest.mark.parametrize("form", ["csr", "csc", "coo", "bsr"])
+@pytest.mark.parametrize("dtype", ["f8", "i4"])
+@pytest.mark.parametrize("ring", SEMIRINGS)
+def test_what_a_format_stores_is_that_of_the_array(ring, form, dtype):
+    """Blocks hold the identity of the addition where C has no entry, not a way of length 0."""
+    for density, options in ((0.6, {}), (0.3, {"mask": random(2, 20, 0.9, seed=5)}), (0.6, {"top_n": 18})):
+        A, B = random(2, 20, density, dtype=dtype), random(20, 20, 0.2, seed=2, dtype=dtype)
+        C, known = (multiply(A, B, semiring=ring, format=word, **options) for word in (form, "dense"))
+        entries = C.tocoo()
+        found = np.full(C.shape, SEMIRINGS[ring].identity(known.dtype), known.dtype)
+        found[entries.row, entries.col] = entries.data
+        np.testing.assert_allclose(found, known, rtol=1e-12)
+
+
 @pytest.mark.parametrize("form", ["csc", "dense", "bsr"])
 def test_matrices_stay_matrices_and_options_are_kept(form):
     A, B = sp.csr_matrix(random(30, 40)), sp.csc_matrix(random(40, 50, seed=2))

@@ -104,12 +104,15 @@ def test_a_set_up_of_multigrid_runs_on_ours():
 
 def test_wrong_input_gets_one_sentence():
     A, P = grid(6)
-    with pytest.raises(ValueError, match="the columns of A must be the rows of B"):
-        galerkin(P, A, P)
+    for factors, names in (((P, A, P), "R.*rows of A"), ((P.T, A, P.T), "A.*rows of P")):
+        with pytest.raises(ValueError, match=names):
+            galerkin(*factors)
+    with pytest.raises(TypeError, match="P is a ndarray"):
+        galerkin(P.T, A, P.toarray())
     with pytest.raises(TypeError, match=r"convert them with \.astype"):
         galerkin(P.T, A.astype(int), P)
     product = galerkin(P.T, A, P)
-    with pytest.raises(ValueError, match="pattern of A differs"):
+    with pytest.raises(ValueError, match=r"pattern of A differs .* call galerkin\(\) again"):
         product.numeric(sp.eye_array(36, format="csr"))
     with pytest.raises(TypeError, match="make another product"):
         product.numeric(1j * A)

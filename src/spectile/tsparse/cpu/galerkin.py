@@ -30,8 +30,8 @@ class GalerkinProduct:
     """
 
     def __init__(self, R: Any, A: Any, P: Any, memory_limit: int | None = None) -> None:
-        for left, right in ((R, A), (A, P)):
-            if check_pair(left, right):
+        for left, right, *names in ((R, A, "R", "A"), (A, P, "A", "P")):
+            if check_pair(left, right, *names):
                 raise TypeError("products of three matrices are made on the host: copy R, A and P there with .get()")
         room = self._room = Room(memory_limit)
         factors = [one_operand(matrix, name, room=room) for matrix, name in ((R, "R"), (A, "A"), (P, "P"))]
@@ -94,7 +94,7 @@ class GalerkinProduct:
             raise TypeError(f"A holds {A.dtype} values and the product {self._kind}: make another product for them")
         same = given.shape == known.shape and np.array_equal(given.indptr, known.indptr)
         if not same or not np.array_equal(given.indices, known.indices):
-            raise errors.other_pattern("A")
+            raise errors.other_pattern("A", "galerkin")
         data = np.empty(len(self._indices), self._kind)
         for first, stop, middle, left in self._middles(replace(given, data=given.data.astype(self._kind, copy=False))):
             begin, end = self._indptr[first], self._indptr[stop]
