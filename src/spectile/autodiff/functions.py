@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spectile.autodiff.spectra import adjoint, differences, epsilon, largest
+from spectile.core.host import refuse_masked
 
 
 class Scalar(NamedTuple):
@@ -85,6 +86,7 @@ def require_domain(name: str, w: Any, smooth: bool) -> None:
 
 def require_numbers(name: str, values: Any, numbers: bool, w: Any) -> None:
     """Raise where a caller's function gives no `numbers`, or not one for each eigenvalue."""
+    refuse_masked(f"{name}'s result", values)
     if not numbers:
         raise TypeError(f"{name} gives {reprlib.repr(values)}: return an array of numbers, one for each eigenvalue")
     if values.shape != w.shape:

@@ -44,7 +44,10 @@ def host_array(name: str, array: Any) -> np.ndarray:
     if not (hasattr(array, "__array__") or hasattr(array, "__dlpack__")):
         if hasattr(array, "tocsr"):
             raise TypeError(f"{name} is a sparse matrix, and a dense array is needed: pass {name}.toarray()")
-        return np.asarray(array)
+        try:
+            return np.asarray(array)
+        except ValueError:  # of lists, which NumPy tells at length
+            raise TypeError(f"{name} is no array: give numbers, in rows of one length") from None
     if on_device(array):
         raise TypeError(f"{name} is on a GPU, and an array on the host is needed: copy it there, as cupy.asnumpy does")
     array = _resolved(name, array)

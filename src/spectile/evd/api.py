@@ -84,10 +84,10 @@ def eigh(
     UPLO : {"L", "U"}, optional
         NumPy's and CuPy's form of `lower`, in upper or lower case; it takes precedence.
     x0 : array, shape (..., n, n), optional
-        Eigenvectors, in columns, of a matrix nearby (the step before in a self-consistent field): they are refined by
-        products of matrices until residual and orthogonality are those of a full solution, and each result lies close
-        to the vector that it came from.  Where they are too far, all is solved anew, so that the result never depends
-        on how good they are.  For all eigenvectors of `type` 1, without a driver.
+        Eigenvectors, in columns, of a matrix nearby (the step before in a self-consistent field), or its result: they
+        are refined by products of matrices until residual and orthogonality are those of a full solution, and each
+        lies close to the vector that it came from.  Where they are too far, all is solved anew, so that the result
+        never depends on how good they are.  For all eigenvectors of `type` 1, without a driver.
     comm : mpi4py.MPI.Comm, optional
         Ranks, on any hosts, that solve one problem of `type` 1 together by ScaLAPACK; all of them make the same call.
         `a` and `b` are then :class:`spectile.evd.BlockCyclicMatrix`, of which each rank has made its part
@@ -179,6 +179,7 @@ def eigh(
     """
     if comm is None and (dealt := _dealt(a, b)) is not None:
         comm = dealt.comm
+    x0 = getattr(x0, "eigenvectors", x0)
     problem = (
         a, b, lower, UPLO, not flag("eigvals_only", eigvals_only), overwrite_a, overwrite_b, type, check_finite,
         subset_by_index, subset_by_value, driver,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spectile.core.arrays import host_array
 from spectile.core.options import flag, numbers
 from spectile.core.pictures import axes_or_new, curve_html
 from spectile.kpm import bounds as spectrum
@@ -136,7 +137,9 @@ class SpectralCurves(Drawn):
         -------
         ndarray, shape (K,), or (..., K) for rows of values
         """
-        values = np.ones_like(self.energies) if f is None else np.asarray(f(self.energies))
+        values = np.ones_like(self.energies) if f is None else host_array("f's result", f(self.energies))
+        if values.dtype.kind not in "biufc":
+            raise TypeError(f"f gave {values.dtype}: it must give a number for each energy")
         if values.shape != () and values.shape[-1:] != self.energies.shape:
             raise ValueError(
                 f"f gave shape {values.shape} for {len(self.energies)} energies: it must give one value for each"
@@ -166,7 +169,7 @@ def damping(kernel: Kernel, num_moments: int) -> Array:
                 "give a function of M"
             )
         return kernels[kernel](num_moments)
-    factors = np.asarray(kernel(num_moments))
+    factors = host_array("kernel's result", kernel(num_moments))
     if factors.shape != (num_moments,) or factors.dtype.kind not in "biuf" or not np.isfinite(factors).all():
         raise ValueError(
             f"kernel({num_moments}) gave {factors.dtype} of shape {factors.shape}: it must give {num_moments} finite "

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spectile.core.arrays import host_array
+from spectile.core.host import refuse_masked
 from spectile.core.options import numbers
 from spectile.kpm import reference
 from spectile.kpm.operators.adopt import as_operator, vector_dtype, whole_csr
@@ -123,6 +124,7 @@ class Observable:
 
     def _applied(self, block: Any) -> Any:
         image = self._function(block)
+        refuse_masked(f"{self._name}'s result", image)
         if getattr(image, "shape", None) != block.shape:
             raise ValueError(
                 f"{self._name} gave shape {getattr(image, 'shape', None)} for a block of shape {block.shape}: it must "

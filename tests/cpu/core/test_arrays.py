@@ -266,6 +266,21 @@ ON_CPU, BOUNDED = {"backend": "cpu"}, {"backend": "cpu", "bounds": (-99.0, 99.0)
 
 
 #: Arrays that callers give, by name: a call that takes one, and one that it takes.
+DENSITY = kpm.kpm_dos(PATTERN, N // 2, 1, rng=1, **BOUNDED)  # at N energies
+
+
+class Scaled:
+    """An operator by its product alone, whose result is of the kind of its factors."""
+
+    shape, dtype = (N, N), np.dtype(np.float64)
+
+    def __init__(self, factors):
+        self.factors = factors
+
+    def __matmul__(self, block):
+        return self.factors[:, None] * block
+
+
 TAKEN = {
     "spamm a": (lambda x: spectile.spamm(x, MATRIX, tau=0.0, **ON_CPU), MATRIX),
     "spamm c": (lambda x: spectile.spamm(MATRIX, MATRIX, tau=0.0, beta=1.0, c=x, **ON_CPU), MATRIX),
@@ -325,6 +340,14 @@ TAKEN = {
     "hilbert_order positions": (hilbert_order, POINTS),
     "partition sizes": (partition, ROWS),
     "partition positions": (lambda x: partition([1] * N, positions=x), POINTS),
+    "apply's f": (lambda x: kpm.apply(lambda e: x[np.ones(len(e), int)], PATTERN, NUMBERS, num_moments=4), NUMBERS),
+    "integrate's f": (lambda x: DENSITY.integrate(lambda energies: x), NUMBERS),
+    "a kernel": (lambda x: kpm.kpm_dos(PATTERN, N, 1, kernel=lambda count: x[:count], **BOUNDED), NUMBERS),
+    "an operator's product": (
+        lambda x: kpm.kpm_dos(PATTERN, 4, 1, operator=lambda block: x[:, None] * block, **BOUNDED), NUMBERS),
+    "H's product": (lambda x: kpm.evolve(Scaled(x), NUMBERS, 1.0, **BOUNDED), NUMBERS),
+    "matrix_function's f": (lambda x: spectile.matrix_function(lambda w: x, MATRIX), NUMBERS),
+    "average's function": (lambda x: kpm.average(lambda rng: x, 2), NUMBERS),
 }  # fmt: skip
 
 
@@ -346,3 +369,9 @@ def test_no_mask_is_lost(name):
 @pytest.mark.parametrize("form", ["csr", "csc", "coo", "bsr", "dia", "lil", "dok"])
 def test_sparse_matrices_of_every_format_are_looked_at_for_masks(form: str) -> None:
     refuse_masked("A", eye_array(4).asformat(form))
+
+
+@pytest.mark.parametrize("call", [spectile.eigvalsh, TileMatrix.from_dense, lambda x: kpm.chebyshev(PATTERN, x, 4)])
+def test_rows_of_several_lengths_are_told_in_a_sentence(call):
+    with pytest.raises(TypeError, match=r"is no array: give numbers, in rows of one length$"):
+        call([[1.0, 2.0], [3.0]])

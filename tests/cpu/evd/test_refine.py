@@ -154,6 +154,9 @@ def test_batches_kinds_and_values_alone(monkeypatch):
     for matrix, values, vectors in zip(changed, w, v, strict=True):
         require_solved(matrix, values, vectors)
     assert (spectile.eigh(changed, x0=x0, eigvals_only=True, backend="cpu") == w).all()
+    whole = spectile.eigh(changed, backend="cpu")
+    for again in (spectile.eigh(changed, x0=near, backend="cpu") for near in (whole, whole.eigenvectors)):
+        np.testing.assert_allclose(again.eigenvalues, w, rtol=1e-6)
     one = spectile.eigh(np.asfortranarray(changed[0]), x0=x0[0][:, ::-1], backend="cpu")
     require_solved(changed[0], *one)
     empty = spectile.eigh(np.zeros((0, 0)), x0=np.zeros((0, 0)), backend="cpu")

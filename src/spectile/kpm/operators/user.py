@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.host import refuse_masked
 from spectile.kpm import reference
 from spectile.kpm.operators.engine import Pair, ProductEngine
 from spectile.kpm.operators.protocol import Operator, lies_on_gpu, namespace, on_host
@@ -27,6 +28,7 @@ class ProductOperator:
         Raises ValueError if the product has another shape, or is complex where H is real.
         """
         image = self.H @ block
+        refuse_masked("H @ x", image)
         shape = getattr(image, "shape", None)
         if shape != out.shape:
             raise ValueError(f"H @ x has shape {shape} for an x of shape {block.shape}: it must have the same")
