@@ -27,6 +27,15 @@ def _(x: torch.Tensor, y: torch.Tensor, wanted: str, pair: int) -> torch.Tensor:
     return x.new_empty(PAIRS[pair].length(wanted))
 
 
+@contract.register_vmap
+def _(info: Any, in_dims: Any, x: torch.Tensor, y: torch.Tensor, *rest: Any) -> Any:
+    pairs = (
+        tuple(value if d is None else value.select(d, i) for value, d in zip((x, y), in_dims[:2], strict=True))
+        for i in range(info.batch_size)
+    )
+    return torch.stack([contract(*pair, *rest) for pair in pairs]), 0
+
+
 def _save(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.save_for_backward(*inputs[:2])
     ctx.rest = inputs[2:]
@@ -52,6 +61,8 @@ contract.register_autograd(_backward, setup_context=_save)
 class Contraction(torch.autograd.Function):
     """`contract` with derivatives of any order and in both modes."""
 
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(x: torch.Tensor, y: torch.Tensor, *rest: Any) -> torch.Tensor:
         return contract(x, y, *rest)
@@ -70,14 +81,6 @@ class Contraction(torch.autograd.Function):
         parts = [] if x_dot is None else [Contraction.apply(x_dot, y, *ctx.rest)]
         parts += [] if y_dot is None else [Contraction.apply(x, y_dot, *ctx.rest)]
         return sum(parts[1:], parts[0])
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Any, y: Any, *rest: Any) -> Any:
-        pairs = (
-            tuple(value if d is None else value.select(d, i) for value, d in zip((x, y), in_dims[:2], strict=True))
-            for i in range(info.batch_size)
-        )
-        return torch.stack([Contraction.apply(*pair, *rest) for pair in pairs]), 0
 
 
 def _contracted(*arguments: Any) -> torch.Tensor:

@@ -115,6 +115,9 @@ def test_products_within_what_is_compiled():
         found = torch.compile(cost, backend=backend, fullgraph=True)(values)
         found.backward()
         assert torch.allclose(found, wanted) and torch.allclose(values.grad, entries[0].grad)
+    several = torch.stack([entries[0].detach(), 2 * entries[0].detach()])
+    mapped = torch.compile(torch.func.vmap(lambda x: product.numeric(x, x)), backend="aot_eager", fullgraph=True)
+    assert torch.allclose(mapped(several), torch.stack([product.numeric(x, x) for x in several]))
     whole = torch.compile(lambda A: ours.spgemm(A, A).to_dense(), backend="eager")(matrix)
     assert torch.allclose(whole, matrix.to_dense() @ matrix.to_dense())
     with pytest.raises(torch._dynamo.exc.Unsupported, match="call symbolic outside of"):
