@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spectile.core.arrays import host_array
-from spectile.core.options import flag, numbers
+from spectile.core.options import flag, numbers, positive_number
 from spectile.core.pictures import axes_or_new, curve_html
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
@@ -137,7 +137,7 @@ class SpectralCurves(Drawn):
         -------
         ndarray, shape (K,), or (..., K) for rows of values
         """
-        values = np.ones_like(self.energies) if f is None else host_array("f's result", f(self.energies))
+        values = np.ones_like(self.energies) if f is None else host_array("f's result", f(self.energies.copy()))
         if values.dtype.kind not in "biufc":
             raise TypeError(f"f gave {values.dtype}: it must give a number for each energy")
         if values.shape != () and values.shape[-1:] != self.energies.shape:
@@ -189,6 +189,9 @@ class LorentzKernel:
     """
 
     resolution: float = 4.0
+
+    def __post_init__(self) -> None:
+        positive_number(self.resolution, "resolution")
 
     def __call__(self, num_moments: int) -> Array:
         """Return the factors of M moments."""

@@ -404,7 +404,9 @@ def source_of(engine: Engine, vectors: Any) -> tuple[Callable[[int, int], Any], 
         return lambda first, stop: block[:, first:stop], block.shape[1]
 
     def made(first: int, stop: int) -> Any:
-        columns = [given_vectors("vectors", vectors(n), engine.xp, (engine.num_rows, 1)) for n in range(first, stop)]
+        shape = engine.num_rows, 1
+        # Copied: it may return one array, of other numbers each time.
+        columns = [engine.xp.array(given_vectors("vectors", vectors(n), engine.xp, shape)) for n in range(first, stop)]
         return engine.xp.concatenate(columns, axis=1)
 
     return made, None

@@ -72,7 +72,8 @@ class Chebyshev(Iterator[Any]):
     """
 
     def __init__(self, terms: Terms, num_moments: int, bounds: tuple[float, float], bra: Any, single: bool) -> None:
-        self._terms, self._num_moments, self._bra, self._single = terms, num_moments, bra, single
+        self._terms, self._num_moments, self._single = terms, num_moments, single
+        self._bra = None if bra is None else bra.copy()
         self.bounds, self.dtype, self.order = bounds, terms.dtype, -1
         self.scale, self.centre = 1 / terms.scaling[0], terms.scaling[1]
 
@@ -205,7 +206,7 @@ def chebyshev(
     Parameters
     ----------
     H : as in :func:`kpm_dos`
-        Shape (N, N).
+        Shape (N, N); not copied, so that its arrays must stay as they are until the last item.
     vectors : array, shape (N, R) or (N,)
         Start vectors |v⟩, real or complex, on the host or on the GPU that computes; never written to.
     num_moments : int

@@ -539,7 +539,7 @@ def galerkin(R: Any, A: Any, P: Any, *, memory_limit: int | None = None) -> Gale
     Parameters
     ----------
     R : sparse matrix or array of SciPy, shape (m, k)
-        Real or complex.  ``P.T`` needs no copy by the caller.
+        Real or complex.  ``P.T`` needs no copy by the caller.  R and P are kept for ``numeric``, not copied.
     A : sparse matrix or array of SciPy, shape (k, l)
     P : sparse matrix or array of SciPy, shape (l, n)
     memory_limit : int, optional

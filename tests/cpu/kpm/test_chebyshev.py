@@ -175,3 +175,12 @@ def test_bad_input_is_one_sentence():
     with pytest.raises(ValueError, match="writes into"):
         chebyshev(Writes(), start, 4, backend="cpu")
     assert spectile.chebyshev is chebyshev and spectile.spectral_bounds is spectral_bounds
+
+
+def test_vectors_may_be_written_over_between_items():
+    H, given = chain(30), np.random.default_rng(3).standard_normal((30, 2))
+    wanted = np.array(list(chebyshev(H, given, 6, bra=given, backend="cpu")))
+    start, bra = given.copy(), given.copy()
+    for found, right in zip(chebyshev(H, start, 6, bra=bra, backend="cpu"), wanted, strict=True):
+        np.testing.assert_array_equal(found, right)
+        start[:] = bra[:] = 7

@@ -211,3 +211,27 @@ def test_errors_have_the_unit_of_what_they_are_errors_of():
     one = kpm_dos(H, operator=H, **words | {"num_vectors": 1})
     assert np.isnan(one.errors).all() and one.errors.shape == one.densities.shape
     assert np.isnan(kpm_dos(H, **words | {"num_vectors": 1}).integrate(return_error=True)[1])
+
+
+def test_functions_may_write_into_what_they_are_given_and_return_one_array():
+    density = kpm_dos(REAL, 32, 2, rng=1, backend="cpu")
+    wanted = density.integrate(np.exp), density.integrate(lambda energies: energies)
+    for _ in range(2):
+        found = density.integrate(lambda energies: np.exp(energies, out=energies))
+        assert (found, density.integrate(lambda energies: energies)) == wanted
+    kept, given = np.zeros(125), np.random.default_rng(2).standard_normal((125, 3))
+
+    def one(number):
+        kept[:] = given[:, number]
+        return kept
+
+    for operator in (None, REAL):
+        options = {"operator": operator, "mean": False, "backend": "cpu"}
+        found = kpm_dos(REAL, 16, 3, vectors=one, **options)
+        np.testing.assert_array_equal(found.moments, kpm_dos(REAL, 16, vectors=given, **options).moments)
+
+
+def test_a_resolution_is_positive():
+    for resolution, error in ((-1.0, ValueError), (np.nan, ValueError), ("a", TypeError)):
+        with pytest.raises(error, match="resolution = "):
+            LorentzKernel(resolution)
