@@ -181,8 +181,8 @@ def _guessed(x0: TileMatrix, h: float, l_: float) -> Pass | None:
 
 def _no_gap(size: float) -> ValueError:
     return ValueError(
-        f"there is no gap at this number of electrons, or it is at most about {size:.2g}: give a temperature (beta=), "
-        "or another number of electrons"
+        f"there is no gap at this number of electrons, or where the sign changes, or it is at most about {size:.2g}: "
+        "give a temperature (beta=) or another number of electrons, or shift the matrix"
     )
 
 

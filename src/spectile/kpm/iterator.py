@@ -73,7 +73,7 @@ class Chebyshev(Iterator[Any]):
 
     def __init__(self, terms: Terms, num_moments: int, bounds: tuple[float, float], bra: Any, single: bool) -> None:
         self._terms, self._num_moments, self._single = terms, num_moments, single
-        self._bra = None if bra is None else bra.copy()
+        self._bra: Any = None if bra is None else bra.copy()
         self.bounds, self.dtype, self.order = bounds, terms.dtype, -1
         self.scale, self.centre = 1 / terms.scaling[0], terms.scaling[1]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core.options import numbers
+from spectile.core.options import numbers, whole_number
 from spectile.tiles.layout import offsets
 
 _BITS = 16
@@ -112,7 +112,7 @@ def partition(sizes: Any, block: int = 32, *, positions: Any = None) -> tuple[np
     """
     if np.ndim(sizes) != 1:
         raise ValueError("sizes is no list of numbers: pass the number of rows of each atom")
-    ends = offsets("sizes", None, sizes)
+    ends, block = offsets("sizes", None, sizes), whole_number(block, "block", 1)
     starts, lengths = ends[:-1], np.diff(ends)
     order = np.arange(len(lengths)) if positions is None else hilbert_order(positions)
     if len(order) != len(lengths):

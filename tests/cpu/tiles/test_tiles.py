@@ -373,6 +373,8 @@ def test_mistakes_are_told_in_one_sentence():
         (lambda: partition([1, 0]), ValueError, "positive"),
         (lambda: partition([2.5, 1.0]), TypeError, "sizes is of float64"),
         (lambda: partition(3), ValueError, "no list"),
+        (lambda: partition([3], -1), ValueError, "block = -1"),
+        (lambda: partition([3], "a"), ValueError, "block = 'a'"),
         (lambda: x.permuted(0), ValueError, "no order of the 6 rows"),
         (lambda: partition([1, 2], positions=[0.0]), ValueError, "1 points and sizes 2"),
     ]  # fmt: skip
