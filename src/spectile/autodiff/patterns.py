@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import weakref
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from spectile.autodiff.near_sparse import FLOATS
 #: Patterns whose products are kept.
 KEPT = 16
 _NUMBERS = itertools.count()
+#: Those that live by their numbers, which is how operators of PyTorch know them.
+PAIRS: weakref.WeakValueDictionary[int, Pair] = weakref.WeakValueDictionary()
 
 
 class Pair:
@@ -29,6 +32,7 @@ class Pair:
         self._factors = left, right
         #: No other pair's, of any time.
         self.number = next(_NUMBERS)
+        PAIRS[self.number] = self
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Pair) and self._parts == other._parts

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any, cast
 
 import torch
 
 from spectile.autodiff.contraction import Wanted
-from spectile.autodiff.patterns import Pair, pair_of, pattern
+from spectile.autodiff.patterns import PAIRS, Pair, pair_of, pattern
 from spectile.torch.arrays import dtype_name, require_dense
-
-#: Pairs in use by their numbers, which is how PyTorch's operators know them.
-PAIRS: weakref.WeakValueDictionary[int, Pair] = weakref.WeakValueDictionary()
 
 
 @torch.library.custom_op("spectile::contract", mutates_args=())
@@ -149,7 +145,7 @@ class SymbolicProduct:
     """
 
     def __init__(self, pair: Pair) -> None:
-        self._pair, PAIRS[pair.number] = pair, pair
+        self._pair = pair
         self.shape = tuple(pair.product.shape)
         self.crow_indices = torch.from_numpy(pair.patterns.c_rows.copy())
         self.col_indices = torch.from_numpy(pair.patterns.c_columns.copy())
