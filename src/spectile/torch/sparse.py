@@ -11,11 +11,14 @@ from spectile.autodiff.patterns import PAIRS, Pair, pair_of, pattern
 from spectile.torch.arrays import dtype_name, require_dense
 
 
-@torch.library.custom_op("spectile::contract", mutates_args=())
-def contract(x: torch.Tensor, y: torch.Tensor, wanted: str, pair: int) -> torch.Tensor:
+def _contract(x: torch.Tensor, y: torch.Tensor, wanted: str, pair: int) -> torch.Tensor:
     """Return one of the three products of `contraction`; the derivatives of each are the other two."""
     operands = (value.detach().resolve_conj().contiguous().numpy() for value in (x, y))
     return torch.from_numpy(PAIRS[pair].contract(cast(Wanted, wanted), *operands))
+
+
+#: For `torch.compile`; calls of an operator take longer than small products.
+contract = torch.library.custom_op("spectile::contract", _contract, mutates_args=())
 
 
 @contract.register_fake
@@ -23,13 +26,15 @@ def _(x: torch.Tensor, y: torch.Tensor, wanted: str, pair: int) -> torch.Tensor:
     return x.new_empty(PAIRS[pair].length(wanted))
 
 
-@contract.register_vmap
-def _(info: Any, in_dims: Any, x: torch.Tensor, y: torch.Tensor, *rest: Any) -> Any:
+def _mapped(call: Any, info: Any, in_dims: Any, x: torch.Tensor, y: torch.Tensor, *rest: Any) -> Any:
     pairs = (
         tuple(value if d is None else value.select(d, i) for value, d in zip((x, y), in_dims[:2], strict=True))
         for i in range(info.batch_size)
     )
-    return torch.stack([contract(*pair, *rest) for pair in pairs]), 0
+    return torch.stack([call(*pair, *rest) for pair in pairs]), 0
+
+
+contract.register_vmap(lambda *arguments: _mapped(contract, *arguments))
 
 
 def _save(ctx: Any, inputs: Any, output: Any) -> None:
@@ -57,11 +62,13 @@ contract.register_autograd(_backward, setup_context=_save)
 class Contraction(torch.autograd.Function):
     """`contract` with derivatives of any order and in both modes."""
 
-    generate_vmap_rule = True
+    @staticmethod
+    def vmap(*arguments: Any) -> Any:
+        return _mapped(Contraction.apply, *arguments)
 
     @staticmethod
     def forward(x: torch.Tensor, y: torch.Tensor, *rest: Any) -> torch.Tensor:
-        return contract(x, y, *rest)
+        return _contract(x, y, *rest)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
