@@ -17,16 +17,13 @@ from spectile.tiles.types import DTYPES, roundoff
 Tiles = TypeVar("Tiles", bound=TileMatrix | GridMatrix)
 
 
-#: Tiles of 16 rows that a tile row of F squared has, at most, where they cost less on a CPU: so few stay in its cache.
-_FEW = 12
-
-
 def hermitian_operand(name: str, given: Any, block: Any, permutation: Any) -> TileMatrix | GridMatrix:
     """Return the Hermitian part of a matrix as `in_tiles` does, a dense one on a GPU with room for every tile."""
     if block is None and not isinstance(given, TileMatrix) and not on_device(given):
         small = in_tiles(name, given, 16, permutation, hermitian=True)
+        # So few in a row of F squared stay in a cache, and do less arithmetic.
         size = small.layout.grid[0]
-        if size <= _FEW or small.layout.squared().sum() <= _FEW * size:
+        if size <= 12 or small.layout.squared().sum() <= 12 * size:
             return small
     block = 32 if block is None else block
     a = to_device(given, name)[0] if on_device(given) and not hasattr(given, "tocoo") else None

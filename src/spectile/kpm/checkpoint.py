@@ -39,6 +39,7 @@ class SavedState:
         try:
             with np.load(path) as archive:
                 self._arrays = {name: np.asarray(archive[name]) for name in archive.files}
+            self._arrays.setdefault("widenings", np.array(-1))  # a file of an earlier version does not tell
         except (FileNotFoundError, PermissionError):
             raise
         except (OSError, ValueError, EOFError, KeyError, AttributeError, TypeError, SyntaxError, NotImplementedError,
@@ -91,10 +92,6 @@ class SavedState:
         if number < least:
             raise self.damaged(f"{name} is {number}")
         return number
-
-    def widenings(self) -> int:
-        """Return how often bounds were widened: −1 where a file of an earlier version does not tell."""
-        return self.number("widenings", -1) if "widenings" in self else -1
 
     def text(self, name: str) -> str:
         """Return a word."""
@@ -294,7 +291,7 @@ class Run:
             raise ValueError(f"{self.file} belongs to {state.text('call')}, not {self._what}: name another file")
         state.require_engine(engine, self._fingerprint)
         low, high = state.array("bounds", np.float64, (2,)).tolist()
-        self.bounds, self.widenings = (low, high), state.widenings()
+        self.bounds, self.widenings = (low, high), state.number("widenings", -1)
 
     def __enter__(self) -> Run:
         return self

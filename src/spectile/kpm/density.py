@@ -113,8 +113,7 @@ class SpectralDensity(Drawn):
         self._num_moments, self._total = self._asked(num_moments, energy_resolution), num_vectors
         self._require_room(num_vectors, self._num_moments)
         self._start(num_vectors)
-        # Bounds that turn out too narrow are widened, and ask for more.
-        while self._num_moments < (asked := self._asked(num_moments, energy_resolution)):
+        while self._num_moments < (asked := self._asked(num_moments, energy_resolution)):  # wider bounds ask for more
             self._num_moments = asked
             self._advance()
         self._update()
@@ -392,7 +391,7 @@ class SpectralDensity(Drawn):
         if not (low <= b <= high and a > 0):
             raise state.damaged(f"bounds {self.bounds} and scaling {(a, b)} are not of one spectrum")
         self._scaling = a, b
-        self._keep, self._total, self._widenings = True, state.number("total", 1), state.widenings()
+        self._keep, self._total, self._widenings = True, state.number("total", 1), state.number("widenings", -1)
         self._finished = [
             state.etas(f"finished_{n}", self._num_moments, engine.num_rows) for n in range(state.number("finished", 0))
         ]

@@ -31,8 +31,7 @@ def tile_norms(xp: Any, data: Any, layout: Layout) -> np.ndarray:
 
     def roots(scale: float) -> np.ndarray:
         out = np.empty(len(counts))
-        parts = data.real
-        kernels.tile_norms(data.view(parts.dtype), layout.starts, data.itemsize // parts.itemsize, scale, out)
+        kernels.tile_norms(data.view(data.real.dtype), layout.starts, 1 + (data.dtype.kind == "c"), scale, out)
         return out
 
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):

@@ -280,7 +280,6 @@ def list_products(a: Factor, b: Factor, skipping: Skipping, tau: float, upper: b
         )  # fmt: skip
 
     _in_pieces(fill, begin)
-    # Products have the places of their factors, as a rule: what is known of these need not be found anew.
     layout = Layout(a.layout.rows, b.layout.columns, indptr, indices, hermitian=upper)
     layout = (a.stored or layout).shared(layout)
     return Lists(layout, pointer, left, right, skipping.error(tau), _rounding(sums, terms, layout, dtype))
