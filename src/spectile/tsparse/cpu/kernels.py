@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 from numba import types
-from numba.extending import overload
+from numba.core.imputils import impl_ret_borrowed
+from numba.extending import intrinsic, overload
 
 from spectile.core.jit import njit
 
@@ -29,18 +30,17 @@ PLUS_TIMES, MIN_PLUS, MAX_PLUS = 0, 1, 2  # codes of `spectile.tsparse.semirings
 REPEATS = np.uint64(5)  # products an entry beyond which "is this its column's first?" is guessed right: a branch pays
 
 
-def unsigned(array: Any) -> Any:
-    """Return a view of indices as their unsigned type, in compiled code."""
+def _unsigned(context, array):  # type: ignore[no-untyped-def]
+    view = array.copy(dtype=types.Integer.from_bitwidth(array.dtype.bitwidth, signed=False))
+    return view(array), lambda target, builder, signature, args: impl_ret_borrowed(target, builder, view, args[0])
+
+
+#: In compiled code a view of indices as their unsigned type: the same structure in memory.
+unsigned: Any = intrinsic(_unsigned)
 
 
 def plus_times(total: Any, a: Any, b: Any) -> Any:
     """Return ``total + a b``, in compiled code; of bytes, which are Booleans, whether it is one of both."""
-
-
-@overload(unsigned)
-def _unsigned(array):  # type: ignore[no-untyped-def]
-    kind = np.dtype(f"u{array.dtype.bitwidth // 8}").type
-    return lambda array: array.view(kind)
 
 
 @overload(plus_times)
