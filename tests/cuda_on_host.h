@@ -107,6 +107,12 @@ T reduced(T value, const T& (*larger)(const T&, const T&)) {
     return value;
 }
 inline int __reduce_max_sync(unsigned, int value) { return reduced<int>(value, std::max<int>); }
+inline int __reduce_min_sync(unsigned, int value) { return reduced<int>(value, std::min<int>); }
+inline unsigned __match_any_sync(unsigned, int value) {
+    unsigned same = 0;
+    for (int lane = 0; lane < 32; ++lane) same |= unsigned(from_lane(value, lane) == value) << lane;
+    return same;
+}
 inline int __reduce_add_sync(unsigned, int value) {
     for (int lanes = 16; lanes; lanes /= 2) value += from_lane(value, int(threadIdx.x % 32) ^ lanes);
     return value;

@@ -307,6 +307,11 @@ NAMES = {
 }
 
 
+def is_model(paper: str, row: Mapping[str, Any]) -> bool:
+    """Return whether the matrix of a case is a model's, made where it is used, and none of the collection."""
+    return paper == "kpm" and row.get("study") in ("matrix", "evolution")
+
+
 def of_case(paper: str, row: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return kind and name of each input that a case needs, matrices of the collection excepted."""
     from spectile_study.inputs import ergo, hartree_fock, own
@@ -318,7 +323,7 @@ def of_case(paper: str, row: Mapping[str, Any]) -> list[tuple[str, str]]:
         if own.is_own(name):
             return [("own", name.removeprefix(own.PREFIX))]
         return [("family", name)] if is_family(name) else []
-    if paper == "kpm" and row.get("matrix"):
+    if is_model(paper, row):
         return [("hamiltonian", f"{row['matrix']}_{row['rows']}_{row['precision']}")]
     if paper == "kpm":
         return [("lattice", f"{row['nx']}x{row['ny']}x{row['nz']}")] if row.get("nx") else []

@@ -283,7 +283,7 @@ class Plan:
         """Return the receipts of the inputs that a case needs."""
         row = self.row(wildcards)
         made = [f"resources/inputs/{kind}/{name}.json" for kind, name in make_inputs.of_case(wildcards.paper, row)]
-        name = row.get("matrix") if wildcards.paper != "kpm" else None  # KPM's is a model, made where it is used
+        name = None if make_inputs.is_model(wildcards.paper, row) else row.get("matrix")
         return (
             made if name is None or is_family(name) or own.is_own(name) else [*made, f"resources/receipts/{name}.json"]
         )

@@ -155,8 +155,8 @@ def test_a_sample_holds_what_its_call_left_to_the_device(monkeypatch):
         time.sleep(sum(pending))
         pending.clear()
 
-    stream = SimpleNamespace(synchronize=synchronize)
-    cuda = SimpleNamespace(is_available=lambda: True, get_current_stream=lambda: stream)
+    runtime = SimpleNamespace(deviceSynchronize=synchronize)
+    cuda = SimpleNamespace(is_available=lambda: True, runtime=runtime)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
     enqueues = Method("enqueues", lambda: pending.append(0.02), lambda result: {}, {}, prepare=lambda: None)
     waits = Method("waits", synchronize, lambda result: {}, {}, prepare=lambda: None)

@@ -133,7 +133,7 @@ def _wait() -> None:
     """Wait for the device: a call may return before its work is done, which would be the next one's time."""
     cupy = sys.modules.get("cupy")
     if cupy is not None and cupy.cuda.is_available():
-        cupy.cuda.get_current_stream().synchronize()
+        cupy.cuda.runtime.deviceSynchronize()
 
 
 def _rest() -> None:

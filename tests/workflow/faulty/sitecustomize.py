@@ -90,6 +90,7 @@ def fake_gpu(count):
     sizes = {"name": b"Fake GPU", "multiProcessorCount": 1, "totalGlobalMem": 1, "l2CacheSize": 1}
     cupy.ndarray = type("ndarray", (), {})
     cupy.cuda = types.SimpleNamespace(
+        is_available=lambda: True,
         Device=lambda: types.SimpleNamespace(id=0),
         runtime=types.SimpleNamespace(
             deviceSynchronize=synchronize,
