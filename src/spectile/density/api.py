@@ -161,9 +161,14 @@ def _asked(
     taken = (
         "fermi"
         if beta is not None
-        else method or cheapest("density", candidates(h, error, -1 if electrons is None else int(electrons))).kernel
+        else method or cheapest("density", candidates(h, error, _occupied(electrons))).kernel
     )
     return _Asked(h, electrons, mu, error, beta, taken, start)
+
+
+def _occupied(electrons: float | None) -> int:
+    """Return how many states are occupied, below 0 where a chemical potential counts them."""
+    return -1 if electrons is None else int(electrons)
 
 
 def _found(asked: _Asked, s: Any) -> DensityMatrix:
@@ -248,7 +253,7 @@ def explain(
     if beta is not None:
         return [Candidate("fermi", math.nan, f"a series of the Fermi function, {asked.told()}")]
     if method is None:
-        listed = candidates(asked.h, asked.error, -1 if asked.electrons is None else int(asked.electrons))
+        listed = candidates(asked.h, asked.error, _occupied(asked.electrons))
         return [*listed, *(Candidate(one, None, "not asked for") for one in METHODS if one != listed[1].kernel)]
     steps = "the steps are unknown before the gap is"
     if start is not None and start.edges is not None and method in METHODS:
@@ -323,7 +328,7 @@ def _orthogonal(
     if beta is not None:
         return _thermal(in_lists(h), electrons, mu, error, beta)
     guess = None if start is None else start.edges
-    return projector(h, -1 if electrons is None else int(electrons), mu, error, method, asked, guess)
+    return projector(h, _occupied(electrons), mu, error, method, asked, guess)
 
 
 def _thermal(h: TileMatrix, electrons: float | None, mu: float | None, error: float, beta: float) -> DensityMatrix:

@@ -37,8 +37,8 @@ def make_engine(
 
     With `steps`, about how many products with each of `num_vectors` follow, "auto" takes a GPU for an H of the host
     where they are predicted to take less there, and a kernel is prepared that so many repay; without it, "auto" takes a
-    GPU if there is one.  Raises TypeError if H has an unusable
-    type, and ValueError if it is not square or empty, or the backend is unknown.
+    GPU if there is one.  Raises TypeError if H has an unusable type, and ValueError if it is not square or empty, or
+    the backend is unknown.
     """
     operator = as_operator(H)
     dtype = np.result_type(vector_dtype(operator.dtype, complex_vectors), at_least)

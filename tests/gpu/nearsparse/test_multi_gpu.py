@@ -53,6 +53,17 @@ def _tau(a: Any, b: Any, ratio: float = 0.3) -> float:
     return float(spamm(a, b, valid_ratio=ratio).tau)
 
 
+def _planned(sizes: tuple[int, int, int], devices: list[int]) -> tuple[float, Any, Any, Any]:
+    """A threshold, the product on one device, and parts of A and B whose plan is kept."""
+    m, k, n = sizes
+    a, b = _random(m, k, "f4"), _random(k, n, "f4")
+    tau = _tau(a, b)
+    one = spamm(a, b, tau=tau)
+    parts_a, parts_b = distribute(a, b, tau, devices)
+    spamm(parts_a, parts_b, tau=tau, devices=devices)
+    return tau, one, parts_a, parts_b
+
+
 def _finish(devices: list[int]) -> None:
     import cupy
 
@@ -376,11 +387,7 @@ def test_repeated_calls_of_parts_run_from_one_plan(precision: str, devices: list
 def test_parts_on_streams_and_threads(devices: list[int]) -> None:
     import cupy
 
-    a, b = _random(1500, 700, "f4"), _random(700, 900, "f4")
-    tau = _tau(a, b)
-    one = spamm(a, b, tau=tau)
-    parts_a, parts_b = distribute(a, b, tau, devices)
-    spamm(parts_a, parts_b, tau=tau, devices=devices)
+    tau, one, parts_a, parts_b = _planned((1500, 700, 900), devices)
     errors: list[BaseException] = []
 
     def work(seed: int) -> None:
@@ -415,11 +422,7 @@ def test_parts_on_streams_and_threads(devices: list[int]) -> None:
 def test_a_device_that_lacks_memory_leaves_the_others_in_order(devices: list[int]) -> None:
     import cupy
 
-    a, b = _random(4096, 4096, "f4"), _random(4096, 4096, "f4")
-    tau = _tau(a, b)
-    one = spamm(a, b, tau=tau)
-    parts_a, parts_b = distribute(a, b, tau, devices)
-    spamm(parts_a, parts_b, tau=tau, devices=devices)
+    tau, one, parts_a, parts_b = _planned((4096, 4096, 4096), devices)
     pool = cupy.get_default_memory_pool()
     with cupy.cuda.Device(devices[-1]):
         pool.free_all_blocks()

@@ -192,7 +192,7 @@ MOST_BATCHED = 512
 #: Bytes of a matrix up to which its kernels of a whole matrix work.
 _WHOLE_BYTES = 144 * 1024
 # Microseconds of latency, on an H200's host: of a matrix by itself, at first and for each column; of a batch for each
-# column, where kernels hold whole matrices and where they do not.
+# column, where kernels hold whole matrices and where they do not.  Another host scales all of them: ratios count.
 _ALONE, _ALONE_COLUMN, _WHOLE_COLUMN, _PARTED_COLUMN = 350.0, 3.8, 13.0, 80.0
 
 
