@@ -106,7 +106,7 @@ def check_launch(part, matrix, device):
         launched = flat.launch(shape, flat.tiles(matrix), device)
     elif part.kernel == "staged":
         assert matrix.vectors * item % 16 == 0
-        shape = staged.staged_shape(matrix.vectors, matrix.dtype, matrix.longest)
+        shape = staged.staged_shapes(matrix.vectors, matrix.dtype, matrix.longest)[0]
         pages = -(-matrix.rows // 4)
         room = staged.staged_room(shape, matrix.vectors, pages, max(1, matrix.longest), pages // 100, item, 0, device)
         if room.slots <= 0:
@@ -140,9 +140,9 @@ def test_what_an_inspector_finds_is_heeded(caplog):
     with caplog.at_level(logging.DEBUG, "spectile.kpm"):
         assert choose(matrix, h100, {}) == (Part("staged", 32, 32),)
     assert "staged" in caplog.text and "csr" in caplog.text
-    assert choose(matrix, h100, {("staged", 32): 1.5})[0].kernel == "staged"
-    for copies in (30.0, None):
-        found = {("staged", width): copies for width in range(1, 33)}
+    assert choose(matrix, h100, {("staged", 32): 1e-6})[0].kernel == "staged"
+    for beyond in (1.0, None):
+        found = {("staged", width): beyond for width in range(1, 33)}
         assert all(part.kernel != "staged" for part in choose(matrix, h100, found))
     assert all(part.kernel != "staged" for part in choose(matrix, TABLE["A100"], {}))
 
@@ -154,8 +154,12 @@ def test_copies_from_the_cache_count_less_than_those_from_memory():
     assert staged.weighed(1.0, 4000, 256, device) == 1
     # A cube whose planes are walked through together, and a sample whose parts are apart.
     cube = problem(7, 32, "float64", "lattice", 1_953_125)
-    assert choose(cube, device, {("staged", 32): weighed[1]}) == (Part("staged", 32, 32),)
-    assert choose(cube, device, {("staged", 32): weighed[3]})[0].kernel == "sliced"
+    shape = staged.staged_shapes(32, "float64", 7)[0]
+    found = [staged.step_seconds(cube, device, shape, *copies) for copies in ((1.85, weighed[1]), (1.85, 1.85), (3, 3))]
+    beyond = [seconds - staged.step_seconds(cube, device, shape) for seconds in found]
+    assert 0 < beyond[0] <= beyond[1] < beyond[2]
+    assert choose(cube, device, {("staged", 32): beyond[0]}) == (Part("staged", 32, 32),)
+    assert choose(cube, device, {("staged", 32): beyond[2]})[0].kernel == "sliced"
 
 
 def test_kernels_are_taken_for_what_they_are_made_for():
@@ -238,7 +242,7 @@ def test_sweeps_fit_or_do_not_apply(device, dtype):
 
 def test_units_say_what_they_are_written_for():
     assert all(int(arch[3:].rstrip("a")) >= 90 for arch in BULK)
-    shape = staged.staged_shape(32, "complex128", 13)
+    shape = staged.staged_shapes(32, "complex128", 13)[0]
     unit = staged_unit("complex128", 32, slots=9, code_bytes=64, value_bytes=64, shape=shape)
     assert unit.archs == BULK and unit.defines["THREADS"] == str(shape.threads)
     matrix = problem(7, 3, "float32")

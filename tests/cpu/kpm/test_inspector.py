@@ -117,6 +117,23 @@ def test_rows_at_random_are_told_from_those_of_a_lattice(entries):
     assert inspector.likeness_of(np.arange(4, dtype=np.int32), np.zeros(3, np.int32)) == 1
 
 
+@pytest.mark.parametrize("rows", [1, 3, 18, 1000, 1003])
+def test_pages_that_adjacent_ones_name(rows):
+    rng = np.random.default_rng(rows)
+    lengths = rng.integers(0, 9, rows)
+    pointer = np.append(0, np.cumsum(lengths)).astype(np.int32)
+    columns = rng.integers(0, rows, pointer[-1]).astype(np.int32)
+    pages = -(-rows // inspector.PAGE)
+    found = inspector.reach_of(pointer, columns)
+    assert len(found) == min(pages, 64) + 1
+    for count, wanted in enumerate(found):
+        named = []
+        for first in np.linspace(0, pages - len(found) + 1, 4).astype(int):
+            begin, end = pointer[[4 * first, min(4 * (first + count), rows)]]
+            named.append(len({*(columns[begin:end] // 4), *range(first, first + count)}))
+        assert wanted == np.median(named)
+
+
 @pytest.mark.parametrize(
     ("pages", "wave", "line", "workers", "turns"), [(960, 80, 8, 7, 1), (961, 80, 8, 5, 3), (7, 7, 0, 9, 1)]
 )

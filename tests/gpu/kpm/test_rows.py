@@ -154,12 +154,34 @@ def test_a_step_is_within_its_rounding(kernel, dtype, structure):
         asked = operator.problem(num_vectors)._replace(longest=longest, groups=max(1, groups))
         for width in when.widths(asked):
             refused = when.applies(asked._replace(vectors=width), describe())
-            if (refused and kernel != "sliced") or operator.copies(width) is None:
+            if (refused and kernel != "sliced") or operator.beyond(width) is None:
                 continue  # the sliced form is refused for its memory alone
             what = f"{kernel}, {dtype}, {structure}, R = {num_vectors} in {width}, seed {SEED}"
             check_step(operator, matrix, num_vectors, width, rng, what)
             taken += 1
     assert taken or kernel in ("staged", "boxed")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_shape_that_stages_vectors(dtype):
+    from cupyx.scipy.sparse import csr_matrix
+
+    from spectile.core.device import describe
+    from spectile.kpm.cuda.staged.launch import StagedOperator
+    from spectile.kpm.cuda.staged.when import staged_shapes
+
+    if describe().compute_capability < (9, 0):
+        pytest.skip("V is staged by bulk copies, which begin with compute capability 9.0")
+    rng, taken = np.random.default_rng(SEED), set()
+    for structure, longest in (("equal", 7), ("long", 45)):
+        matrix = matrix_of(structure, dtype, rng)
+        for shape in staged_shapes(64, dtype, longest):
+            operator = StagedOperator(csr_matrix(matrix), tuning=shape)
+            for width in (shape.columns, 2 * shape.columns + 16 // np.dtype(dtype).itemsize):
+                if operator.planned(width):
+                    check_step(operator, matrix, width, width, rng, f"{shape}, {structure}, R = {width}, seed {SEED}")
+                    taken.add(shape)
+    assert len(taken) >= 6
 
 
 @pytest.mark.parametrize("structure", ["equal", "unequal", "hub"])
@@ -202,7 +224,7 @@ def test_vectors_do_not_depend_on_what_is_beside_them(kernel, dtype):
     for num_vectors in (3, 13, 29, 61):
         asked = operator.problem(num_vectors)._replace(longest=longest, groups=matrix.shape[0] // 5)
         width = max(when.widths(asked))
-        if when.applies(asked._replace(vectors=width), describe()) or operator.copies(width) is None:
+        if when.applies(asked._replace(vectors=width), describe()) or operator.beyond(width) is None:
             continue
         whole = StoredRecursion(operator, A, B, operator.random_block(SEED, 5, width))
         block = operator.random_block(SEED, 5, num_vectors, width)

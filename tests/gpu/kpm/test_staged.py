@@ -112,6 +112,8 @@ def test_rows_too_long_for_shared_memory_go_through_the_caches():
 @pytest.mark.parametrize("num_vectors", [32, 64])
 @pytest.mark.usefixtures("bulk_copies")
 def test_kpm_dos_stages_wide_blocks(num_vectors, monkeypatch):
+    from spectile.kpm.cuda import engine
+    from spectile.kpm.cuda.choose import Part
     from spectile.kpm.cuda.staged.launch import StagedOperator
 
     widths, launcher = [], StagedOperator.launcher
@@ -121,9 +123,10 @@ def test_kpm_dos_stages_wide_blocks(num_vectors, monkeypatch):
         return launcher(self, width, *args, **kwargs)
 
     monkeypatch.setattr(StagedOperator, "launcher", spy)
+    monkeypatch.setattr(engine, "choose", lambda problem, *_: (Part("staged", problem.vectors, problem.vectors),))
     H = TopologicalInsulator(8, 100, 40).matrix()  # planes of the paper's sample
     found = kpm_dos(H, 24, num_vectors, rng=3, backend="cuda", bounds=(-12, 12))
-    assert sum(widths) == num_vectors  # whole, or in parts where the model finds these faster
+    assert widths == [num_vectors]
     expected = kpm_dos(H, 24, num_vectors, rng=3, backend="cpu", bounds=(-12, 12))
     np.testing.assert_allclose(found.moments, expected.moments, atol=1e-11 * H.shape[0])
 
@@ -159,6 +162,6 @@ def test_no_plan_is_a_value(bulk_copies):
 
     dense = csr_matrix(cupy.asarray(np.random.default_rng(SEED).normal(size=(3000, 3000))))
     operator = StagedOperator(dense)
-    assert operator.planned(32) is None and operator.copies(32) is None
+    assert operator.planned(32) is None and operator.beyond(32) is None
     with pytest.raises(MemoryError, match="shared memory"):
         operator.launcher(32)

@@ -31,7 +31,7 @@ def test_steps_add_to_sums(kernel, dtype, structure):
     single = np.finfo(dtype).eps > 1e-10
     for width in (1, 2, 7, 16, 40, 64):
         problem = operator.problem(width)._replace(longest=int(np.diff(matrix.indptr).max()))
-        fits = operator.copies(width) is not None if width in when.widths(problem) else False
+        fits = operator.beyond(width) is not None if width in when.widths(problem) else False
         if (
             when.applies(
                 problem._replace(groups=len(operator.first) - 1 if kernel == "boxed" else problem.rows), describe()

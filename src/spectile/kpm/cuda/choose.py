@@ -18,7 +18,7 @@ from spectile.kpm.cuda.problem import Problem, enqueued
 from spectile.kpm.cuda.sliced import when as sliced
 from spectile.kpm.cuda.staged import when as staged
 
-#: What an inspector found of a kernel and a width: how often a row of V is copied, None where its tables do not fit.
+#: What an inspector found of a kernel and a width: seconds of a step beyond its cost, None where its tables do not fit.
 Found = Mapping[tuple[str, int], float | None]
 
 _KERNELS = {"csr": csr, "flat": flat, "sliced": sliced, "staged": staged, "boxed": boxed}
@@ -91,12 +91,12 @@ def _best(name: str, problem: Problem, device: Device, found: Found) -> Way:
     best, why = None, "one vector"
     for width in kernel.widths(problem):
         wide = problem._replace(vectors=width)
-        copies = found.get((name, width), 1.0)
-        refused = "its tables do not fit" if copies is None else kernel.applies(wide, device)
-        if refused or copies is None:
+        beyond = found.get((name, width), 0.0)
+        refused = "its tables do not fit" if beyond is None else kernel.applies(wide, device)
+        if refused or beyond is None:
             why = refused
             continue
-        seconds = staged.cost(wide, device, copies) if kernel is staged else kernel.cost(wide, device)
+        seconds = kernel.cost(wide, device) + beyond
         if best is None or seconds < best[0]:
             best = seconds, width
     if best is None:

@@ -136,7 +136,7 @@ class StoredEngine:
             parts = choose(self.problem(num_vectors), self._device, self._found)
             asked = [(part.kernel, part.width) for part in parts if (part.kernel, part.width) not in self._found]
             for kernel, width in asked:
-                self._found[kernel, width] = self._operator(kernel).copies(width)
+                self._found[kernel, width] = self._operator(kernel).beyond(width)
             if not asked:
                 self._chosen[num_vectors] = parts
         # A form of the matrix that no block takes is let go.

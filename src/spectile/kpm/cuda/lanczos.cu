@@ -39,9 +39,10 @@ static __device__ __forceinline__ number scaled(number n, double factor) {
     return n;
 }
 
+constexpr int FLIGHT = 4;
+
 // The part of a row's product with x times `by` that a thread has: the entries from `at` on, every `apart`-th, FLIGHT of them on
 // their way at once.  Beyond its end a row reads its last entry again, times zero.
-template <int FLIGHT>
 static __device__ __forceinline__ number part_of_row(const int* __restrict__ indices, const number* __restrict__ data, const number* x,
                                                      double by, entry at, entry end, int apart) {
     number u = zero();
@@ -117,11 +118,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) lanczos(const entr
             const number own = exists ? x[row] : zero(), old = exists ? y[row] : zero();
             // A row that would keep its threads for long is the whole warp's.
             const bool is_long = end - begin > TURNS * lanes;
-            number u = part_of_row<2>(indices, data, x, by, begin + lane, is_long ? begin : end, lanes);
+            number u = part_of_row(indices, data, x, by, begin + lane, is_long ? begin : end, lanes);
             for (unsigned left = __ballot_sync(0xffffffffu, is_long && lane == 0); left; left &= left - 1) {
                 const int owner = __ffs(left) - 1;
                 const entry from = __shfl_sync(0xffffffffu, begin, owner), to = __shfl_sync(0xffffffffu, end, owner);
-                const number whole = sum_of_group(part_of_row<4>(indices, data, x, by, from + threadIdx.x % 32, to, 32), 32);
+                const number whole = sum_of_group(part_of_row(indices, data, x, by, from + threadIdx.x % 32, to, 32), 32);
                 if (threadIdx.x % 32 == owner) u = whole;
             }
             begin = next_begin, end = next_end;

@@ -21,8 +21,8 @@ def tridiagonalize_csr(matrix: Any, steps: int) -> tuple[Array, Array]:
     import cupy
 
     rows, wide = int(matrix.shape[0]), matrix.indptr.dtype.itemsize == 8
-    # A thread takes up to two entries of a row, and a warp the rest.
-    lanes = min(32, 1 << max(0, (matrix.nnz // (2 * rows)).bit_length()))
+    # A thread has four entries of a row on their way, of a long one several times.
+    lanes = min(32, 1 << max(0, (matrix.nnz // (4 * rows)).bit_length()))
     blocks = min(LANCZOS_BLOCKS * describe().multiprocessors, ceil_div(rows * lanes, LANCZOS_THREADS))
     shape = Shape((blocks,), LANCZOS_THREADS, cooperative=True)
     x, y = (cupy.empty(rows, matrix.dtype) for _ in range(2))

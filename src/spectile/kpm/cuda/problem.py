@@ -22,8 +22,9 @@ ORDINARY_STEPS = 1000
 _COPIED = 0.9
 #: Launches that take the host as long as a step through Python (measured: 8.5 to 9.5 µs where one takes 3).
 _ENQUEUED = 3
-# Seconds of a launch on the device, and float32 multiply-adds a second of a multiprocessor.
-_LAUNCH, _MULTIPLY_ADDS = 2e-6, 128 * 1.5e9
+# Seconds of a launch on the device; of a multiprocessor, float32 multiply-adds a second, and loads of a thread from the
+# caches (144 lattices and crystals on an H200, docs/how/kpm.md).
+_LAUNCH, _MULTIPLY_ADDS, _LOADS = 2e-6, 128 * 1.5e9, 5.2e9
 
 
 class Problem(NamedTuple):
@@ -90,9 +91,11 @@ def lanes_of(problem: Problem, paired: bool) -> Lanes:
 
 
 def loads_of(problem: Problem) -> tuple[int, ...]:
-    """Return R, and R padded to whole loads of a thread; one vector is never padded."""
-    vectors, whole = problem.vectors, max(1, LOAD_BYTES // problem.item)
-    return (vectors,) if vectors == 1 or vectors % whole == 0 else (vectors, ceil_div(vectors, whole) * whole)
+    """Return R, and R padded to longer loads of a thread, up to whole ones; one vector is never padded."""
+    vectors, loads = problem.vectors, (1, 2, 4)
+    if vectors == 1:
+        return (1,)
+    return tuple(sorted({ceil_div(vectors, n) * n for n in loads if n * problem.item <= max(LOAD_BYTES, problem.item)}))
 
 
 def threads_of(registers: int, columns: int) -> int:
@@ -116,15 +119,26 @@ def enqueued(device: Device) -> float:
     return _ENQUEUED * device.launch_seconds
 
 
-def seconds(problem: Problem, device: Device, moved: float, launches: int = 1) -> float:
-    """Return what a step takes: a launch, and `moved` bytes at a copy's rate or the arithmetic if that is longer.
+def copying(moved: float, device: Device) -> float:
+    """Return the seconds that so many bytes take at a copy's rate."""
+    return moved / (_COPIED * device.bytes_per_second)
 
-    The host takes at least so long to enqueue its launches.
+
+def seconds(
+    problem: Problem, device: Device, moved: float, launches: int = 1, loads: float = 0.0, inside: float = 0.0
+) -> float:
+    """Return what a step takes: a launch, and the longest of what its parts do side by side.
+
+    These are `moved` bytes at a copy's rate and then `loads` of threads from V, what all kernels must move, the
+    arithmetic, and `inside`, the seconds that multiprocessors work.  The host takes at least so long to enqueue its
+    launches.
     """
     numbers = problem.entries * problem.vectors * (4 if problem.is_complex else 1)
     divisor = device.fp64_divisor if problem.item == (16 if problem.is_complex else 8) else 1
     arithmetic = numbers * divisor / (device.multiprocessors * _MULTIPLY_ADDS)
-    done = _LAUNCH + max(moved / (_COPIED * device.bytes_per_second), arithmetic)
+    least = copying(streamed(problem, problem.entries), device)
+    reading = copying(moved, device) + loads / (device.multiprocessors * _LOADS)
+    done = _LAUNCH + max(reading, least, arithmetic, inside)
     return max(launches * enqueued(device), done)
 
 

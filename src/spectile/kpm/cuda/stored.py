@@ -80,9 +80,9 @@ class StoredOperator(ABC):
         """Return what shapes are chosen by: rows, entries, type and R."""
         return Problem(self.num_rows, self.entries, 0, self.entries, self.num_rows, str(self.dtype), num_vectors)
 
-    def copies(self, num_vectors: int) -> float | None:
-        """Return how often a step of R vectors copies a row of V; None where the device cannot hold what it needs."""
-        return 1.0
+    def beyond(self, num_vectors: int) -> float | None:
+        """Return the seconds of a step beyond those predicted; None where the device cannot hold what it needs."""
+        return 0.0
 
     def random_block(self, seed: int, first_vector: int, num_vectors: int, width: int | None = None) -> Any:
         """Return a block of random start vectors, `width` wide with zeros behind them."""

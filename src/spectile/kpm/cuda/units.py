@@ -21,7 +21,7 @@ from spectile.kpm.cuda.sliced.launch import sliced_unit
 from spectile.kpm.cuda.sliced.when import shape as sliced_shape
 from spectile.kpm.cuda.staged.inspector import inspector_unit
 from spectile.kpm.cuda.staged.launch import staged_unit
-from spectile.kpm.cuda.staged.when import staged_shape
+from spectile.kpm.cuda.staged.when import staged_shapes
 from spectile.kpm.cuda.stencil.launch import sweep_unit
 from spectile.kpm.cuda.stencil.when import SweepTile
 
@@ -64,8 +64,8 @@ def _boxed() -> Iterator[Unit]:
 
 def _staged() -> Iterator[Unit]:
     for dtype, vectors in (("complex128", 32), ("complex128", 45), ("complex64", 32), ("float64", 40), ("float32", 64)):
-        shape = staged_shape(vectors, dtype, 13)
-        yield staged_unit(dtype, vectors, slots=96, code_bytes=576, value_bytes=4096, shape=shape)
+        for shape in staged_shapes(vectors, dtype, 13):
+            yield staged_unit(dtype, vectors, slots=96, code_bytes=576, value_bytes=4096, shape=shape)
     yield from (inspector_unit(np.dtype(dtype).itemsize) for dtype in REAL)
     yield inspector_unit(16, wide=True)
 
@@ -80,7 +80,7 @@ def _series() -> Iterator[Unit]:
         yield sliced_unit(dtype, vectors, sliced_shape(problem, _DEVICE), mode=SERIES)
     boxed = boxed_shape(32, "float64")
     yield boxed_unit("float64", mode=SERIES, shape=boxed, room=boxed_room(boxed, "float64", 63, _DEVICE))
-    staged = staged_shape(32, "complex128", 13)
+    staged = staged_shapes(32, "complex128", 13)[0]
     sizes = {"slots": 96, "code_bytes": 576, "value_bytes": 4096}
     yield staged_unit("complex128", 32, mode=SERIES, shape=staged, **sizes)
 

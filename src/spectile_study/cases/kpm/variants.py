@@ -11,7 +11,7 @@ from spectile.kpm.cuda.csr.launch import csr_unit
 from spectile.kpm.cuda.csr.when import shape as csr_shape
 from spectile.kpm.cuda.problem import Problem
 from spectile.kpm.cuda.staged.launch import StagedOperator, staged_unit
-from spectile.kpm.cuda.staged.when import staged_shape
+from spectile.kpm.cuda.staged.when import staged_shapes
 from spectile.kpm.operators.topological_insulator import ROW_ENTRIES
 
 #: Values of a table, zero among them.
@@ -65,7 +65,7 @@ UNITS = (
     *(
         staged_unit(
             dtype, width, slots=96, code_bytes=576, value_bytes=0 if table else 4096, dictionary=table, work=work,
-            mode=mode, shape=staged_shape(width, dtype, ROW_ENTRIES),
+            mode=mode, shape=staged_shapes(width, dtype, ROW_ENTRIES)[0],
         )
         for dtype, width, table, work, mode in (
             ("complex128", 32, 0, "", NO_DOTS), ("complex128", 32, 0, "", PLAIN), ("complex128", 45, 16, "", FULL),

@@ -113,9 +113,9 @@ class BoxedOperator(StoredOperator):
         encoded = encode(pieces, (room.pieces, shape.box, piece // real.itemsize), piece)
         return np.frombuffer(encoded, _MAP).copy()
 
-    def copies(self, num_vectors: int) -> float | None:
-        """Return 1, or None where the tiles do not fit."""
-        return None if self.tiles(num_vectors) is None else 1.0
+    def beyond(self, num_vectors: int) -> float | None:
+        """Return 0, or None where the tiles do not fit."""
+        return None if self.tiles(num_vectors) is None else 0.0
 
     def tiles(self, num_vectors: int) -> tuple[Any, ...] | None:
         """Return the groups' places, the boxes and the codes of all tiles for R vectors.

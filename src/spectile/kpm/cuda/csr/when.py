@@ -15,9 +15,8 @@ _ALONE, _SHARE = 16, 4
 # Turns of a thread's entries in a piece of a row that is cut; seconds of a turn of the longest row, for which others
 # wait; how much longer a step takes whose rows are cut (20 matrices on an H200).
 _PIECE, _TURN, _CUT = 4, 0.7e-6, 1.25
-# Fit to random matrices on an H100 (docs/how/kpm.md): time as bytes of a copy, for each byte that must move, each load
-# of a thread from V, and each row.
-_STREAM, _LOAD, _ROW = 1.08, 3.5, 6.5
+# Bytes that take as long as one that must move (docs/how/kpm.md); loads of a thread from V come on top.
+_STREAM = 0.87
 
 
 class CsrShape(NamedTuple):
@@ -91,5 +90,4 @@ def _even_seconds(problem: Problem, device: Device) -> float:
     lanes = lanes_of(problem, paired=False)
     chunks = ceil_div(problem.vectors, lanes.columns)
     loads = problem.entries * lanes.lanes * lanes.pieces * chunks
-    moved = _STREAM * streamed(problem, problem.entries, chunks) + _LOAD * loads + _ROW * problem.rows * chunks
-    return seconds(problem, device, moved, 0)
+    return seconds(problem, device, _STREAM * streamed(problem, problem.entries, chunks), 0, loads)

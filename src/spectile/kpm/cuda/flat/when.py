@@ -13,7 +13,7 @@ from spectile.kpm.cuda.problem import Lanes, Problem, lanes_of, loads_of, second
 _THREADS, _BLOCKS, _FLIGHT = 256, 4, 64
 # Seconds of a chunk of a row longer than those of other blocks.  Fit beside `csr` and `sliced` to 26 random matrices
 # and three lattices on an H200, as in ``csr/when.py`` (docs/how/kpm.md).
-_CHUNK, _STREAM, _LOAD, _ROW = 0.7e-6, 1.04, 3.5, 8.0
+_CHUNK, _STREAM = 0.7e-6, 0.97
 
 
 class FlatShape(NamedTuple):
@@ -78,5 +78,5 @@ def launch(shape: FlatShape, tiles: int, device: Device) -> Shape:
 
 def cost(problem: Problem, device: Device) -> float:
     """Return the seconds that a step should take, the chunks of its longest row waited for."""
-    moved = _STREAM * streamed(problem, problem.entries) + _LOAD * problem.entries + _ROW * problem.rows
-    return seconds(problem, device, moved) + _CHUNK * (problem.longest // shape(problem).chunk)
+    moved = _STREAM * streamed(problem, problem.entries)
+    return seconds(problem, device, moved, loads=problem.entries) + _CHUNK * (problem.longest // shape(problem).chunk)

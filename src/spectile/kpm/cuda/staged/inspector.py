@@ -23,11 +23,12 @@ from spectile.core.launch import Shape, kernel
 from spectile.core.memory import free_bytes
 from spectile.kpm.cuda.common import BULK, PACKAGE
 from spectile.kpm.cuda.staged.when import INSPECTOR_THREADS, PAGE
+from spectile.kpm.types import Array
 
 _MOST = 2**31 - 1
 _MOST_ON_HOST = 2**16
-# Entries of a row that are compared with those of another.
-_LIKE = 32
+# Entries of a row that are compared with those of another; pages and places at which pages are looked at.
+_LIKE, _SEEN, _PLACES = 32, 64, 4
 
 
 @functools.cache
@@ -98,6 +99,29 @@ def likeness_of(indptr: Any, indices: Any, xp: Any = np) -> float:
     near &= other[:, None, :] >= 0
     there = one >= 0
     return float(near.any(axis=2)[there].mean()) if there.any() else 1.0
+
+
+def reach_of(indptr: Any, indices: Any, xp: Any = np) -> Array:
+    """Return how many pages 0, 1, 2, ... adjacent ones name, themselves included: at several places, in the median.
+
+    `xp` is the arrays' module.
+    """
+    rows = len(indptr) - 1
+    pages = -(-rows // PAGE)
+    seen = min(pages, _SEEN)
+    first = np.linspace(0, pages - seen, _PLACES).astype(np.int64)
+    at = np.minimum((first[:, None] + np.arange(seen + 1)) * PAGE, rows)
+    edges, counts = indptr[xp.asarray(at)], []
+    edges = (edges if xp is np else edges.get()).astype(np.int64)
+    named = xp.concatenate([indices[row[0] : row[-1]] // PAGE for row in edges])
+    named = named if xp is np else named.get()
+    for place, row, stop in zip(first, edges, np.cumsum(edges[:, -1] - edges[:, 0]), strict=True):
+        here, own = named[stop - (row[-1] - row[0]) : stop].astype(np.int64), np.arange(seen)
+        keys = np.append(here * seen + np.repeat(own, np.diff(row)), (place + own) * seen + own)
+        keys.sort()
+        earliest = keys[np.append(True, np.diff(keys // seen) > 0)] % seen  # which one names a page first
+        counts.append(np.cumsum(np.bincount(earliest, minlength=seen)))
+    return np.append(0, np.median(counts, axis=0))
 
 
 def worker_pages(

@@ -11,19 +11,21 @@ from spectile.core.compile import Unit
 from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel
 from spectile.kpm.cuda.common import BULK, FULL, PACKAGE, REAL, mode_defines, number_defines
-from spectile.kpm.cuda.staged.inspector import Plan, lattice_of, likeness_of, plan
+from spectile.kpm.cuda.staged.inspector import Plan, lattice_of, likeness_of, plan, reach_of
 from spectile.kpm.cuda.staged.when import (
     PAGE,
     StagedRoom,
     StagedShape,
     staged_launch,
     staged_room,
-    staged_shape,
+    staged_shapes,
+    step_seconds,
     weighed,
 )
 from spectile.kpm.cuda.step import Step
 from spectile.kpm.cuda.stored import StoredOperator
 from spectile.kpm.operators.protocol import namespace
+from spectile.kpm.types import Array
 
 # Share of entries that rows of a page and of the next one have in like places, below which no plan is made.
 _ALIKE = 0.5
@@ -113,16 +115,32 @@ class StagedOperator(StoredOperator):
             raise ValueError(f"{self.num_rows} own rows and rows of others beside them: give a multiple of {PAGE}")
         self._tuning = tuning
         self._plans: dict[tuple[StagedShape, int, Runs], Planned | None] = {}
+        self._shapes: dict[int, StagedShape] = {}
 
-    def copies(self, num_vectors: int) -> float | None:
-        """Return as how many copies of a row of V the plan's count, or None where none is found, or looked for."""
+    def beyond(self, num_vectors: int) -> float | None:
+        """Return the seconds of a step beyond those predicted, by its plan; None where there is or is sought none.
+
+        The shape is the one of least cost whose tiles in flight find room.
+        """
         if self._likeness < _ALIKE:
             return None
-        made = self.planned(num_vectors)
-        if made is None:
-            return None
-        apart = made.walks * min(self.lattice[0], made.plan.pages // made.walks)
-        return weighed(made.plan.reuse, apart, num_vectors * self.dtype.itemsize, describe())
+        problem, device = self.problem(num_vectors)._replace(longest=self.longest), describe()
+        shapes = [self._tuning] if self._tuning else staged_shapes(num_vectors, self.dtype, self.longest)
+        costs = {shape: step_seconds(problem, device, shape) for shape in shapes}
+        for shape in sorted(costs, key=costs.__getitem__):
+            in_flight = self._reach[min(shape.tile * shape.depth, len(self._reach) - 1)]
+            self._shapes[num_vectors] = shape
+            if in_flight <= self._room(shape, num_vectors).slots and (made := self.planned(num_vectors)):
+                apart = made.walks * min(self.lattice[0], made.plan.pages // made.walks)
+                count = weighed(made.plan.reuse, apart, num_vectors * self.dtype.itemsize, device)
+                return step_seconds(problem, device, shape, made.plan.reuse, count) - min(costs.values())
+        return None
+
+    @functools.cached_property
+    def _reach(self) -> Array:
+        import cupy
+
+        return reach_of(self.indptr, self.indices, cupy)
 
     @functools.cached_property
     def lattice(self) -> tuple[int, int]:
@@ -154,9 +172,7 @@ class StagedOperator(StoredOperator):
         parts = [(start // PAGE, stop // PAGE) for start, stop in runs]
         pages = sum(stop - start for start, stop in parts) or -(-self.num_rows // PAGE)
         wave, line = self.lattice
-        room = staged_room(
-            shape, num_vectors, pages, max(1, self.longest), wave, self.dtype.itemsize, self._table_bytes, describe()
-        )
+        room = self._room(shape, num_vectors, pages)
         turns, walks = room.turns, 1
         if not (4 * room.workers * turns <= wave <= pages // 2):
             wave, line, turns, walks = pages, 0, 1, room.workers
@@ -172,6 +188,11 @@ class StagedOperator(StoredOperator):
         launched = staged_launch(shape, room, num_vectors, self._table_bytes)
         return Planned(made, room, launched, walks, [*arrays, table])
 
+    def _room(self, shape: StagedShape, num_vectors: int, pages: int = 0) -> StagedRoom:
+        """Return how rows and shared memory are divided, where so many pages are computed; all if zero."""
+        pages, longest, wave = pages or -(-self.num_rows // PAGE), max(1, self.longest), self.lattice[0]
+        return staged_room(shape, num_vectors, pages, longest, wave, self.dtype.itemsize, self._table_bytes, describe())
+
     def _ready(self, num_vectors: int, runs: Runs) -> Planned:
         made = self.planned(num_vectors, runs)
         if made is None:
@@ -183,7 +204,11 @@ class StagedOperator(StoredOperator):
         return 0 if self.table is None else int(self.table.nbytes)
 
     def _kernel(self, num_vectors: int) -> StagedShape:
-        return self._tuning or staged_shape(num_vectors, self.dtype, self.longest)
+        if num_vectors not in self._shapes:
+            self.beyond(num_vectors)
+            first = self._tuning or staged_shapes(num_vectors, self.dtype, self.longest)[0]
+            self._shapes.setdefault(num_vectors, first)
+        return self._shapes[num_vectors]
 
     def shape(self, num_vectors: int) -> tuple[int, ...]:
         """Return the shape of a block of R vectors: (N, R), or (chunks, N, chunk), of which a page is one copy."""

@@ -14,10 +14,9 @@ from spectile.kpm.cuda.problem import STATIC_BYTES, Problem, seconds, streamed
 
 # Bytes of a row of V from which a copy of it pays.
 _LEAST_ROW_BYTES = 64
-# As in ``csr/when.py``, for each byte, each product of two numbers, and each row.
-_STREAM, _WORD, _ROW = 0.89, 0.03, 194.0
-# What a copy from the L2 cache costs of one from memory (40 matrices on an H200).
-_CACHED = 0.25
+# Of a multiprocessor, 16-byte loads from shared memory a second, and seconds of a page's copy and of a tile; these and
+# what a copy from the L2 cache costs of one from memory were fit to 200 steps on an H200 (docs/how/kpm.md).
+_LOADS, _COPY, _TILE, _CACHED = 13.4e9, 14.4e-9, 0.92e-6, 0.25
 # Seconds of the inspector, and for each entry (an H200).
 _INSPECTOR, _INSPECTED = 3e-3, 3e-10
 #: Slots that the inspector keeps in order, and a code can name: 16 bits are a slot and one of its four rows.
@@ -60,10 +59,14 @@ class StagedShape(NamedTuple):
         return 32 * (self.workers + self.producers)
 
 
-# Pieces, and the shape that was fastest for them on an H200.  Tiles of a narrow block have many pages: a tile costs
-# about 0.25 us, however short its rows are (measured).  Tiles of short rows name more pages for each entry.
-_STAGED_SHAPES = ((1, (16, 4, 16, 8)), (2, (12, 4, 12, 8)), (4, (4, 5, 12, 4)))
-_SHORT, _SHORT_SHAPE = 8, (4, 4, 8, 4)
+# By pieces, the shapes that were fastest on an H200: the tiles in flight of the later ones name fewer rows of V.  Tiles
+# of short rows name more pages for each entry.
+_SHAPES = {
+    4: ((4, 5, 12, 4), (4, 3, 8, 4)),
+    2: ((12, 4, 12, 8), (6, 3, 12, 4)),
+    1: ((16, 4, 16, 8), (8, 3, 16, 8), (4, 3, 8, 4)),
+}
+_SHORT, _SHORT_SHAPES = 8, ((4, 4, 8, 4),)
 
 
 def applies(problem: Problem, device: Device) -> str:
@@ -82,16 +85,26 @@ def widths(problem: Problem) -> tuple[int, ...]:
     return () if problem.vectors == 1 else (ceil_div(least, whole) * whole,)
 
 
-def cost(problem: Problem, device: Device, copies: float) -> float:
-    """Return the seconds that a step should take that copies each row of V so many times to shared memory."""
-    columns = staged_shape(problem.vectors, problem.dtype, problem.longest).columns
-    chunks = ceil_div(problem.vectors, columns)
-    problem = problem._replace(vectors=chunks * columns)  # columns that are not there take as long (measured)
-    words = problem.entries * problem.vectors * (4 if problem.is_complex else 1)
-    again = (copies - 1) * problem.rows * problem.row_bytes
-    moved = _STREAM * (streamed(problem, problem.entries, chunks) + again)
+def cost(problem: Problem, device: Device) -> float:
+    """Return the seconds that a step should take which copies each row of V to shared memory once."""
+    shapes = staged_shapes(problem.vectors, problem.dtype, problem.longest)
     inspector = (_INSPECTOR + _INSPECTED * problem.entries) / problem.steps
-    return inspector + seconds(problem, device, moved + _WORD * words + _ROW * problem.rows * chunks)
+    return inspector + min(step_seconds(problem, device, shape) for shape in shapes)
+
+
+def step_seconds(
+    problem: Problem, device: Device, shape: StagedShape, copies: float = 1.0, weighed: float = 1.0
+) -> float:
+    """Return the seconds of a step that copies each row of V so many times to shared memory.
+
+    They count as `weighed` copies from memory.  Columns that are not there are loaded from shared memory, too.
+    """
+    chunks, pages = ceil_div(problem.vectors, shape.columns), ceil_div(problem.rows, PAGE)
+    again = (weighed - 1) * problem.rows * problem.row_bytes
+    loads = problem.entries * 8 * shape.pieces / _LOADS
+    tiles = pages / (shape.tile * shape.groups) * _TILE
+    inside = chunks * (loads + copies * pages * _COPY + tiles) / device.multiprocessors
+    return seconds(problem, device, streamed(problem, problem.entries, chunks) + again, inside=inside)
 
 
 def weighed(copies: float, apart: int, row_bytes: int, device: Device) -> float:
@@ -104,13 +117,16 @@ def weighed(copies: float, apart: int, row_bytes: int, device: Device) -> float:
     return 1 + (copies - 1) * min(1.0, max(_CACHED, between / device.l2_bytes))
 
 
-def staged_shape(num_vectors: int, dtype: Any, longest: int) -> StagedShape:
-    """Return the shape of the kernel for R vectors and a matrix of so many entries in a row at most."""
+def staged_shapes(num_vectors: int, dtype: Any, longest: int) -> list[StagedShape]:
+    """Return the kernel's shapes for R vectors and a matrix of so many entries in a row at most, widest first."""
     vector = 16 // np.dtype(dtype).itemsize
-    pieces, shape = next((each for each in _STAGED_SHAPES if num_vectors <= 8 * each[0] * vector), _STAGED_SHAPES[-1])
-    if longest <= _SHORT and pieces == _STAGED_SHAPES[-1][0]:
-        shape = _SHORT_SHAPE
-    return StagedShape(vector, pieces, *shape)
+    widest = next((pieces for pieces in sorted(_SHAPES) if num_vectors <= 8 * pieces * vector), max(_SHAPES))
+    return [
+        StagedShape(vector, pieces, *shape)
+        for pieces, shapes in _SHAPES.items()
+        if pieces <= widest
+        for shape in (_SHORT_SHAPES if longest <= _SHORT and pieces == max(_SHAPES) else shapes)
+    ]
 
 
 class StagedRoom(NamedTuple):
