@@ -166,12 +166,11 @@ def prepare(*units: Unit) -> None:
     chosen = [(unit, image) for unit in units if (image := choose_image(unit.archs, device, actual, known))]
     with _LOCK:
         named = {image_name(unit, *image): (unit, *image) for unit, image in chosen}
-        places = [*shipping_folders(), *cache_folders()]
-        new = {
-            name: one
-            for name, one in named.items()
-            if name not in _UNDER_WAY and name not in _IN_MEMORY and not any((at / name).exists() for at in places)
-        }
+        new = {name: one for name, one in named.items() if name not in _UNDER_WAY and name not in _SEEN}
+        if new:
+            places = [*shipping_folders(), *cache_folders()]
+            _SEEN.update(name for name in new if any((at / name).exists() for at in places))
+            new = {name: one for name, one in new.items() if name not in _SEEN}
         if new:  # NVRTC may be called from several threads at once
             pool = ThreadPoolExecutor(min(len(new), cores()))
             _UNDER_WAY.update((name, pool.submit(_compiled, *one)) for name, one in new.items())
@@ -189,8 +188,9 @@ def is_compiling(unit: Unit) -> bool:
 
 #: Units that threads compile, by the name of the image, until something has waited for them.
 _UNDER_WAY: dict[str, Future[bytes]] = {}
-#: Images that no folder takes, by their name.
+#: Images that no folder takes, by their name, and names of those that are there or were asked for.
 _IN_MEMORY: dict[str, bytes] = {}
+_SEEN: set[str] = set()
 _LOCK = threading.Lock()
 
 
@@ -259,6 +259,7 @@ def cache_folders() -> tuple[Path, ...]:
 def _image(unit: Unit, arch: str, form: Form) -> bytes:
     """Return a compiled unit: what the package brings or the cache holds, or else compiled now."""
     name = image_name(unit, arch, form)
+    _SEEN.add(name)
     if name in _IN_MEMORY:
         return _IN_MEMORY[name]
     for folder in shipping_folders():

@@ -215,6 +215,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(compile_module.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
     for name in ("_IN_MEMORY", "_UNDER_WAY"):
         monkeypatch.setattr(compile_module, name, {})
+    monkeypatch.setattr(compile_module, "_SEEN", set())
     compile_module._warn_once.cache_clear()
     return compile_module.cache_folders()[0]
 

@@ -19,7 +19,7 @@ LEAST_GROUPED = 2.5
 # Entries of the longest row up to which it does not.
 _SHORT = 8
 # As in ``csr/when.py``, for each byte, each product of two numbers, and each group.
-_STREAM, _WORD, _GROUP = 0.82, 0.023, 1240.0
+_STREAM, _WORD, _GROUP = 1.0, 0.028, 1500.0
 # Seconds of the inspector (an H200).
 _INSPECTOR = 1e-3
 #: Boxes of a tile at most.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 from spectile.core.devices import Device
@@ -38,6 +39,7 @@ def widths(problem: Problem) -> tuple[int, ...]:
     return loads_of(problem)
 
 
+@functools.lru_cache(maxsize=1024)
 def shape(problem: Problem) -> CsrShape:
     """Return the shape: each thread has four to eight entries of a row, fewer threads share them where V is wide."""
     lanes = lanes_of(problem, paired=False)
@@ -52,6 +54,7 @@ def shape(problem: Problem) -> CsrShape:
     return CsrShape(lanes, split, unroll, threads_of(registers, lanes.columns))
 
 
+@functools.lru_cache(maxsize=1024)
 def cut_at(problem: Problem, device: Device) -> int:
     """Return from how many entries on rows are cut into pieces of as many; 0: none, as waiting for them costs less.
 

@@ -13,7 +13,7 @@ from spectile.kpm.cuda.problem import Lanes, Problem, lanes_of, loads_of, second
 _THREADS, _BLOCKS, _FLIGHT = 256, 4, 64
 # Seconds of a chunk of a row longer than those of other blocks.  Fit beside `csr` and `sliced` to 26 random matrices
 # and three lattices on an H200, as in ``csr/when.py`` (docs/how/kpm.md).
-_CHUNK, _STREAM = 0.7e-6, 0.97
+_CHUNK, _STREAM = 0.7e-6, 0.82
 
 
 class FlatShape(NamedTuple):

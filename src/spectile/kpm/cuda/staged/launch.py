@@ -29,6 +29,8 @@ from spectile.kpm.types import Array
 
 # Share of entries that rows of a page and of the next one have in like places, below which no plan is made.
 _ALIKE = 0.5
+# Pages that adjacent ones in flight name, over the slots, from which no plan is sought.
+_STRIPS = 1.5
 #: Rows to compute, each (start, stop).
 Runs = tuple[tuple[int, int], ...]
 
@@ -130,7 +132,8 @@ class StagedOperator(StoredOperator):
         for shape in sorted(costs, key=costs.__getitem__):
             in_flight = self._reach[min(shape.tile * shape.depth, len(self._reach) - 1)]
             self._shapes[num_vectors] = shape
-            if in_flight <= self._room(shape, num_vectors).slots and (made := self.planned(num_vectors)):
+            # Strips of lines hold fewer than adjacent pages name.
+            if in_flight <= _STRIPS * self._room(shape, num_vectors).slots and (made := self.planned(num_vectors)):
                 apart = made.walks * min(self.lattice[0], made.plan.pages // made.walks)
                 count = weighed(made.plan.reuse, apart, num_vectors * self.dtype.itemsize, device)
                 return step_seconds(problem, device, shape, made.plan.reuse, count) - min(costs.values())
