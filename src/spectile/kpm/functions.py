@@ -512,7 +512,10 @@ def summed(terms: Terms, coefficients: Array, run: Run) -> Any:
         kinds = [(part, np.flatnonzero(part.any(axis=0))) for part in (c.real, c.imag)]
     weights = np.concatenate([part[:, columns] for part, columns in kinds], axis=1).astype(number)
     sums = [xp.zeros((weights.shape[1], _flat(block, number).size), number) for block in first]
-    (_added if _in_steps(terms, weights) else _copied)(terms, weights, sums, run)
+    if by_steps := _in_steps(terms, weights):
+        _added(terms, by_steps, sums, run)
+    else:
+        _copied(terms, weights, sums, run)
     terms.finish()
 
     # Of ranks each sums its own rows, in a layout of its own: they meet once, whatever that asks for.
@@ -528,45 +531,51 @@ def summed(terms: Terms, coefficients: Array, run: Run) -> Any:
     return terms.gathered(result)
 
 
-def additions(weights: Array, terms: int = 3) -> Iterator[Array | None]:
-    """Yield what the steps s = 1, 2, ..., M − 1 add to the sums of T_s−2, T_s−1, ...: weights (K, terms), or None.
+def additions(weights: Array, terms: int = 3) -> list[Array | None]:
+    """Return what the steps s = 1, 2, ..., M − 1 add to the sums of T_s−2, T_s−1, ...: weights (K, terms), or None.
 
     A sum waits until its oldest term leaves those that a step has at hand, and takes all of these then.  `weights` have
     the shape (M, K).
     """
     count, sums = weights.shape
-    beside = np.zeros((2, sums), weights.dtype)
-    padded = np.concatenate([beside, weights, beside])
-    added = np.zeros(sums, int)  # of each sum, the terms that are in it
-    for step in range(1, count):
-        window = np.where(np.arange(step - 2, step - 2 + terms)[:, None] < added, 0, padded[step : step + terms])
-        due = (window if step + 1 >= count else window[:1]).any(axis=0)
-        added[due] = step - 2 + terms
-        yield (window * due).T if due.any() else None
+    padded = np.concatenate([np.zeros((2, sums), weights.dtype), weights, np.zeros((2, sums), weights.dtype)])
+    found: list[Array | None] = [None] * (count - 1)
+    for k in range(sums):
+        added = 0  # terms before this one are in the sum
+        for oldest in np.flatnonzero(weights[:, k]).tolist():
+            if oldest < added:
+                continue
+            step = min(oldest + 2, count - 1)
+            each = found[step - 1]
+            if each is None:
+                each = found[step - 1] = np.zeros((sums, terms), weights.dtype)
+            each[k, max(0, added + 2 - step) :] = padded[max(step, added + 2) : step + terms, k]
+            added = step - 2 + terms
+    return found
 
 
-def _in_steps(terms: Terms, weights: Array) -> bool:
-    """Return whether steps that add to these sums move less than copies of terms: each addition two blocks.
+def _in_steps(terms: Terms, weights: Array) -> list[Array | None]:
+    """Return what steps add to these sums where that moves less than copies of terms: each addition two blocks.
 
     A term of copies moves three blocks, and `TOGETHER` of them two for each sum.
     """
     count, sums = weights.shape
     at_hand = getattr(terms.recursion, "terms", 0)
     if not 0 < sums <= getattr(terms.recursion, "most_sums", 0) or count < at_hand - 1:
-        return False
-    moved = sum(2 * int(each.any(axis=1).sum()) for each in additions(weights, at_hand) if each is not None)
-    return moved <= (3 + 2 * sums / TOGETHER) * count
+        return []
+    found = additions(weights, at_hand)
+    moved = sum(2 * int(each.any(axis=1).sum()) for each in found if each is not None)
+    return found if moved <= (3 + 2 * sums / TOGETHER) * count else []
 
 
-def _added(terms: Terms, weights: Array, sums: list[Any], run: Run) -> None:
-    """Make sums by the steps themselves."""
+def _added(terms: Terms, by_steps: list[Array | None], sums: list[Any], run: Run) -> None:
+    """Make sums by the steps themselves, which add these."""
     begun = _order(run, terms, sums)
     shapes = [(len(total), *block.shape) for total, block in zip(sums, terms.blocks(), strict=True)]
     types = [block.dtype for block in terms.blocks()]
     arrays = [total.view(kind).reshape(shape) for total, kind, shape in zip(sums, types, shapes, strict=True)]
     terms.recursion.sum_into(arrays)  # type: ignore[attr-defined]
-    at_hand: int = terms.recursion.terms  # type: ignore[attr-defined]
-    for m, each in enumerate(additions(weights, at_hand), 1):
+    for m, each in enumerate(by_steps, 1):
         if m < begun:
             continue
         terms.step(each)
