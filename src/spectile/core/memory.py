@@ -53,6 +53,10 @@ def allocating(what: str, memory_bytes: int) -> Iterator[None]:
         raise _too_little(memory_bytes, what) from error
 
 
+#: Bytes of the host up to which it is not asked whether they are free.
+UNASKED = 64 << 20
+
+
 class _NamedMemoryError(MemoryError):
     """An error that already names what needs how many bytes."""
 
@@ -76,9 +80,11 @@ def host_free_bytes() -> int:
 
 
 def require_host_free(memory_bytes: int, what: str) -> None:
-    """Raise MemoryError, with the bytes, if the host has fewer than `memory_bytes` free for `what`."""
-    free = host_free_bytes()
-    if memory_bytes > free:
+    """Raise MemoryError, with the bytes, if the host has fewer than `memory_bytes` free for `what`.
+
+    Up to `UNASKED` bytes the system is not asked, which takes as long as a small product.
+    """
+    if memory_bytes > UNASKED and memory_bytes > (free := host_free_bytes()):
         raise MemoryError(
             f"{what} needs {_amount(memory_bytes)} bytes of memory and {free:,} are free: free other arrays, or take "
             "a smaller problem"

@@ -40,9 +40,6 @@ from spectile.tsparse.types import BYTES, FORMATS, FormatName, Precision, Precis
 if TYPE_CHECKING:
     from spectile.tsparse.cpu.galerkin import GalerkinProduct
 
-#: Bytes of a dense C up to which it is not asked whether they are free, which takes longer than so small a product.
-_UNASKED = 64 << 20
-
 
 def spgemm(
     A: SparseMatrix,
@@ -180,8 +177,8 @@ def spgemm(
     booleans, whole = asked.booleans, wanted.all_of_it
     if cuda and on_gpu and form == "bsr":
         raise ValueError('format = "bsr" is of SciPy, and CuPy has no such matrix: choose csr, csc, coo or dense')
-    needed = A.shape[0] * B.shape[1] * chosen.dtype.itemsize
-    if form == "dense" and not on_gpu and needed > _UNASKED:
+    if form == "dense" and not on_gpu:
+        needed = A.shape[0] * B.shape[1] * chosen.dtype.itemsize
         require_host_free(needed, f"C, an array of shape {(A.shape[0], B.shape[1])},")
     if devices is not None:
         made = _on_devices(A, B, asked)

@@ -70,6 +70,8 @@ def test_host_memory_keeps_to_the_limit_of_a_container(tmp_path: Path, monkeypat
     assert len(read) == 1 + 2 * 3  # the listing, and two limits of each group that is there
     monkeypatch.setattr(memory, "_cgroup_bytes", lambda listing: iter([4096]))
     assert memory.host_free_bytes() == 4096
+    memory.require_host_free(memory.UNASKED, "a matrix so small that nothing is asked")
+    monkeypatch.setattr(memory, "UNASKED", 0)
     memory.require_host_free(4096, "the matrix")
     with pytest.raises(MemoryError, match="the matrix needs 4,097 bytes of memory and 4,096 are free"):
         memory.require_host_free(4097, "the matrix")

@@ -135,6 +135,7 @@ def test_memory_of_the_host_is_looked_at(monkeypatch):
     matrix = graphene(30, 30)
     state = 2 * matrix.shape[0] * 8
     whole = kpm_dos(matrix, 32, 5, rng=1, backend="cpu")
+    monkeypatch.setattr(memory, "UNASKED", 0)
     for module in (memory, cpu_engine):
         monkeypatch.setattr(module, "host_free_bytes", lambda: int(2.5 * state))
     passes = SpectralDensity(matrix, 32, 5, rng=1, backend="cpu")

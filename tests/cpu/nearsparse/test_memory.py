@@ -80,7 +80,6 @@ CASES += [("rounded", "float16"), *((kind, "complex64") for kind in ("plain", "o
 @pytest.mark.parametrize(("kind", "dtype"), CASES)
 def test_a_product_asks_for_what_it_takes(kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(run, "UNASKED", 0)
     monkeypatch.setattr(run, "require_host_free", lambda needed, what: asked.append(needed))
     call = _call(kind, dtype)
     call()
@@ -91,7 +90,7 @@ def test_a_product_asks_for_what_it_takes(kind: str, dtype: str, monkeypatch: py
 
 
 def test_what_is_not_free_is_refused_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "UNASKED", 0)
+    monkeypatch.setattr(memory, "UNASKED", 0)
     a, out = _of("float32", 100, 100), np.full((100, 100), 7.0, np.float32)
     with monkeypatch.context() as patch:
         patch.setattr(memory, "host_free_bytes", lambda: 100)

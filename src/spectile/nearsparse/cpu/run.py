@@ -22,9 +22,6 @@ from spectile.nearsparse.operands import copy_if_overlapping, each_product, must
 from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import Request, Threshold
 
-# Bytes up to which no product asks whether they are free: asking takes longer than so small a product.
-UNASKED = 64 << 20
-
 
 @Progress("spamm", unit=PARTS)
 def spamm_cpu(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResult:
@@ -43,8 +40,7 @@ def _product(a: Any, b: Any, c: Any, out: Any, request: Request) -> SpammResult:
     # A and B are packed while C is written.
     direct = out is not None and out.dtype == sums and not any(overlap(out, x) for x in (a, b))
     shape = (*batch, a.shape[-2], b.shape[-1])
-    if (needed := memory_bytes(a, b, c, out if direct else None, request)) > UNASKED:
-        require_host_free(needed, f"the product of shape {shape}")
+    require_host_free(memory_bytes(a, b, c, out if direct else None, request), f"the product of shape {shape}")
     result = out if direct else np.empty(shape, sums)
     if c is not None:
         c = copy_if_overlapping(np.ascontiguousarray(c, dtype=sums), result, True)
@@ -77,10 +73,7 @@ def _dense_at_once(a: Any, b: Any, request: Request) -> SpammResult | None:
     ):
         return None
     x, y = as_summed(a), as_summed(b)
-    made = shape[0] * shape[2] * x.itemsize
-    copied = sum(one.nbytes for one, given in ((x, a), (y, b)) if one is not given)
-    if made + copied > UNASKED:
-        require_host_free(made, f"the product of shape {(shape[0], shape[2])}")
+    require_host_free(shape[0] * shape[2] * x.itemsize, f"the product of shape {(shape[0], shape[2])}")
     out = np.empty((shape[0], shape[2]), x.dtype)
     dense.multiply(x, y, request.alpha, out)
     if not dense.tells(x, y, out, request, known.rounding):
@@ -104,8 +97,7 @@ def threshold_cpu(a: Any, b: Any, request: Request) -> Threshold:
     shape = (*a.shape, b.shape[1])
     # One operand at a time is copied where its rows are not as its norms are taken from.
     needed = max(map(_copied_bytes, (a, b))) + _map_bytes(shape, request.block)
-    if needed > UNASKED:
-        require_host_free(needed, f"the threshold of a product of shape {(shape[0], shape[2])}")
+    require_host_free(needed, f"the threshold of a product of shape {(shape[0], shape[2])}")
     maps = Maps.of(a, b, request.block)
     check_norms(maps)
     tau, compared = threshold(maps, request, shape)
