@@ -61,6 +61,31 @@ def test_groups_and_adjoints_are_found():
         assert inspect(csr_matrix(lonely.tocsr())).difference == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize("most", [0, 5, 60])  # a thread and a warp look at a row
+def test_slots_and_rows_unlike_the_one_before_are_counted(most):
+    from cupyx.scipy.sparse import csr_matrix
+
+    from spectile.kpm.cuda.boxed.groups import groups_of
+    from spectile.kpm.cuda.inspection import inspect
+    from spectile.kpm.cuda.sliced.layout import slice_starts
+
+    rng = np.random.default_rng(SEED)
+    for rows in (1, 31, 32, 33, 4000):
+        lengths = rng.integers(0, min(rows, most) + 1, rows)
+        chosen = [np.sort(rng.choice(rows, n, replace=False)) for n in lengths]
+        for row in rng.integers(0, rows, rows // 2):
+            chosen[row] = chosen[row - 1]
+        pointer = np.append(0, np.cumsum([len(row) for row in chosen])).astype(np.int32)
+        H = csr_matrix((np.ones(pointer[-1]), np.concatenate(chosen).astype(np.int32), pointer), shape=(rows, rows))
+        if not H.nnz:
+            continue
+        seen = inspect(H)
+        pairs = zip([None, *chosen], chosen, strict=False)
+        unlike = sum(a is None or len(a) != len(b) or (bool(len(b)) and a[0] != b[0]) for a, b in pairs)
+        assert seen.longest == np.diff(pointer).max() and seen.unlike == unlike, f"seed {SEED}"
+        assert seen.slots == int(slice_starts(H.indptr, H.dtype)[-1]) and unlike <= groups_of(H).size - 1
+
+
 @pytest.mark.parametrize("entries", [3, 40])  # a thread and a warp look at a row
 @pytest.mark.parametrize("change", ["none", "twice", "descent"])
 def test_columns_that_do_not_ascend_are_seen(change, entries):

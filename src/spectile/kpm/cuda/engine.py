@@ -17,7 +17,7 @@ from spectile.core.memory import free_bytes, require_free
 from spectile.kpm.bounds import tridiagonalize
 from spectile.kpm.cuda.boxed.groups import groups_of
 from spectile.kpm.cuda.boxed.launch import BoxedOperator
-from spectile.kpm.cuda.boxed.when import may_group
+from spectile.kpm.cuda.boxed.when import LEAST_GROUPED, may_group
 from spectile.kpm.cuda.choose import MOST_PADDED, Part, choose, ways
 from spectile.kpm.cuda.common import FULL, WALK, lanczos_unit
 from spectile.kpm.cuda.csr.launch import CsrOperator, csr_unit
@@ -29,7 +29,6 @@ from spectile.kpm.cuda.inspection import inspect
 from spectile.kpm.cuda.lanczos import tridiagonalize_csr
 from spectile.kpm.cuda.problem import ORDINARY_STEPS, Problem
 from spectile.kpm.cuda.sliced.launch import SlicedOperator, sliced_unit
-from spectile.kpm.cuda.sliced.layout import slice_starts
 from spectile.kpm.cuda.sliced.when import MOST_FILL, even_slots, is_even
 from spectile.kpm.cuda.sliced.when import shape as sliced_shape
 from spectile.kpm.cuda.staged.launch import StagedOperator
@@ -109,7 +108,9 @@ class StoredEngine:
         if walks(rough, self._device):
             return rough
         groups = self.num_rows
-        if num_vectors > 1 and may_group(self.seen.longest, self._device):
+        # Rows that are unlike the one before begin groups, as others may.
+        alike = self.num_rows >= LEAST_GROUPED * self.seen.unlike
+        if num_vectors > 1 and alike and may_group(self.seen.longest, self._device):
             groups = self._groups.size - 1
         return rough._replace(slots=self._slots, groups=groups)
 
@@ -123,7 +124,7 @@ class StoredEngine:
         """Slots of the sliced form."""
         if is_even(self.num_rows, self.matrix.nnz, self.seen.longest):
             return even_slots(self.num_rows, self.seen.longest)
-        return int(slice_starts(self.matrix.indptr, self.dtype)[-1])
+        return self.seen.slots
 
     @functools.cached_property
     def _groups(self) -> Any:

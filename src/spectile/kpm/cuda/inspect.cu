@@ -32,24 +32,27 @@ static __device__ __forceinline__ double from_adjoint(number a, number b) {
 #endif
 }
 
-// One pass over a CSR matrix, LANES threads a row.  seen, as `ordered` numbers but for the first and the last two: 1 where
+// One pass over a CSR matrix, LANES threads a row.  seen, as `ordered` numbers but for the first and the last four: 1 where
 // the columns of a row do not ascend, + 2 where an entry is not finite;  largest difference from the adjoint;  largest
 // entry;  minus the lowest and the highest energy of Gershgorin's circles;  entries of the longest row;  how many entries
-// above the diagonal have a partner, less how many are below.  Only entries above look for theirs: where this number is
-// zero, all below have one, else only `all` finds the largest difference.
+// above the diagonal have a partner, less how many are below;  slots where every 32 rows are as long as the longest of them;
+// rows whose length or first column is not that of the row before.  Only entries above look for their partner: where
+// seen[6] is zero, all below have one, else only `all` finds the largest difference.
 extern "C" __global__ void __launch_bounds__(256, 4) inspect(const entry* __restrict__ pointer, const int* __restrict__ indices,
                                                              const number* __restrict__ data, long long rows, int all,
                                                              unsigned long long* seen) {
     const int lane = threadIdx.x % 32;
-    unsigned long long flags = 0, longest = 0, unpaired = 0;
+    unsigned long long flags = 0, longest = 0, unpaired = 0, slots = 0, unlike = 0;
     double difference = 0, largest = 0, low = __longlong_as_double(0x7ff0000000000000), high = -low;
     // Where partners of entries lay in their rows: a thread's last one, or those of a lane's columns in the row before.
     entry even = 0, odd = 0;
     for (long long chunk = (blockIdx.x * (long long)blockDim.x + threadIdx.x) / 32; chunk * 32 < rows;
-         chunk += gridDim.x * (long long)blockDim.x / 32)
+         chunk += gridDim.x * (long long)blockDim.x / 32) {
+        int most = 0;  // entries of the longest row of the chunk
         for (long long row = chunk * 32 + lane / LANES; row < min(rows, chunk * 32 + 32); row += 32 / LANES) {
-            const entry begin = pointer[row], end = pointer[row + 1];
-            longest = max(longest, (unsigned long long)(end - begin));
+            const entry begin = pointer[row], end = pointer[row + 1], before = row ? pointer[row - 1] : 0;
+            most = max(most, int(end - begin));
+            if (lane % LANES == 0) unlike += row == 0 || end - begin != begin - before || begin < end && indices[begin] != indices[before];
             double radius = 0, center = 0;
             bool second = false;
             for (entry at = begin + lane % LANES; at < end; at += LANES, second = LANES > 1 && !second) {
@@ -97,10 +100,15 @@ extern "C" __global__ void __launch_bounds__(256, 4) inspect(const entry* __rest
             }
             low = fmin(low, center - radius), high = fmax(high, center + radius);
         }
+        most = __reduce_max_sync(0xffffffffu, most);
+        longest = max(longest, (unsigned long long)most);
+        if (lane == 0) slots += 32ull * max(1, most);
+    }
 #pragma unroll
     for (int distance = 16; distance; distance /= 2) {
         flags |= __shfl_xor_sync(0xffffffffu, flags, distance);
         unpaired += __shfl_xor_sync(0xffffffffu, unpaired, distance);
+        unlike += __shfl_xor_sync(0xffffffffu, unlike, distance);
     }
     if (lane == 0 && flags) atomicOr(seen, flags);
     raise_to(seen + 1, ordered(difference));
@@ -109,4 +117,6 @@ extern "C" __global__ void __launch_bounds__(256, 4) inspect(const entry* __rest
     raise_to(seen + 4, ordered(high));
     raise_to(seen + 5, longest);
     if (lane == 0 && unpaired) atomicAdd(seen + 6, unpaired);
+    if (lane == 0) atomicAdd(seen + 7, slots);
+    if (lane == 0) atomicAdd(seen + 8, unlike);
 }

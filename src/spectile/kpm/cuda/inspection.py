@@ -39,7 +39,7 @@ def inspect(matrix: Any) -> Inspection:
     look = kernel(_prepared(describe().arch, str(matrix.dtype), wide, 32 if long else 1), "inspect")
 
     for partners_of_all in (0, 1):
-        seen = cupy.zeros(7, np.uint64)
+        seen = cupy.zeros(9, np.uint64)
         operands = matrix.indptr, matrix.indices, matrix.data, np.int64(rows), np.int32(partners_of_all)
         look(shape, *operands, seen)
         words = seen.get()
@@ -47,7 +47,8 @@ def inspect(matrix: Any) -> Inspection:
             break  # every entry has a partner, or nothing can be said
     difference, largest, minus_low, high = _from_ordered(words[1:5])
     flags = int(words[0])
-    return Inspection(not flags & 2, difference, largest, (-minus_low, high), int(words[5]), not flags & 1)
+    bounds, longest, slots, unlike = (-minus_low, high), int(words[5]), int(words[7]), int(words[8])
+    return Inspection(not flags & 2, difference, largest, bounds, longest, not flags & 1, slots, unlike)
 
 
 def _from_ordered(words: Any) -> list[float]:

@@ -158,6 +158,10 @@ class Inspection(NamedTuple):
     bounds: tuple[float, float]  #: Gershgorin's: (float, float).
     longest: int  #: Entries of the longest row.
     canonical: bool = True  #: Whether the columns of every row ascend without duplicates; else the rest means nothing.
+    #: On a GPU: slots where every 32 rows are as long as the longest of them, and rows whose length or first column
+    #: is not that of the row before.
+    slots: int = 0
+    unlike: int = 0
 
     def require_hermitian(self, dtype: Any) -> None:
         """Raise ValueError where entries differ from their adjoint ones by more than rounding of the largest, or are
