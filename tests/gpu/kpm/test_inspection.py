@@ -76,7 +76,8 @@ def test_slots_and_rows_unlike_the_one_before_are_counted(most):
         for row in rng.integers(0, rows, rows // 2):
             chosen[row] = chosen[row - 1]
         pointer = np.append(0, np.cumsum([len(row) for row in chosen])).astype(np.int32)
-        H = csr_matrix((np.ones(pointer[-1]), np.concatenate(chosen).astype(np.int32), pointer), shape=(rows, rows))
+        held = np.ones(pointer[-1]), np.concatenate(chosen).astype(np.int32), pointer
+        H = csr_matrix(sp.csr_matrix(held, shape=(rows, rows)))
         if not H.nnz:
             continue
         seen = inspect(H)

@@ -175,7 +175,7 @@ def test_every_shape_that_stages_vectors(dtype):
     rng, taken = np.random.default_rng(SEED), set()
     for structure, longest in (("equal", 7), ("long", 45)):
         matrix = matrix_of(structure, dtype, rng)
-        for shape in staged_shapes(64, dtype, longest):
+        for shape in staged_shapes(512 // np.dtype(dtype).itemsize, dtype, longest):
             operator = StagedOperator(csr_matrix(matrix), tuning=shape)
             for width in (shape.columns, 2 * shape.columns + 16 // np.dtype(dtype).itemsize):
                 if operator.planned(width):
