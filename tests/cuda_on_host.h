@@ -117,6 +117,10 @@ inline int __reduce_add_sync(unsigned, int value) {
     for (int lanes = 16; lanes; lanes /= 2) value += from_lane(value, int(threadIdx.x % 32) ^ lanes);
     return value;
 }
+inline int __reduce_or_sync(unsigned, int value) {
+    for (int lanes = 16; lanes; lanes /= 2) value |= from_lane(value, int(threadIdx.x % 32) ^ lanes);
+    return value;
+}
 inline int __syncthreads_count(bool wanted) {
     static int count;
     count = 0;
@@ -146,8 +150,9 @@ T atomicMin(T* at, U other) {
     *at = std::min<T>(old, other);
     return old;
 }
-inline unsigned atomicOr(unsigned* at, unsigned bits) {
-    const unsigned old = *at;
+template <class T>
+T atomicOr(T* at, T bits) {
+    const T old = *at;
     *at |= bits;
     return old;
 }
@@ -191,6 +196,12 @@ inline long long __double_as_longlong(double x) {
 }
 inline int __float_as_int(float x) {
     int y;
+    std::memcpy(&y, &x, 4);
+    return y;
+}
+inline unsigned __float_as_uint(float x) { return unsigned(__float_as_int(x)); }
+inline float __uint_as_float(unsigned x) {
+    float y;
     std::memcpy(&y, &x, 4);
     return y;
 }

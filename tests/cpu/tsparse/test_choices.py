@@ -374,18 +374,22 @@ class Recorded:
 @pytest.mark.parametrize("value", ["float32", "float64", "complex64", "complex128", "bool"])
 def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch):
     pytest.importorskip("cupy", reason="CuPy, which brings NVRTC, is not installed")
-    from spectile.tsparse.cuda import factors, plans
+    from spectile.tsparse.cuda import factors, masked, plans
     from spectile.tsparse.cuda.rows import count, fill, lists
 
-    for module in (plans, count, fill, lists):
+    for module in (plans, count, fill, lists, masked):
         monkeypatch.setattr(module, "kernel", Recorded)
-    monkeypatch.setattr(count, "describe", lambda: TABLE["H200"])
+    for module in (count, masked):
+        monkeypatch.setattr(module, "describe", lambda: TABLE["H200"])
     monkeypatch.setattr(Recorded, "seen", set())
     monkeypatch.setattr(fill.units, "prepare_numeric", lambda *_: None)
     one, other = "??" if value == "bool" else "fd"
     factors._bound_check(factors.units.CHECK[value, one], (10, 20), 30, 0, 1, True)
     factors._bound_check(factors.units.CHECK[value, other], (10, 20), 30, 0, 1, False)
     factors._bound_compare(10, 20, 1)
+    for counted, unit in ((one == 4, unit) for (kind, one), unit in units.MASKED.items() if kind == value):
+        for stored in map(np.dtype, "?fdFD"):
+            masked._Launches(unit, 1000, 30_000, 7000, counted, stored)
     A = types.Factor((1000, 500), None, np.empty(7000, np.int32), None)
     B = types.Factor((500, 900), None, np.empty(2000, np.int32), None)
     symbolic = count._Launches(value, 1000, A, types.Factor((500, 900), None, B.indices, None))
@@ -416,6 +420,8 @@ def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch)
         "symbolic_block_table",
     }
     names |= {kernel.name for one in (*bins.NUMERIC, bins.FEW) for kernel in one.kernels}
+    if value != "bool":
+        names |= {"count_met", "list_pieces", "fill", "number", "compact"}
     assert Recorded.seen == names
 
 

@@ -13,11 +13,12 @@ from spectile.tsparse.cuda.shared import FLAGS, HEAD, HEAD_WORDS, UNSORTED
 from ...heads import head_of
 
 
-def test_whatever_the_check_found_in_either_factor_is_raised():
+def test_whatever_the_check_found_in_a_factor_or_the_mask_is_raised():
     assert head_of(SYMBOLIC=3, NUMERIC=4, TICKET=5, KEPT=6).raise_invalid() is None
     for places, flags in (
-        ({"FLAGS": 4}, [4, 0]), ({"FLAGS+1": 1}, [0, 1]), ({"DESCENTS": 7}, [UNSORTED, 0]),
-        ({"DESCENTS+1": -1, "FLAGS+1": 64}, [0, 64 | UNSORTED]),
+        ({"FLAGS": 4}, [4, 0, 0]), ({"FLAGS+1": 1}, [0, 1, 0]), ({"DESCENTS": 7}, [UNSORTED, 0, 0]),
+        ({"DESCENTS+1": -1, "FLAGS+1": 64}, [0, 64 | UNSORTED, 0]), ({"FLAGS+2": 64}, [0, 0, 64]),
+        ({"DESCENTS+2": 1}, [0, 0, UNSORTED]),
     ):  # fmt: skip
         with pytest.raises(Invalid) as raised:
             head_of(**places).raise_invalid()
@@ -97,8 +98,9 @@ def test_counters_do_not_overlap_and_wide_ones_are_aligned():
     sizes = dict(zip(HEAD, np.subtract(ends, list(HEAD.values())), strict=True))
     assert sizes["SYMBOLIC"] >= len(bins.SYMBOLIC) and sizes["NUMERIC"] >= len(bins.NUMERIC)
     assert sizes["MAX_BYTES"] >= len(bins.BLOCKS) and min(sizes.values()) >= 1
-    for name in ("FLAGS", "PRODUCTS", "ENTRIES", "DESCENTS", "KEPT", "HUB_PRODUCTS"):
+    for name in ("PRODUCTS", "ENTRIES", "KEPT", "HUB_PRODUCTS"):
         assert HEAD[name] % 2 == 0 and sizes[name] >= 2
+    assert sizes["FLAGS"] == 3 and sizes["DESCENTS"] >= 3 and sizes["MASK_PIECES"] == 2 <= sizes["MASK_TAKEN"]
     assert HEAD_WORDS % 2 == 0, "the states of the scan, which follow, are of 64 bits"
     assert not UNSORTED & sum(FLAGS.values()) and sum(FLAGS.values()) == int(np.bitwise_or.reduce([*FLAGS.values()]))
 

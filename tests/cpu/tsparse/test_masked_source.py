@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from spectile.core.devices import TABLE
 from spectile.tsparse import spgemm
-from spectile.tsparse.cuda import masked, units
+from spectile.tsparse.cuda import factors, masked, plans, units, wanted
 from spectile.tsparse.cuda.counters import Head, Invalid
+from spectile.tsparse.cuda.given import Given
 from spectile.tsparse.cuda.shared import FLAGS, HEAD, HEAD_WORDS
 from spectile.tsparse.semirings import SEMIRINGS
 from spectile.tsparse.types import Factor, lookup
@@ -19,47 +21,64 @@ from tests.cuda_on_host import compiled, launch
 
 @pytest.fixture(scope="module", params=["plus_times", "min_plus", "max_plus", "max_min"])
 def library(request, tmp_path_factory):
-    unit = units.MASKED["float64", SEMIRINGS[request.param].code]
-    header = unit.preamble.replace("MASK_BLOCK = 1024", "MASK_BLOCK = 128")
+    sources = [units.MASKED["float64", code] for code in (SEMIRINGS[request.param].code, 4)]
+    header = sources[0].preamble.replace("MASK_BLOCK = 1024", "MASK_BLOCK = 128")
     header = header.replace("MASK_BLOCK_PRODUCTS = 262144", "MASK_BLOCK_PRODUCTS = 300")
-    assert len(header) == len(unit.preamble) - 1 - 3
-    unit = dataclasses.replace(unit, preamble=header)
-    return request.param, compiled(tmp_path_factory.mktemp(request.param), unit)
+    header = header.replace("MASK_LEAST = 1024", "MASK_LEAST = 40")
+    assert len(header) == len(sources[0].preamble) - 1 - 3 - 2
+    folder = tmp_path_factory.mktemp
+    made = {one: compiled(folder(request.param), dataclasses.replace(one, preamble=header)) for one in sources}
+    return request.param, made
+
+
+def kernels(functions):
+    """Return what `kernel` of `spectile.core.launch` is where units are compiled for the host."""
+
+    def kernel(unit, name):
+        def bind(shape, *arguments):
+            values = [one if isinstance(one, np.ndarray) else [one] for one in arguments]
+            return lambda _: launch(functions[unit], name, shape, *(one[0] for one in values))
+
+        return SimpleNamespace(bind=bind)
+
+    return kernel
 
 
 @pytest.fixture
 def product(library, monkeypatch):
-    """Return what makes the entries of a product that a mask has, and lists the kernels that it launches."""
+    """Return what makes the entries of a product that a mask has, and tells the pieces of warps and of blocks."""
     name, functions = library
-    launched = []
-
-    def launched_here(_, kernel, shape, sizes, *arrays):
-        launched.append(kernel)
-        arrays = (np.uint64(0) if one is None else one for one in arrays)
-        launch(functions, kernel, shape, *map(np.int32, sizes), *arrays)
-
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(**vars(np), asnumpy=np.asarray))
-    monkeypatch.setattr(masked, "launch", launched_here)
-    monkeypatch.setattr(masked, "Counters", Cleared)
+    device = SimpleNamespace(runtime=SimpleNamespace(getDevice=lambda: 0))
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(**vars(np), asnumpy=np.asarray, cuda=device))
+    monkeypatch.setattr(masked, "kernel", kernels(functions))
+    for module in (masked, factors):
+        monkeypatch.setattr(module, "plan", lambda _, make: make())
+    monkeypatch.setattr(masked, "describe", lambda: dataclasses.replace(TABLE["H200"], multiprocessors=1))
 
     def made(A, B, mask, held=None, first=0, ones=False, counters=None):
-        del launched[:]
+        counters = Cleared() if counters is None else counters
         left, right = (Factor(one.shape, one.indptr, one.indices, one.data) for one in (A, B))
-        of = masked.MaskedProduct(left, right, lookup("float64"), SEMIRINGS[name].code, ones)
+        of = masked.MaskedProduct(left, right, lookup("float64"), SEMIRINGS[name].code, ones and name == "plus_times")
         C = of.rows((mask.indptr, mask.indices, held), first, counters)
-        return sp.csr_array(C[::-1], shape=mask.shape), launched
+        assert counters.reads == 1
+        pieces = counters.words[HEAD["MASK_PIECES"] :][:2].tolist()
+        return sp.csr_array(C[::-1], shape=mask.shape), pieces
 
     return name, made
 
 
 class Cleared:
-    """Counters in the host's memory."""
+    """Counters in the host's memory, which are read."""
 
-    def __init__(self, rows):
-        self.head = np.zeros(HEAD_WORDS, np.int32)
+    device = stream = None
+
+    def __init__(self, rows=1):
+        self.words, self.reads = np.zeros(HEAD_WORDS, np.int32), 0
+        self.head = self.words.ctypes.data
 
     def read(self):
-        return Head(self.head.tobytes())
+        self.reads += 1
+        return Head(self.words.tobytes())
 
 
 def matrix(m, n, density, seed):
@@ -135,9 +154,9 @@ def test_pieces_are_searched_for_in_far_longer_rows(product, ones):
         A.data[:], B.data[:] = 1, 1
     held = np.arange(mask.nnz) % 7 > 0
     mask.data = held.astype(float)
-    found, launched = made(A, B, mask, held, ones=ones)
+    found, (_, blocks) = made(A, B, mask, held, ones=ones)
     assert_same(found, spgemm(A, B, semiring=name, mask=mask, backend="cpu"))
-    assert ("by_blocks" in launched) == (ones and name == "plus_times") and "by_rows" in launched
+    assert (blocks > 0) == (ones and name == "plus_times")
 
 
 @pytest.mark.parametrize("held", [False, True])
@@ -154,13 +173,42 @@ def test_blocks_count_larger_pieces(product, held):
     for one in (A, B, mask):
         one.data[:] = 1
     mask.data[:] = 1 if which is None else which
-    found, launched = made(A, B, mask, which, ones=True)
+    found, (_, blocks) = made(A, B, mask, which, ones=True)
     assert_same(found, spgemm(A, B, semiring=name, mask=mask, backend="cpu"))
-    assert ("by_blocks" in launched) == (name == "plus_times")
+    assert (blocks > 0) == (name == "plus_times")
+
+
+@pytest.mark.parametrize("kind", ["?", "f", "d", "F", "D"])
+def test_entries_count_that_are_not_0(product, kind):
+    """Of the least size, of either sign, in either part, and numbers that are none."""
+    name, made = product
+    A, B, mask = FACTORS["mask in pieces"]()
+    values = np.zeros(mask.nnz, kind)
+    parts = values if kind == "?" else values.view(values.real.dtype)
+    least = 1 if kind == "?" else np.nextafter(parts.dtype.type(0), parts.dtype.type(1))
+    for place, one in enumerate([0] if kind == "?" else [0, 3, 5, 8]):
+        parts[one::11] = (least, -least, np.nan, -1)[place]
+    if kind != "?":
+        parts[10::11] = -0.0
+    mask.data = (values != 0).astype(float)
+    found, _ = made(A, B, mask, values)
+    assert 0 < mask.sum() < mask.nnz
+    assert_same(found, spgemm(A, B, semiring=name, mask=mask, backend="cpu"))
+
+
+def test_work_is_cut_into_a_piece_for_each_warp(product):
+    """One row of many products is not one warp's."""
+    name, made = product
+    A, B, mask = matrix(3, 200, 0.5, 40), matrix(200, 90, 0.9, 41), matrix(3, 90, 0.9, 42)
+    found, (warps, _) = made(A, B, mask, mask.data)
+    assert_same(found, spgemm(A, B, semiring=name, mask=mask, backend="cpu"))
+    assert warps > 2 * 2
 
 
 def test_values_that_are_all_one_are_not_read(product):
     name, made = product
+    if name != "plus_times":
+        pytest.skip("products of ones are counted where they are summed")
     A, B, mask = FACTORS["short rows"]()
     ones = [sp.csr_array((np.ones(one.nnz), one.indices, one.indptr), shape=one.shape) for one in (A, B, mask)]
     assert_same(made(A, B, mask, ones=True)[0], spgemm(*ones[:2], semiring=name, mask=ones[2], backend="cpu"))
@@ -178,12 +226,75 @@ def test_few_entries_of_many_products_are_searched_for(product):
     assert_same(made(A, B, mask)[0], spgemm(A, B, semiring=name, mask=mask, backend="cpu"))
 
 
+@pytest.fixture(scope="module")
+def checks(tmp_path_factory):
+    codes = {units.CHECK_PATTERN, units.CHECK["float64", "d"]}
+    return {one: compiled(tmp_path_factory.mktemp("check"), one) for one in codes}
+
+
+@pytest.fixture
+def call(product, checks, monkeypatch):
+    """Return what calls `wanted.spgemm` with factors and a mask on the device, and counts its waits."""
+    name, _ = product
+    waits = []
+
+    class Counted(Cleared):
+        def __init__(self, rows):
+            super().__init__(rows)
+            waits.append(self)
+
+    monkeypatch.setattr(plans, "kernel", kernels(checks))
+    monkeypatch.setattr(units, "prepare_rows", lambda *_: None)
+    monkeypatch.setattr(wanted, "device_csr", lambda shape, *arrays: sp.csr_array(arrays[2::-1], shape=shape))
+    monkeypatch.setattr(wanted, "is_array", lambda *_: True)
+    monkeypatch.setattr(factors, "Counters", Counted)
+
+    def called(*matrices):
+        del waits[:]
+        on_device = {id(one): Given(one.shape, one.indptr, one.indices, one.data, one.data.shape) for one in matrices}
+        A, B, mask = (on_device[id(one)] for one in matrices)
+        asked = wanted.Wanted(SEMIRINGS[name], mask)
+        C = wanted.spgemm(A, B, lookup("float64"), None, asked, False)
+        return C, sum(one.reads for one in waits)
+
+    return name, called
+
+
+def test_a_call_waits_once(call):
+    """Whichever of the factors the mask is, or neither."""
+    name, called = call
+    A, B, mask = matrix(40, 40, 0.2, 51), matrix(40, 40, 0.2, 52), matrix(40, 40, 0.3, 53)
+    for given in ((A, B, mask), (A, B, A), (A, B, B), (A, A, A)):
+        C, waits = called(*given)
+        assert_same(C, spgemm(*given[:2], semiring=name, mask=given[2], backend="cpu"))
+        assert waits == 1
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_rows_out_of_order_are_brought_in_order(call, which):
+    name, called = call
+    given = [matrix(40, 40, 0.2, 54 + n) for n in range(3)]
+    known = spgemm(*given[:2], semiring=name, mask=given[2], backend="cpu")
+    one = given[which] = given[which].copy()
+    for first, last in zip(one.indptr, one.indptr[1:], strict=False):
+        one.indices[first:last], one.data[first:last] = one.indices[first:last][::-1], one.data[first:last][::-1]
+    assert_same(called(*given)[0], known)
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_columns_out_of_range_are_refused(call, which):
+    given = [matrix(40, 40, 0.2, 54 + n) for n in range(3)]
+    given[which].indices[-1] = 10**6
+    with pytest.raises(ValueError, match=f"^{('A', 'B', 'mask')[which]} holds a column index outside 0 to 39"):
+        call[1](*given)
+
+
 def test_what_the_check_refused_is_not_followed(product):
     """Flags of the factors are read with what is counted: columns beyond B's rows lead nowhere until then."""
     _, made = product
     A, B, mask = FACTORS["short rows"]()
     A.indices[:] = 2**30
-    counters = Cleared(mask.nnz)
-    counters.head[HEAD["FLAGS"]] = FLAGS["BAD_INDEX"]
+    counters = Cleared()
+    counters.words[HEAD["FLAGS"]] = FLAGS["BAD_INDEX"]
     with pytest.raises(Invalid):
         made(A, B, mask, counters=counters)

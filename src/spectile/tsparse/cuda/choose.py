@@ -187,6 +187,12 @@ def hub_ways(
     ]
 
 
+def masked(entries: int, counting: bool, device: Device) -> Shape:
+    """Return the launch that fills, or counts, so many entries of a mask: its warps take pieces one after the other."""
+    most = CONSTANTS["MASK_COUNTING" if counting else "MASK_BLOCKS"] * device.multiprocessors
+    return Shape((min(ceil_div(entries, CONSTANTS["MASK_WARPS"]), most),), 32 * CONSTANTS["MASK_WARPS"])
+
+
 def scan(rows: int) -> Shape:
     """Return the launch of the prefix scan."""
     return Shape((ceil_div(rows, CONSTANTS["SCAN_ROWS"]),), 256)

@@ -12,8 +12,8 @@ from spectile.tsparse.cuda import bins
 from spectile.tsparse.cuda.shared import CONSTANTS, HEAD, HEAD_WORDS, UNSORTED
 
 _WORD, _WIDE, _BYTES = struct.Struct("i"), struct.Struct("Q"), 4 * HEAD_WORDS
-_FLAGS, _DESCENTS = (slice(4 * HEAD[name], 4 * HEAD[name] + 8) for name in ("FLAGS", "DESCENTS"))
-_NOTHING = bytes(8)
+_FLAGS, _DESCENTS = (slice(4 * HEAD[name], 4 * HEAD[name] + 12) for name in ("FLAGS", "DESCENTS"))
+_NOTHING = bytes(12)
 _KEY = slice(4 * (HEAD["SYMBOLIC"] + bins.SYMBOLIC_PLACES["FEW"]), 4 * HEAD["ENTRIES"])
 
 
@@ -24,7 +24,7 @@ _SYMBOLIC = slice(4 * HEAD["SYMBOLIC"], 4 * (HEAD["SYMBOLIC"] + len(bins.SYMBOLI
 
 
 class Invalid(Exception):
-    """The check of the factors found something; carries the flags of A and of B."""
+    """The check of the factors found something; carries the flags of A, of B and of the mask."""
 
 
 class Head:
@@ -72,9 +72,9 @@ class Head:
         return [self[HEAD["NUMERIC"] + number] for number in range(len(bins.NUMERIC))]
 
     def flags(self) -> list[int]:
-        """Return what the check found in A and in B."""
-        unsorted = [UNSORTED if self[HEAD["DESCENTS"] + which] else 0 for which in range(2)]
-        return [self[HEAD["FLAGS"] + which] | unsorted[which] for which in range(2)]
+        """Return what the check found in A, in B and in the mask."""
+        unsorted = [UNSORTED if self[HEAD["DESCENTS"] + which] else 0 for which in range(3)]
+        return [self[HEAD["FLAGS"] + which] | unsorted[which] for which in range(3)]
 
     def raise_invalid(self) -> None:
         """Raise `Invalid` where the check found something."""

@@ -44,8 +44,8 @@ def with_checked_factors(
     Where the check finds something, `Invalid` is raised by `use`, which is called again with canonical factors.
     """
     raw, same, counters = (A, B), A is B, Counters(A.shape[0])
-    left = _check(raw[0], precision, counters, 0, raw, check_finite)
-    right = left if same else _check(raw[1], precision, counters, 1, raw, check_finite)
+    left = check(raw[0], precision, counters, 0, raw, check_finite)
+    right = left if same else check(raw[1], precision, counters, 1, raw, check_finite)
     try:
         return use(left, right, counters)
     except Invalid as invalid:
@@ -71,7 +71,7 @@ def checked(left: Factor, right: Factor, counters: Counters | None) -> tuple[Fac
     return left, right
 
 
-def _check(
+def check(
     matrix: Any,
     precision: Precision | None,
     counters: Counters,
@@ -140,7 +140,7 @@ def _canonicalize(
     if flags & UNSORTED:
         known = {"held": matrix.held, "columns": matrix.columns}
         matrix = replace(arranged("AB"[which], matrix), **known)
-    factor = _check(matrix, precision, counters, 0, (), check_finite)
+    factor = check(matrix, precision, counters, 0, (), check_finite)
     if flags & UNSORTED:
         flags = counters.read()[HEAD["FLAGS"]]
         _raise_wrong(matrix, flags, precision, "AB"[which])
@@ -152,7 +152,7 @@ def _canonicalize(
 def in_order(name: str, matrix: Given) -> Given:
     """Return a matrix of checked pattern with its entries in order and each once: itself where it is so."""
     counters = Counters(1)
-    _check(matrix, None, counters, 0)
+    check(matrix, None, counters, 0)
     flags = counters.read().flags()[0]
     _raise_wrong(matrix, flags, None, name)
     return replace(arranged(name, matrix), held=matrix.held, columns=matrix.columns) if flags & UNSORTED else matrix

@@ -1,33 +1,23 @@
-// Entries of C that a mask names, over a semiring (KIND, its code: 0 plus_times, 1 min_plus, 2 max_plus, 3 max_min).
+// Entries of C that a mask names, over a semiring (KIND, its code: 0 plus_times, 1 min_plus, 2 max_plus, 3 max_min; 4 counts products).
 //
-//   count_met    products of each row
-//   list_pieces  cuts the rows of the mask into pieces of MASK_PIECE entries at most, of MASK_PRODUCTS products about; of a row
-//                whose products are far more than its entries each is a piece, and searched for in B's rows
-//   by_rows      a warp a piece:  a table of its columns;  for k in A's row, in order; for each entry (j, b) of B's row k:
-//                where the table holds j:  c_j += a b;  or where B's row k is far longer than the piece, for each of its columns
-//                that is found there
-//   by_blocks    where values are all 1, a block a larger piece: the same, its sums in whatever order; a hub row's entries of A
-//                are shared by several
-//   compact      the entries that some product fell on
+//   count_met    products of each row of the mask that has entries, and of all
+//   list_pieces  cuts the rows of the mask into pieces of MASK_PIECE entries at most, of as many products as leave all warps of the
+//                device some pieces; of a row whose products are far more than its entries each is a piece, and searched for in
+//                B's rows
+//   fill         pieces, as they are taken, by a warp each:  a table of its columns;  for k in A's row, in order; for each entry
+//                (j, b) of B's row k, where the table holds j:  c_j += a b;  or where B's row k is far longer than the piece, for each
+//                of its columns that is found there.  Counts are added in whatever order: first by blocks, which have larger pieces;
+//                a hub row's entries of A are shared by several
+//   number       how many entries some product fell on, up to and with each
+//   compact      these
 //
-// Where the check of the factors found something, those before by_rows leave all as it is.
+// Nothing waits for the host before C is allocated.  Where the check of the factors found something, there are no pieces.
 // Invariant: products are added in the order of k, with the bits that the kernels of the rows method give.
 
 #include "search.cuh"
 #include "shared.cuh"
 
 namespace {
-
-#if KIND
-// old + a b, or where it is the first a b; what is no number stays.
-__device__ __forceinline__ VALUE join(VALUE a, VALUE b, VALUE old, bool first) {
-    const VALUE product = KIND < 3 ? a + b : b < a || b != b ? b : a;
-    const bool better = KIND == 1 ? product < old : product > old;
-    return first || better || product != product ? product : old;
-}
-#else
-__device__ __forceinline__ VALUE join(VALUE a, VALUE b, VALUE old, bool) { return add_product(a, b, old); }
-#endif
 
 __device__ __forceinline__ u32 slot_from(int column, int log) { return (u32(column) * 2654435769u) >> (32 - log); }
 
@@ -53,9 +43,37 @@ struct Table {
     }
 };
 
-// Those of a warp, an eighth full at most, with the place of each and its sum, made in order.
+constexpr int TABLE = 8 * MASK_PIECE, AHEAD = 4;
+constexpr bool ORDERED = KIND != 4;
+
+#if KIND == 4
+// With a count in each slot.
 struct Piece : Table {
-    static constexpr bool ORDERED = true;
+    int* counts;
+
+    __device__ __forceinline__ int find(int column) const { return slot_of(column); }
+    __device__ __forceinline__ void add(int slot, VALUE, VALUE) { atomicAdd(&counts[slot], 1); }
+};
+#else
+// old + a b, or where it is the first a b; what is no number stays.
+__device__ __forceinline__ VALUE join(VALUE a, VALUE b, VALUE old, bool first) {
+#if KIND == 0
+    return add_product(a, b, old);
+#else
+    const VALUE product = KIND < 3 ? a + b : b < a || b != b ? b : a;
+    const bool better = KIND == 1 ? product < old : product > old;
+    return first || better || product != product ? product : old;
+#endif
+}
+
+// What a warp holds: with the place of each column and its sum, made in order.
+struct Held {
+    int keys[TABLE];
+    unsigned char places[TABLE], met[MASK_PIECE];
+    VALUE sums[MASK_PIECE];
+};
+
+struct Piece : Table {
     unsigned char *places, *met;
     VALUE* sums;
 
@@ -69,35 +87,33 @@ struct Piece : Table {
         met[place] = 1;
     }
 };
+#endif
 
-// Those of a block, a quarter full at most, with a count in each slot.
-struct Counts : Table {
-    static constexpr bool ORDERED = false;
-    int* counts;
+// The mask's columns, and its values: `reals` numbers of so many `words` each, or where that is 0 a byte.
+struct Mask {
+    const int *ptr, *idx;
+    const u32* values;
+    int words, reals;
 
-    __device__ __forceinline__ int find(int column) const { return slot_of(column); }
-    __device__ __forceinline__ void add(int slot, VALUE, VALUE) { atomicAdd(&counts[slot], 1); }
+    // Whether an entry is not 0; all count where no values are given.
+    __device__ __forceinline__ bool holds(int e) const {
+        if (values == nullptr) return true;
+        if (words == 0) return ((const unsigned char*)values)[e];
+        const u32* own = values + (long long)e * words * reals;
+        u32 bits = 0;
+        for (int w = 1; w <= words * reals; ++w) bits |= own[w - 1] << (w % words == 0);  // without the sign
+        return bits;
+    }
 };
 
-__device__ __forceinline__ void add_count(float* sum, int count) { atomicAdd(sum, float(count)); }
-__device__ __forceinline__ void add_count(double* sum, int count) { atomicAdd(sum, double(count)); }
-template <class REAL>
-__device__ __forceinline__ void add_count(Complex<REAL>* sum, int count) {
-    add_count(&sum->x, count);
-}
-
-constexpr int TABLE = 8 * MASK_PIECE, WARPS = 4, WARPS_OF_BLOCK = 8, AHEAD = 4;
-
-// Values that are all 1 are not there.
-__device__ __forceinline__ VALUE value_at(const VALUE* values, int at) { return values == nullptr ? VALUE(1) : values[at]; }
+__device__ __forceinline__ VALUE value_at(const VALUE* values, int at) { return KIND == 4 ? VALUE(1) : values[at]; }
 
 // Of AHEAD entries of B, those at `from` that are not negative, the places in a piece, or -1, and the values.
 struct Met {
     int places[AHEAD];
     VALUE values[AHEAD];
 
-    template <class PIECE>
-    __device__ __forceinline__ Met(const PIECE& piece, const int (&from)[AHEAD], const int* idx_b, const VALUE* val_b) {
+    __device__ __forceinline__ Met(const Piece& piece, const int (&from)[AHEAD], const int* idx_b, const VALUE* val_b) {
 #pragma unroll
         for (int c = 0; c < AHEAD; ++c) places[c] = from[c] < 0 ? -1 : idx_b[from[c]];
 #pragma unroll
@@ -108,8 +124,7 @@ struct Met {
 };
 
 // Sums of the products with some rows of B, a lane's from `first` to `last`, each after the other by all lanes.
-template <class PIECE>
-__device__ __forceinline__ void add_long(PIECE& piece, int rows, int first, int last, VALUE factor, const int* idx_b, const VALUE* val_b,
+__device__ __forceinline__ void add_long(Piece& piece, int rows, int first, int last, VALUE factor, const int* idx_b, const VALUE* val_b,
                                          int lane) {
     for (int s = 0; s < rows; s += AHEAD) {
         int from[AHEAD];
@@ -133,14 +148,13 @@ __device__ __forceinline__ void add_long(PIECE& piece, int rows, int first, int 
                 for (int c = 0; c < AHEAD; ++c)
                     if (more.places[c] >= 0) piece.add(more.places[c], a, more.values[c]);
             }
-            if (PIECE::ORDERED) __syncwarp();
+            if (ORDERED) __syncwarp();
         }
     }
 }
 
 // The same where these rows are short: all their products side by side, and those that the mask holds row after row.
-template <class PIECE>
-__device__ __forceinline__ void add_short(PIECE& piece, int first, int last, VALUE factor, const int* idx_b, const VALUE* val_b, int lane) {
+__device__ __forceinline__ void add_short(Piece& piece, int first, int last, VALUE factor, const int* idx_b, const VALUE* val_b, int lane) {
     const int upto = prefix_scan<32>(last - first, lane, ALL), before = upto - (last - first), total = __shfl_sync(ALL, upto, 31);
     for (int base = 0; base < total; base += 32 * AHEAD) {
         int owners[AHEAD], from[AHEAD];
@@ -159,11 +173,8 @@ __device__ __forceinline__ void add_short(PIECE& piece, int first, int last, VAL
 #pragma unroll
         for (int c = 0; c < AHEAD; ++c) {
             const VALUE a = __shfl_sync(ALL, factor, owners[c]);
-            if (!PIECE::ORDERED) {
-                if (met.places[c] >= 0) piece.add(met.places[c], a, met.values[c]);
-                continue;
-            }
-            for (u32 hits = __ballot_sync(ALL, met.places[c] >= 0); hits;) {
+            if (!ORDERED && met.places[c] >= 0) piece.add(met.places[c], a, met.values[c]);
+            for (u32 hits = ORDERED ? __ballot_sync(ALL, met.places[c] >= 0) : 0; hits;) {
                 const int next = __shfl_sync(ALL, owners[c], __ffs(hits) - 1);
                 const bool mine = met.places[c] >= 0 && owners[c] == next;
                 if (mine) piece.add(met.places[c], a, met.values[c]);
@@ -175,21 +186,19 @@ __device__ __forceinline__ void add_short(PIECE& piece, int first, int last, VAL
 }
 
 // The same of one row of B, in which the columns of a piece are searched for.
-template <class PIECE>
-__device__ __forceinline__ void add_searched(PIECE& piece, const int* columns, int n, int first, int last, VALUE factor, const int* idx_b,
+__device__ __forceinline__ void add_searched(Piece& piece, const int* columns, int n, int first, int last, VALUE factor, const int* idx_b,
                                              const VALUE* val_b, int lane) {
     for (int e = lane; e < n; e += 32) {
         const int at = place_from(idx_b, first, last, columns[e]),
                   place = at < last && idx_b[at] == columns[e] ? piece.find(columns[e]) : -1;
         if (place >= 0) piece.add(place, factor, value_at(val_b, at));
     }
-    if (PIECE::ORDERED) __syncwarp();
+    if (ORDERED) __syncwarp();
 }
 
 // Sums of the products of entries of A from `begin` to `end`, so many `at_once` of each `stride`, with the n columns of a piece.  Rows of
 // B that are far longer are not walked.
-template <class PIECE>
-__device__ __forceinline__ void add_rows(PIECE& piece, int begin, int end, int at_once, int stride, bool whole, const int* columns, int n,
+__device__ __forceinline__ void add_rows(Piece& piece, int begin, int end, int at_once, int stride, bool whole, const int* columns, int n,
                                          const int* idx_a, const VALUE* val_a, const int* ptr_b, const int* idx_b, const VALUE* val_b,
                                          int lane) {
     for (int base = begin; base < end; base += stride) {
@@ -209,7 +218,7 @@ __device__ __forceinline__ void add_rows(PIECE& piece, int begin, int end, int a
         const u32 far = __ballot_sync(ALL, last - first > MASK_SEARCH * max(n, 32));
         u32 left = far;
         for (int done = 0; done < 32;) {
-            const int next = PIECE::ORDERED && left ? __ffs(left) - 1 : 32;
+            const int next = ORDERED && left ? __ffs(left) - 1 : 32;
             const int stop = lane < done || lane >= next || (far >> lane & 1) ? first : last;
             if (int(__reduce_add_sync(ALL, min(stop - first, longest))) >= MASK_LONG * steps)
                 add_long(piece, steps, first, stop, factor, idx_b, val_b, lane);
@@ -225,31 +234,82 @@ __device__ __forceinline__ void add_rows(PIECE& piece, int begin, int end, int a
     }
 }
 
+#if KIND == 4
+// A piece of WARPS warps, or one of its parts.
+template <int WARPS>
+__device__ __forceinline__ void fill_piece(int4 which, int* keys, int* counts, const Mask& mask, const int* ptr_a, const int* idx_a,
+                                           const int* ptr_b, const int* idx_b, VALUE* val_c, unsigned char* found) {
+    using Real = Parts<VALUE>::Real;
+    constexpr int THREADS = 32 * WARPS;
+    const auto wait = [] {
+        if (WARPS > 1) __syncthreads();
+        else __syncwarp();
+    };
+    const int t = threadIdx.x & (THREADS - 1), row = which.x, begin = which.y, n = which.z - begin;
+    const int part = which.w >> 16, parts = max(which.w & 0xffff, 1);
+    Piece piece = {{keys, 5}, counts};
+    while ((1 << piece.log) < 4 * n) ++piece.log;
+    for (int slot = t; slot < 1 << piece.log; slot += THREADS) {
+        keys[slot] = -1;
+        counts[slot] = 0;
+    }
+    wait();
+    for (int e = begin + t; e < begin + n; e += THREADS)
+        if (mask.holds(e)) piece.insert(mask.idx[e]);
+    wait();
+    const bool whole = which.w && n == mask.ptr[row + 1] - mask.ptr[row];
+    const long long length = ptr_a[row + 1] - ptr_a[row];
+    const int from = ptr_a[row] + int(length * part / parts), to = ptr_a[row] + int(length * (part + 1) / parts);
+    const int at_once = min(max((to - from + WARPS - 1) / WARPS, 4), 32);  // so that all warps have some
+    add_rows(piece, from + (t >> 5) * at_once, to, at_once, WARPS * at_once, whole, mask.idx + begin, n, idx_a, (const VALUE*)nullptr,
+             ptr_b, idx_b, (const VALUE*)nullptr, t & 31);
+    wait();
+    for (int e = begin + t; e < begin + n; e += THREADS) {
+        const int slot = mask.holds(e) ? piece.slot_of(mask.idx[e]) : -1, products = slot < 0 ? 0 : counts[slot];
+        if (products == 0) continue;
+        if (parts == 1) val_c[e] = VALUE(products);
+        else atomicAdd((Real*)&val_c[e], Real(products));
+        found[e] = 1;
+    }
+    wait();
+}
+#endif
+
 }  // namespace
 
-// Of each row of A the products with B.
-extern "C" __global__ void __launch_bounds__(256) count_met(int rows, const int* ptr_a, const int* idx_a, const int* ptr_b, u64* met,
-                                                            const int* head) {
+// Of each row of A the products with B, where the mask has entries.
+extern "C" __global__ void __launch_bounds__(256) count_met(int rows, const int* ptr_m, const int* ptr_a, const int* idx_a,
+                                                            const int* ptr_b, u64* met, int* head) {
     if (invalid(head)) return;
     const int stride = gridDim.x * blockDim.x, end = ptr_a[rows];
-    for (long long p = ptr_a[0] + blockIdx.x * blockDim.x + threadIdx.x; p < end; p += stride)
-        atomicAdd(&met[last_at(ptr_a, 0, rows - 1, u32(p))], u64(ptr_b[idx_a[p] + 1] - ptr_b[idx_a[p]]));
+    u64 own = 0, all;
+    for (long long p = ptr_a[0] + blockIdx.x * blockDim.x + threadIdx.x; p < end; p += stride) {
+        const int row = last_at(ptr_a, 0, rows - 1, u32(p));
+        if (ptr_m[row] == ptr_m[row + 1]) continue;
+        const int length = ptr_b[idx_a[p] + 1] - ptr_b[idx_a[p]];
+        atomicAdd(&met[row], u64(length));
+        own += length;
+    }
+    scan_block(own, all);
+    if (threadIdx.x == 0 && all) atomicAdd((u64*)&head[PRODUCTS], all);
 }
 
-// `met` are the products of each row; `counted` tells whether blocks take larger pieces.
-extern "C" __global__ void __launch_bounds__(256) list_pieces(int rows, int counted, const u64* met, const int* ptr_a, const int* ptr_m,
+// `met` are the products of each row; `warps` are at work.
+extern "C" __global__ void __launch_bounds__(256) list_pieces(int rows, int warps, const u64* met, const int* ptr_a, const int* ptr_m,
                                                               int4* pieces, int* head) {
     if (invalid(head)) return;
     const int row = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x & 31;
+    const u64 fair = max(*(const u64*)&head[PRODUCTS] / (MASK_SHARES * u64(warps)), u64(MASK_LEAST));
     int count = 0, parts = 1, begin = 0, entries = 0;
     bool large = false, searched = false;
     if (row < rows) {
         begin = ptr_m[row], entries = ptr_m[row + 1] - begin;
         if (const u64 all = entries ? met[row] : 0) {
-            const u64 each = MASK_SEARCH * u64(ptr_a[row + 1] - ptr_a[row]);
-            large = counted && (entries > MASK_PIECE || all > MASK_PRODUCTS);
+            const u64 each = MASK_SEARCH * u64(ptr_a[row + 1] - ptr_a[row]), of_warp = min(max(fair, each), u64(MASK_PRODUCTS));
+            large = KIND == 4 && (entries > MASK_PIECE || all > of_warp);
             searched = !large && entries * each < all;
-            const u64 most = large ? MASK_BLOCK : MASK_PIECE, products = large ? MASK_BLOCK_PRODUCTS : MASK_PRODUCTS;
+            const u64 most = large ? MASK_BLOCK : MASK_PIECE;
+            const u64 products = large ? min(MASK_WARPS * fair, u64(MASK_BLOCK_PRODUCTS)) : of_warp;
             const u64 least = (entries + most - 1) / most, wanted = min((all + products - 1) / products, u64(entries));
             // A block's pieces share columns or A's entries: of the latter each has an equal part of its columns.
             if (large) parts = int(max(u64(1), wanted / least));
@@ -257,82 +317,85 @@ extern "C" __global__ void __launch_bounds__(256) list_pieces(int rows, int coun
         }
     }
     const int small = large ? 0 : count, upto = prefix_scan<32>(count, lane, ALL), upto_small = prefix_scan<32>(small, lane, ALL);
-    u64 before = 0, before_small = 0;
-    if (lane == 31 && upto_small) before_small = atomicAdd((u64*)&head[MASK_PIECES], u64(upto_small));
-    if (lane == 31 && upto > upto_small) before = atomicAdd((u64*)&head[MASK_BLOCKS], u64(upto - upto_small));
+    int before = 0, before_small = 0;
+    if (lane == 31 && upto_small) before_small = atomicAdd(&head[MASK_PIECES], upto_small);
+    if (lane == 31 && upto > upto_small) before = atomicAdd(&head[MASK_PIECES + 1], upto - upto_small);
     before_small = __shfl_sync(ALL, before_small, 31) + upto_small - small;
     before = __shfl_sync(ALL, before, 31) + upto - upto_small - (count - small);
     for (int n = 0; n < count; ++n) {
-        const int of = n / parts, all_of = count / parts;
-        const long long place = large ? ptr_m[rows] - 1 - (long long)(before + n) : (long long)(before_small + n);
+        const int of = n / parts, all_of = count / parts, place = large ? ptr_m[rows] - 1 - (before + n) : before_small + n;
         pieces[place] = make_int4(row, begin + int((long long)entries * of / all_of), begin + int((long long)entries * (of + 1) / all_of),
-                                  large ? n % parts << 16 | parts : searched);
+                                  large ? n % parts << 16 | parts : !searched);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS) by_rows(int count, const int4* pieces, const int* ptr_m, const int* idx_m,
-                                                                 const unsigned char* held, const int* ptr_a, const int* idx_a,
-                                                                 const VALUE* val_a, const int* ptr_b, const int* idx_b, const VALUE* val_b,
-                                                                 VALUE* val_c, unsigned char* found) {
-    __shared__ int s_keys[WARPS][TABLE];
-    __shared__ unsigned char s_places[WARPS][TABLE], s_met[WARPS][MASK_PIECE];
-    __shared__ VALUE s_sums[WARPS][MASK_PIECE];
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, item = blockIdx.x * WARPS + warp;
-    if (item >= count) return;
-    const int4 which = pieces[item];
-    const int row = which.x, begin = which.y, n = which.z - begin;
-    Piece piece = {{s_keys[warp], 5}, s_places[warp], s_met[warp], s_sums[warp]};
-    while ((1 << piece.log) < 8 * n) ++piece.log;
-    for (int t = lane; t < 1 << piece.log; t += 32) piece.keys[t] = -1;
-    for (int e = lane; e < n; e += 32) {
-        piece.sums[e] = 0;
-        piece.met[e] = 0;
+// Pieces for blocks stand at the end of the list.  Counts are 0 before.
+extern "C" __global__ void __launch_bounds__(32 * MASK_WARPS, KIND == 4 ? MASK_COUNTING : MASK_BLOCKS) fill(
+    int entries, int words, int reals, const int4* pieces, const int* ptr_m, const int* idx_m, const u32* held, const int* ptr_a,
+    const int* idx_a, const VALUE* val_a, const int* ptr_b, const int* idx_b, const VALUE* val_b, VALUE* val_c, unsigned char* found,
+    int* head) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const Mask mask = {ptr_m, idx_m, held, words, reals};
+#if KIND == 4
+    constexpr int SLOTS = 4 * MASK_BLOCK > TABLE * MASK_WARPS ? 4 * MASK_BLOCK : TABLE * MASK_WARPS;
+    __shared__ int s_keys[SLOTS], s_counts[SLOTS], s_item;
+    for (const int count = head[MASK_PIECES + 1]; count;) {
+        if (threadIdx.x == 0) s_item = atomicAdd(&head[MASK_TAKEN + 1], 1);
+        __syncthreads();
+        if (s_item >= count) break;
+        fill_piece<MASK_WARPS>(pieces[entries - 1 - s_item], s_keys, s_counts, mask, ptr_a, idx_a, ptr_b, idx_b, val_c, found);
     }
-    __syncwarp();
-    for (int e = lane; e < n; e += 32)
-        if (held == nullptr || held[begin + e]) piece.places[piece.insert(idx_m[begin + e])] = (unsigned char)e;
-    __syncwarp();
-    const bool whole = !which.w && n == ptr_m[row + 1] - ptr_m[row];
-    add_rows(piece, ptr_a[row], ptr_a[row + 1], 32, 32, whole, idx_m + begin, n, idx_a, val_a, ptr_b, idx_b, val_b, lane);
-    for (int e = lane; e < n; e += 32)
-        if (piece.met[e]) {
-            val_c[begin + e] = piece.sums[e];
-            found[begin + e] = 1;
+#else
+    __shared__ Held s_held[MASK_WARPS];
+    Held& own = s_held[warp];
+#endif
+    const u32 count = head[MASK_PIECES], at_once = max(count / (MASK_SHARES * MASK_WARPS * gridDim.x), 1u);
+    for (u32 item = 0, stop = 0;; ++item) {
+        if (item == stop) {
+            if (lane == 0) item = atomicAdd((u32*)&head[MASK_TAKEN], at_once);
+            item = __shfl_sync(ALL, item, 0);
+            stop = min(item + at_once, count);
+            if (item >= count) break;
         }
+        const int4 which = pieces[item];
+#if KIND == 4
+        fill_piece<1>(which, s_keys + warp * TABLE, s_counts + warp * TABLE, mask, ptr_a, idx_a, ptr_b, idx_b, val_c, found);
+#else
+        const int row = which.x, begin = which.y, n = which.z - begin;
+        Piece piece = {{own.keys, 5}, own.places, own.met, own.sums};
+        while ((1 << piece.log) < 8 * n) ++piece.log;
+        for (int slot = lane; slot < 1 << piece.log; slot += 32) piece.keys[slot] = -1;
+        for (int e = lane; e < n; e += 32) {
+            piece.sums[e] = 0;
+            piece.met[e] = 0;
+        }
+        __syncwarp();
+        for (int e = lane; e < n; e += 32)
+            if (mask.holds(begin + e)) piece.places[piece.insert(idx_m[begin + e])] = (unsigned char)e;
+        __syncwarp();
+        const bool whole = which.w && n == ptr_m[row + 1] - ptr_m[row];
+        add_rows(piece, ptr_a[row], ptr_a[row + 1], 32, 32, whole, idx_m + begin, n, idx_a, val_a, ptr_b, idx_b, val_b, lane);
+        for (int e = lane; e < n; e += 32)
+            if (piece.met[e]) {
+                val_c[begin + e] = piece.sums[e];
+                found[begin + e] = 1;
+            }
+        __syncwarp();
+#endif
+    }
 }
 
-// Pieces stand at the end of the list.  `val_c` is 0 before.
-extern "C" __global__ void __launch_bounds__(32 * WARPS_OF_BLOCK) by_blocks(int entries, const int4* pieces, const int* ptr_m,
-                                                                            const int* idx_m, const unsigned char* held, const int* ptr_a,
-                                                                            const int* idx_a, const int* ptr_b, const int* idx_b,
-                                                                            VALUE* val_c, unsigned char* found) {
-    __shared__ int s_keys[4 * MASK_BLOCK], s_counts[4 * MASK_BLOCK];
-    const int4 which = pieces[entries - 1 - int(blockIdx.x)];
-    const int t = threadIdx.x, row = which.x, begin = which.y, n = which.z - begin, part = which.w >> 16, parts = which.w & 0xffff;
-    Counts piece = {{s_keys, 5}, s_counts};
-    while ((1 << piece.log) < 4 * n) ++piece.log;
-    for (int slot = t; slot < 1 << piece.log; slot += blockDim.x) {
-        s_keys[slot] = -1;
-        s_counts[slot] = 0;
-    }
+// How many of the entries up to and with each are found, by a single-pass scan (`look_back`); bytes beyond the last are 0.
+extern "C" __global__ void __launch_bounds__(256) number(int entries, const u64* found, int* upto, int* head, u64* state) {
+    __shared__ int s_ticket;
+    if (threadIdx.x == 0) s_ticket = atomicAdd(&head[TICKET], 1);
     __syncthreads();
-    for (int e = begin + t; e < begin + n; e += blockDim.x)
-        if (held == nullptr || held[e]) piece.insert(idx_m[e]);
-    __syncthreads();
-    const bool whole = n == ptr_m[row + 1] - ptr_m[row];
-    const long long length = ptr_a[row + 1] - ptr_a[row];
-    const int from = ptr_a[row] + int(length * part / parts), to = ptr_a[row] + int(length * (part + 1) / parts);
-    const int at_once = min(max((to - from + WARPS_OF_BLOCK - 1) / WARPS_OF_BLOCK, 4), 32);  // so that all warps have some
-    add_rows(piece, from + (t >> 5) * at_once, to, at_once, WARPS_OF_BLOCK * at_once, whole, idx_m + begin, n, idx_a, (const VALUE*)nullptr,
-             ptr_b, idx_b, (const VALUE*)nullptr, t & 31);
-    __syncthreads();
-    for (int e = begin + t; e < begin + n; e += blockDim.x) {
-        const int slot = held == nullptr || held[e] ? piece.slot_of(idx_m[e]) : -1, count = slot < 0 ? 0 : s_counts[slot];
-        if (count == 0) continue;
-        if (parts == 1) val_c[e] = VALUE(count);
-        else add_count(&val_c[e], count);
-        found[e] = 1;
-    }
+    const int ticket = s_ticket, first = ticket * SCAN_ROWS + threadIdx.x * 8;
+    const u64 bytes = first < entries ? found[first / 8] : 0;
+    u64 all, before = scan_block(bytes * 0x0101010101010101ull >> 56, all);
+    before += sum_before(ticket, all, state);
+    for (int i = 0; i < 8 && first + i < entries; ++i) upto[first + i] = int(before += bytes >> 8 * i & 1);
+    if (first < entries && first + 8 >= entries) *(u64*)&head[ENTRIES] = before;
 }
 
 // `upto` counts the entries that are found, up to and with each.

@@ -9,29 +9,32 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core.launch import Shape
+from spectile.core.compile import Unit
+from spectile.core.device import describe
+from spectile.core.launch import BoundLaunch, Shape, kernel
+from spectile.core.pointers import address
 from spectile.core.tiling import ceil_div
 from spectile.tsparse.cuda import choose, units
 from spectile.tsparse.cuda.counters import Counters
 from spectile.tsparse.cuda.factors import unscale
-from spectile.tsparse.cuda.plans import launch
+from spectile.tsparse.cuda.plans import Addresses, plan
+from spectile.tsparse.cuda.shared import CONSTANTS
 from spectile.tsparse.selection import Rows
 from spectile.tsparse.types import Factor, Precision
 
 #: Bytes of work space: of a row, of an entry of the mask beside its value, and of what has its own piece of the pool.
-_ROW, _ENTRY, _PIECES = 8, 17, 8 * 512
+_ROW, _ENTRY, _PIECES = 8, 18, 8 * 512
 
 
 class MaskedProduct:
     """Entries of A B over a semiring, of factors whose check was launched, for masks of some rows each.
 
-    Values that are all 1 (`ones`) are not read.
+    Where all values are 1 (`counted`) they are not read, and products are added in whatever order.
     """
 
-    def __init__(self, A: Factor, B: Factor, precision: Precision, code: int, ones: bool = False) -> None:
-        self._left, self._right, self._dtype, self._ones = A, B, precision.dtype, ones
-        self._unit = units.MASKED[precision.value, code]
-        self._counted = ones and code == 0  # in whatever order: sums are exact
+    def __init__(self, A: Factor, B: Factor, precision: Precision, code: int, counted: bool = False) -> None:
+        self._left, self._right, self._dtype, self._counted = A, B, precision.dtype, counted
+        self._unit = units.MASKED[precision.value, 4 if counted else code]
 
     @property
     def entry_bytes(self) -> int:
@@ -46,55 +49,73 @@ class MaskedProduct:
         """Return how many entries of a mask of so many rows such a work space has."""
         return max(memory_limit - self.work_bytes(0, rows), 0) // (self.work_bytes(1, 0) - self.work_bytes(0, 0))
 
-    def _values(self, data: Any) -> Any:
-        return None if self._ones else data
-
-    def _launch(self, name: str, shape: Shape, sizes: tuple[int, ...], *arrays: Any) -> None:
-        launch(self._unit, name, shape, sizes, *arrays)
-
     def rows(self, mask: Rows, first: int = 0, counters: Counters | None = None) -> Rows:
         """Return row pointer, columns and values of the entries of some rows, from `first` on, that a mask has.
 
-        The mask is a row pointer, columns in order, and which of them count, None for all.  `Invalid` is raised if a
-        flag is set in `counters`, to which the check of the factors wrote; None for factors whose check was read.
+        The mask is a row pointer, columns in order, and values of which those count that are not 0, None for all.
+        `Invalid` is raised if a flag is set in `counters`, to which the check of the factors wrote; None for factors
+        whose check was read.  The host waits once, for the size of C.
         """
         import cupy
 
-        indptr, indices, held = mask[0].astype(np.int32, copy=False), mask[1], mask[2]
-        entries, rows, left = len(indices), len(indptr) - 1, self._left
-        if not (entries and left.nnz and self._right.nnz):
-            if counters is not None:
-                counters.read().raise_invalid()
-            return cupy.zeros(rows + 1, np.int32), cupy.empty(0, np.int32), cupy.empty(0, self._dtype)
+        indptr, indices, values = mask[0].astype(np.int32, copy=False), mask[1], mask[2]
+        entries, rows, left, right = len(indices), len(indptr) - 1, self._left, self._right
         counters = Counters(1) if counters is None else counters
+        if not (entries and left.nnz and right.nnz):
+            counters.read().raise_invalid()
+            return cupy.zeros(rows + 1, np.int32), cupy.empty(0, np.int32), cupy.empty(0, self._dtype)
         # What a scaled product is divided by is found for entries without products, too, and blocks add to theirs.
         data = (cupy.zeros if self._counted or left.exponents is not None else cupy.empty)(entries, self._dtype)
-        found = cupy.zeros(entries, np.uint8)
-        named = indptr, indices, None if held is None else held.view(np.uint8)
-        self._fill(named, (left.indptr[first:], left.indices, self._values(left.data)), data, found, counters)
-        data = unscale(data, indptr, indices, left, self._right, first)
-        upto = cupy.cumsum(found, dtype=np.int32)
-        total = int(upto[-1])
-        C = cupy.empty(rows + 1, np.int32), cupy.empty(total, np.int32), cupy.empty(total, data.dtype)
-        shape = choose.check(rows + 1, entries)
-        self._launch("compact", shape, (entries, rows), upto, found, indptr, indices, data, *C)
-        return C
-
-    def _fill(self, mask: tuple[Any, ...], A: tuple[Any, ...], data: Any, found: Any, counters: Counters) -> None:
-        """Write the values of the entries of a mask, and which are found."""
-        import cupy
-
-        indptr, entries = mask[0], len(mask[1])
-        B, rows, head = self._right, len(indptr) - 1, counters.head
-        met, pieces = cupy.zeros(rows, np.uint64), cupy.empty((entries, 4), np.int32)
-        self._launch("count_met", choose.check(rows, self._left.nnz), (rows,), *A[:2], B.indptr, met, head)
-        sizes = rows, int(self._counted)
-        self._launch("list_pieces", choose.lanes_each(rows), sizes, met, A[0], indptr, pieces, head)
+        states = 8 * ceil_div(entries, CONSTANTS["SCAN_ROWS"])
+        cleared = cupy.zeros(_ROW * rows + states + ceil_div(entries, 8) * 8, np.uint8)
+        pieces, met = cupy.empty(4 * entries, np.int32), address(cleared)
+        sizes = rows, entries, left.nnz, self._counted, None if values is None else values.dtype
+        key = "masked", counters.device, id(self._unit), sizes
+        launches: _Launches = plan(key, lambda: _Launches(self._unit, *sizes))
+        val_a, val_b = (0, 0) if self._counted else (address(left.data), address(right.data))
+        launches.addresses.set(
+            address(indptr), address(indices), 0 if values is None else address(values),
+            address(left.indptr) + 4 * first, address(left.indices), val_a, address(right.indptr),
+            address(right.indices), val_b, met, met + _ROW * rows, met + _ROW * rows + states, address(pieces),
+            address(data), counters.head, 0, 0, 0,
+        )  # fmt: skip
+        for launch in launches.before:
+            launch(counters.stream)
         counted = counters.read()
         counted.raise_invalid()
-        if blocks := counted.wide("MASK_BLOCKS"):
-            arrays = pieces, *mask, *A[:2], B.indptr, B.indices, data, found
-            self._launch("by_blocks", Shape((blocks,), 256), (entries,), *arrays)
-        if count := counted.wide("MASK_PIECES"):
-            factors = *A, B.indptr, B.indices, self._values(B.data)
-            self._launch("by_rows", Shape((ceil_div(count, 4),), 128), (count,), pieces, *mask, *factors, data, found)
+        total = counted.wide("ENTRIES")
+        data = unscale(data, indptr, indices, left, right, first)
+        C = cupy.empty(rows + 1, np.int32), cupy.empty(total, np.int32), cupy.empty(total, self._dtype)
+        for number, array in enumerate(C, 15):
+            launches.addresses.replace(number, address(array))
+        launches.compact(counters.stream)
+        return C
+
+
+class _Launches:
+    """The launches for masks of some sizes, before C is allocated and after, for addresses that are set before."""
+
+    def __init__(self, unit: Unit, rows: int, entries: int, nnz_a: int, counted: bool, stored: Any) -> None:
+        self.addresses = Addresses(18)
+        ptr_m, idx_m, held, *factors, met, states, found, pieces, data, head, ptr_c, idx_c, val_c = (
+            self.addresses[i] for i in range(18)
+        )
+        ptr_a, idx_a, _, ptr_b, *_ = factors
+        reals = 1 if stored is None or stored.kind != "c" else 2
+        words = 0 if stored is None else stored.itemsize // (4 * reals)
+        shape = choose.masked(entries, counted, describe())
+        warps = CONSTANTS["MASK_WARPS"] * shape.grid[0]
+
+        def bound(name: str, shape: Shape, sizes: tuple[int, ...], *addresses: Any) -> BoundLaunch:
+            return kernel(unit, name).bind(shape, *map(np.int32, sizes), *addresses)
+
+        pattern = ptr_m, ptr_a, idx_a, ptr_b
+        # Pieces are over where entries are numbered in their place.
+        self.before = (
+            bound("count_met", choose.check(rows, nnz_a), (rows,), *pattern, met, head),
+            bound("list_pieces", choose.lanes_each(rows), (rows, warps), met, ptr_a, ptr_m, pieces, head),
+            bound("fill", shape, (entries, words, reals), pieces, ptr_m, idx_m, held, *factors, data, found, head),
+            bound("number", choose.scan(entries), (entries,), found, pieces, head, states),
+        )
+        C = pieces, found, ptr_m, idx_m, data, ptr_c, idx_c, val_c
+        self.compact = bound("compact", choose.check(rows + 1, entries), (entries, rows), *C)

@@ -14,6 +14,8 @@ __device__ __forceinline__ const int* list_of(const int* lists, int bin, int row
 }
 
 // Whether the check of the factors found what the kernels must not walk.
-__device__ __forceinline__ bool invalid(const int* head) { return head[FLAGS] | head[FLAGS + 1] | head[DESCENTS] | head[DESCENTS + 1]; }
+__device__ __forceinline__ bool invalid(const int* head) {
+    return head[FLAGS] | head[FLAGS + 1] | head[FLAGS + 2] | head[DESCENTS] | head[DESCENTS + 1] | head[DESCENTS + 2];
+}
 
 }  // namespace

@@ -29,8 +29,14 @@ CONSTANTS = {
     "LONG_MEAN": 24,
     "GROUP_THREADS": bins.GROUP_THREADS,
     "MASK_PIECE": 64,  # entries of a row of a mask that a warp takes, at most
-    "MASK_PRODUCTS": 16384,  # products that it meets, about
-    "MASK_BLOCK": 1024,  # the same of a block that counts
+    # Products that it meets, about, as long as all warps have so many pieces; those of a piece at least and at most.
+    "MASK_SHARES": 4,
+    "MASK_LEAST": 1024,
+    "MASK_PRODUCTS": 16384,
+    "MASK_WARPS": 8,  # of a block, of which a multiprocessor has so many, and where they count
+    "MASK_BLOCKS": 4,
+    "MASK_COUNTING": 6,
+    "MASK_BLOCK": 1024,  # entries, and at most products, of a block that counts
     "MASK_BLOCK_PRODUCTS": 2**18,
     "MASK_LONG": 24,  # mean entries of rows of B from which all lanes of a warp take one after the other
     "MASK_SEARCH": 16,  # products that the search for an entry in a row of B costs
@@ -49,21 +55,21 @@ _WIDE = 2  # words of a counter of 64 bits
 _WORDS = {
     "SYMBOLIC": len(bins.SYMBOLIC),  # rows in each bin of the symbolic phase
     "NUMERIC": len(bins.NUMERIC),  # rows in each bin of the numeric phase
-    "FLAGS": 2,  # bad input of A and of B
+    "FLAGS": 3,  # bad input of A, of B and of the mask
     "MAX_SPAN": 1,  # widest window among the rows of the symbolic block bin
     "MAX_BYTES": len(bins.BLOCKS),  # most shared memory of a row of each block bin
     "TICKET": 1,  # of the prefix scan
     "PRODUCTS": _WIDE,
     "ENTRIES": _WIDE,  # stored entries of C
-    "DESCENTS": 2,  # places in A and in B where a column is not above the one before, less those at a row's start
+    "DESCENTS": 3,  # places of these where a column is not above the one before, less those at a row's start
     "KEPT": _WIDE,  # words of the bitmaps that the rows of the window bins keep
     "HUB_PRODUCTS": _WIDE,  # products of the hub rows
     "HUB_ENTRIES": 1,  # entries of A in them
     "MOST_STEPS": 1,  # of a hub row
     "LONG_PIECES": 1,  # of long rows that meet a dense matrix
     "LONG_SUMS": 1,  # of these pieces that are parts of a sum
-    "MASK_PIECES": _WIDE,  # of the rows of a mask, for warps and for blocks
-    "MASK_BLOCKS": _WIDE,
+    "MASK_PIECES": 2,  # of the rows of a mask, for warps and for blocks
+    "MASK_TAKEN": 2,  # of these
 }
 
 

@@ -255,6 +255,6 @@ def _raise_flags(flags: list[int]) -> None:
     other = FLAGS["OTHER_PATTERN"]
     if any(flag & ~other for flag in flags):
         raise Invalid(*(flag & ~other for flag in flags))
-    for name, flag in zip("AB", flags, strict=True):
+    for name, flag in zip("AB", flags, strict=False):
         if flag & other:
             raise errors.other_pattern(name)

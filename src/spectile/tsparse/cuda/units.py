@@ -55,12 +55,12 @@ CHECK["bool", "?"] = CHECK["float32", "?"]  # which copies no values then
 #: The same without values, whatever a factor's are.
 CHECK_PATTERN = CHECK["float32", "f"]
 PATTERN = _unit("pattern.cu")
-#: By the name of the type of C, and the code of the semiring: those that compare are of real values.
+#: By the name of the type of C, and the code of the semiring, 4 where products count: those that compare are of reals.
 MASKED = {
     (value, code): _unit("masked.cu", {**defines, "KIND": str(code)})
     for value, defines in _VALUES.items()
-    for code in range(4)
-    if code == 0 or value.startswith("float")
+    for code in range(5)
+    if code in (0, 4) or value.startswith("float")
 }
 #: Of products in float16 alone.
 SCALING = _by_value("scaling.cu")["float32"]

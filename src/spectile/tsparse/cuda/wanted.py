@@ -12,7 +12,7 @@ from spectile.tsparse import errors
 from spectile.tsparse.cpu.operands import one_operand
 from spectile.tsparse.cuda import parts
 from spectile.tsparse.cuda.counters import Counters
-from spectile.tsparse.cuda.factors import checked, in_order, with_checked_factors
+from spectile.tsparse.cuda.factors import check, checked, in_order, with_checked_factors
 from spectile.tsparse.cuda.given import Given, copied_bytes, given, one_given, require_finite
 from spectile.tsparse.cuda.masked import MaskedProduct
 from spectile.tsparse.cuda.rows.count import count_rows
@@ -64,13 +64,19 @@ def spgemm(
         )
     if kind is not None and wanted.semiring.reads_values:
         _require_held(factors, wanted, kind, memory_limit)
-    named = None if wanted.mask is None or which >= 0 else _canonical(wanted.mask, "mask", host)
+    named, checks = None if wanted.mask is None or which >= 0 else _on_device(wanted.mask, "mask", host), 0
     added = None if wanted.C is None else _rows_of(_canonical(wanted.C, "C", host), precision)
 
-    def product(left: Factor, right: Factor, counters: Counters | None) -> Rows:
+    def product(left: Factor, right: Factor, counters: Counters) -> Rows:
         import cupy
 
-        made, mask = [], None
+        nonlocal named, checks
+        made, mask, checks = [], None, checks + 1
+        # A mask's check, too, is read with what is counted; where something was found, it is looked at by itself.
+        if named is not None and checks == 1:
+            check(named, None, counters, 2)
+        elif named is not None:
+            named = in_order("mask", named)
         if added is not None or not masked:
             checked(left, right, counters)
         if wanted.mask is not None:
@@ -93,8 +99,14 @@ def spgemm(
 
 def _canonical(matrix: Any, name: str, host: bool) -> Given:
     """Return a matrix on the device with its entries in order and each once."""
+    one = _on_device(matrix, name, host)
+    return one if host and not isinstance(matrix, Given) else in_order(name, one)
+
+
+def _on_device(matrix: Any, name: str, host: bool) -> Given:
+    """Return a matrix on the device, one of the host with its entries in order and each once."""
     if not host or isinstance(matrix, Given):
-        return in_order(name, one_given(name, matrix))
+        return one_given(name, matrix)
     one = one_operand(matrix, name, check_finite=False)
     return given(*[host_csr(one.shape, one.indptr, one.indices, one.data, one.array)] * 2)[0]
 
@@ -138,11 +150,11 @@ def _rows_of(one: Given, precision: Precision) -> Rows:
 
 
 def _mask_of(one: Given, wanted: Wanted) -> Rows:
-    """Return row pointer, columns and which count of a mask; without the others where more than A B falls on it."""
+    """Return row pointer, columns and values of a mask; without those that are 0 where more than A B falls on it."""
     import cupy
 
-    rows = one.indptr, one.indices.astype(np.int32, copy=False), _not_zero(one.data)
-    return keep(rows, rows[2], cupy) if wanted.complement or wanted.C is not None else rows
+    rows = one.indptr, one.indices.astype(np.int32, copy=False), one.data
+    return keep(rows, _not_zero(one.data), cupy) if wanted.complement or wanted.C is not None else rows
 
 
 def _blocks(
@@ -181,9 +193,9 @@ def _masked_blocks(masked: MaskedProduct, mask: Rows, memory_limit: int) -> Iter
     """Yield what `_blocks` does of a mask, as many rows at a time as their work space allows."""
     starts = mask[0].get().astype(np.int64)
     rows, entries, longest = len(starts) - 1, len(mask[1]), int(np.diff(starts).max(initial=0))
-    most, held = entries, len(mask[2])  # which entries count
+    most, held = entries, 0
     if masked.work_bytes(entries, rows) + held > memory_limit:
-        held += masked.entry_bytes * entries  # rows of C are joined in the end
+        held = masked.entry_bytes * entries  # rows of C are joined in the end
         most = masked.entries_within(memory_limit - held, rows)
     if most < longest:
         need = masked.work_bytes(longest, rows) + held

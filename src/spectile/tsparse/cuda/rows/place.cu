@@ -40,10 +40,8 @@ __device__ int numeric_bin(int entries, int span, int slot, bool sorted, int sha
 // Row pointer of C by a single-pass scan with look-back (SCAN_ROWS rows a block), and the numeric bins.
 extern "C" __global__ void __launch_bounds__(256) place(int rows, int shared_bytes, const int* entries, const int* span, const int* slot,
                                                         int* ptr_c, int* lists, int* head, u64* state, u64 hubs) {
-    __shared__ u64 warp_sums[8], s_before;
     __shared__ int s_ticket;
     if (invalid(head) || (hubs == HUBS_OPEN && head[SYMBOLIC + SYMBOLIC_HUB])) return;
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     if (threadIdx.x == 0) s_ticket = atomicAdd(&head[TICKET], 1);
     __syncthreads();
     const int ticket = s_ticket, first = ticket * SCAN_ROWS + threadIdx.x * 8;
@@ -54,26 +52,12 @@ extern "C" __global__ void __launch_bounds__(256) place(int rows, int shared_byt
         held[i] = first + i < rows ? entries[first + i] : 0;
         sum += held[i];
     }
-    const u64 scan = prefix_scan<32>(sum, lane, ALL);
-    if (lane == 31) warp_sums[warp] = scan;
-    __syncthreads();
-    u64 before = scan - sum, block_sum = 0;
-    for (int w = 0; w < 8; ++w) {
-        if (w < warp) before += warp_sums[w];
-        block_sum += warp_sums[w];
+    u64 block_sum, before = scan_block(sum, block_sum);
+    before += sum_before(ticket, block_sum, state);
+    if (ticket == (rows - 1) / SCAN_ROWS && threadIdx.x == 255) {
+        *(u64*)&head[ENTRIES] = before + sum;
+        ptr_c[rows] = int(before + sum);
     }
-    if (warp == 0) {
-        const u64 prefix = look_back(ticket, block_sum, state);
-        if (lane == 0) {
-            s_before = prefix;
-            if (ticket == (rows - 1) / SCAN_ROWS) {
-                *(u64*)&head[ENTRIES] = prefix + block_sum;
-                ptr_c[rows] = int(prefix + block_sum);
-            }
-        }
-    }
-    __syncthreads();
-    before += s_before;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
         const int row = first + i;

@@ -29,35 +29,6 @@ __device__ __forceinline__ u32 rows_met(u64 bitmap) {
     return rows;
 }
 
-// The sum of what all blocks with smaller tickets hand in (`look_back`).  All threads call it; `sum` is the block's own.  A
-// block may rely on what earlier blocks did before they called it.
-__device__ __forceinline__ u64 sum_before(int ticket, u64 sum, u64* states) {
-    __shared__ u64 s_before;
-    __syncthreads();
-    if (threadIdx.x < 32) {
-        const u64 prefix = look_back(ticket, sum, states);
-        if ((threadIdx.x & 31) == 0) s_before = prefix;
-    }
-    __syncthreads();
-    return s_before;
-}
-
-// The sum of `value` over the threads before this one in a block of 256, and over all of them in `sum`.
-__device__ __forceinline__ u64 scan_block(u64 value, u64& sum) {
-    __shared__ u64 s_sums[8];
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const u64 scan = prefix_scan<32>(value, lane, ALL);
-    if (lane == 31) s_sums[warp] = scan;
-    __syncthreads();
-    u64 before = scan - value;
-    sum = 0;
-    for (int w = 0; w < 8; ++w) {
-        if (w < warp) before += s_sums[w];
-        sum += s_sums[w];
-    }
-    return before;
-}
-
 // The eight rows of entries of a row of tiles, and their window of columns of tiles; one warp.
 struct TileRow {
     int begin, end, low, words;
