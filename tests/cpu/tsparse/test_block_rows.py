@@ -25,8 +25,8 @@ SHIMS = """
 #define __forceinline__ inline
 #define __shared__ static
 using std::min; using std::max;
-using u32 = unsigned int; using u64 = unsigned long long;
-constexpr u32 ALL = ~0u;
+constexpr unsigned ALL_LANES = ~0u;
+using u64 = unsigned long long; using u32 = unsigned int;
 struct int2 { int x, y; };
 struct Place { unsigned x; };
 static Place blockDim, gridDim;
@@ -35,7 +35,7 @@ static pthread_barrier_t block_barrier, warp_barriers[32];
 static u64 slots[32][32];
 static u64 shared_memory[1 << 16];
 static void __syncthreads() { pthread_barrier_wait(&block_barrier); }
-static void __syncwarp(u32 = ALL) { pthread_barrier_wait(&warp_barriers[threadIdx.x / 32]); }
+static void __syncwarp(u32 = ALL_LANES) { pthread_barrier_wait(&warp_barriers[threadIdx.x / 32]); }
 template <class T> T of_lane(T value, int lane) {
     static_assert(sizeof(T) <= 8);
     u64* warp = slots[threadIdx.x / 32];
@@ -53,6 +53,7 @@ template <class T> T __shfl_up_sync(u32, T value, int by, int width = 32) {
     const int lane = threadIdx.x % 32;
     return of_lane(value, lane % width >= by ? lane - by : lane);
 }
+template <class T> T __shfl_xor_sync(u32, T value, int by) { return of_lane(value, int(threadIdx.x % 32) ^ by); }
 static u32 __ballot_sync(u32, bool mine) {
     u32 bits = 0;
     const int lane = threadIdx.x % 32;
@@ -107,13 +108,7 @@ static double __fma_rn(double a, double b, double c) { return std::fma(a, b, c);
 static float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 static double __dmul_rn(double a, double b) { return a * b; }
 static float __fmul_rn(float a, float b) { return a * b; }
-template <int G, class T> T prefix_scan(T value, int lane, u32 mask) {
-    for (int d = 1; d < G; d <<= 1) {
-        const T other = __shfl_up_sync(mask, value, d, G);
-        if (lane >= d) value += other;
-    }
-    return value;
-}
+static void __threadfence() {}
 static int words_of(int span) { return int((u32(span) + 31) >> 5); }
 """
 RUN = """
@@ -144,7 +139,7 @@ def compiled(stem, **defines):
     constants = "".join(f"constexpr int {name} = {value};\n" for name, value in shared.CONSTANTS.items())
     given = {"NAME": "fill", "VALUE": "double", "BLOCK_THREADS": THREADS, **defines}
     text = "".join(f"#define {name} {value}\n" for name, value in given.items())
-    value = (folder / "value.cuh").read_text() + (folder / "search.cuh").read_text()
+    value = "".join((folder / name).read_text() for name in ("scan.cuh", "value.cuh", "search.cuh"))
     heads = "enum { PRODUCTS };\n"
     source = "\n".join((text, SHIMS, constants, heads, value, rows, block, RUN))
     flags = "-ffp-contract=off", "-Wno-unused-function", "-std=c++17", "-pthread"

@@ -161,11 +161,7 @@ __device__ __forceinline__ void add_short(Piece& piece, int first, int last, VAL
 #pragma unroll
         for (int c = 0; c < AHEAD; ++c) {
             const int t = base + 32 * c + lane;
-            int owner = 0;  // the last lane whose products begin no later
-#pragma unroll
-            for (int d = 16; d; d >>= 1)
-                if (__shfl_sync(ALL, before, owner + d) <= t) owner += d;
-            owners[c] = owner;
+            const int owner = owners[c] = last_lane(before, t);  // whose products begin no later
             const int at = __shfl_sync(ALL, first, owner) + t - __shfl_sync(ALL, before, owner);
             from[c] = t < total ? at : -1;
         }
@@ -174,11 +170,12 @@ __device__ __forceinline__ void add_short(Piece& piece, int first, int last, VAL
         for (int c = 0; c < AHEAD; ++c) {
             const VALUE a = __shfl_sync(ALL, factor, owners[c]);
             if (!ORDERED && met.places[c] >= 0) piece.add(met.places[c], a, met.values[c]);
-            for (u32 hits = ORDERED ? __ballot_sync(ALL, met.places[c] >= 0) : 0; hits;) {
-                const int next = __shfl_sync(ALL, owners[c], __ffs(hits) - 1);
-                const bool mine = met.places[c] >= 0 && owners[c] == next;
-                if (mine) piece.add(met.places[c], a, met.values[c]);
-                hits &= ~__ballot_sync(ALL, mine);
+            // Those of one entry in the order of lanes, which is that of k.
+            const u32 same = ORDERED ? __match_any_sync(ALL, met.places[c]) : 0;
+            const int turn = __popc(same & ((1u << lane) - 1u));
+            const int turns = ORDERED ? __reduce_max_sync(ALL, met.places[c] < 0 ? -1 : turn) : -1;
+            for (int k = 0; k <= turns; ++k) {
+                if (met.places[c] >= 0 && turn == k) piece.add(met.places[c], a, met.values[c]);
                 __syncwarp();
             }
         }
@@ -322,10 +319,18 @@ extern "C" __global__ void __launch_bounds__(256) list_pieces(int rows, int warp
     if (lane == 31 && upto > upto_small) before = atomicAdd(&head[MASK_PIECES + 1], upto - upto_small);
     before_small = __shfl_sync(ALL, before_small, 31) + upto_small - small;
     before = __shfl_sync(ALL, before, 31) + upto - upto_small - (count - small);
-    for (int n = 0; n < count; ++n) {
-        const int of = n / parts, all_of = count / parts, place = large ? ptr_m[rows] - 1 - (before + n) : before_small + n;
-        pieces[place] = make_int4(row, begin + int((long long)entries * of / all_of), begin + int((long long)entries * (of + 1) / all_of),
-                                  large ? n % parts << 16 | parts : !searched);
+    const int place_of_first = large ? ptr_m[rows] - 1 - before : before_small;
+    // All lanes list the pieces of each.
+    for (int base = 0, total = __shfl_sync(ALL, upto, 31); base < total; base += 32) {
+        const int owner = last_lane(upto - count, base + lane), n = base + lane - __shfl_sync(ALL, upto - count, owner);
+        const auto its = [&](int value) { return __shfl_sync(ALL, value, owner); };
+        const int its_row = its(row), first = its(begin), of_all = its(parts), columns = its(count) / of_all, of = n / of_all;
+        const long long length = its(entries);
+        const int place = its(place_of_first), is_large = its(large), is_whole = its(!searched);
+        if (base + lane < total)
+            pieces[is_large ? place - n : place + n] =
+                make_int4(its_row, first + int(length * of / columns), first + int(length * (of + 1) / columns),
+                          is_large ? n % of_all << 16 | of_all : is_whole);
     }
 }
 
@@ -349,13 +354,13 @@ extern "C" __global__ void __launch_bounds__(32 * MASK_WARPS, KIND == 4 ? MASK_C
     __shared__ Held s_held[MASK_WARPS];
     Held& own = s_held[warp];
 #endif
-    const u32 count = head[MASK_PIECES], at_once = max(count / (MASK_SHARES * MASK_WARPS * gridDim.x), 1u);
-    for (u32 item = 0, stop = 0;; ++item) {
-        if (item == stop) {
-            if (lane == 0) item = atomicAdd((u32*)&head[MASK_TAKEN], at_once);
+    // Several at a time where there are many, and then far apart: those of a long row follow each other.
+    const u32 count = head[MASK_PIECES], apart = min(count, MASK_TURNS * MASK_WARPS * gridDim.x);
+    for (u32 item = count;;) {
+        if (item >= count) {
+            if (lane == 0) item = atomicAdd((u32*)&head[MASK_TAKEN], 1u);
             item = __shfl_sync(ALL, item, 0);
-            stop = min(item + at_once, count);
-            if (item >= count) break;
+            if (item >= apart) break;
         }
         const int4 which = pieces[item];
 #if KIND == 4
@@ -382,6 +387,7 @@ extern "C" __global__ void __launch_bounds__(32 * MASK_WARPS, KIND == 4 ? MASK_C
             }
         __syncwarp();
 #endif
+        item += apart;
     }
 }
 

@@ -58,20 +58,30 @@ __device__ __forceinline__ u64 sum_before(int ticket, u64 sum, u64* states) {
     return s_before;
 }
 
-// The sum of `value` over the threads before this one in a block of 256, and over all of them in `sum`.
-__device__ __forceinline__ u64 scan_block(u64 value, u64& sum) {
-    __shared__ u64 s_sums[8];
+// The sum of `value` over the threads before this one in a block, and over all of them in `sum`; a barrier stands between calls.
+template <int THREADS = 256, class T>
+__device__ __forceinline__ T scan_block(T value, T& sum) {
+    __shared__ T s_sums[THREADS / 32];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const u64 scan = prefix_scan<32>(value, lane, ALL);
+    const T scan = prefix_scan<32>(value, lane, ALL);
     if (lane == 31) s_sums[warp] = scan;
     __syncthreads();
-    u64 before = scan - value;
+    T before = scan - value;
     sum = 0;
-    for (int w = 0; w < 8; ++w) {
+    for (int w = 0; w < THREADS / 32; ++w) {
         if (w < warp) before += s_sums[w];
         sum += s_sums[w];
     }
     return before;
+}
+
+// The last lane whose number is at most `most`; numbers ascend, and that of the first lane is.
+__device__ __forceinline__ int last_lane(int number, int most) {
+    int lane = 0;
+#pragma unroll
+    for (int d = 16; d; d >>= 1)
+        if (__shfl_sync(ALL, number, lane + d) <= most) lane += d;
+    return lane;
 }
 
 }  // namespace

@@ -36,6 +36,7 @@ CONSTANTS = {
     "MASK_WARPS": 8,  # of a block, of which a multiprocessor has so many, and where they count
     "MASK_BLOCKS": 4,
     "MASK_COUNTING": 6,
+    "MASK_TURNS": 16,  # in which a warp takes pieces, about
     "MASK_BLOCK": 1024,  # entries, and at most products, of a block that counts
     "MASK_BLOCK_PRODUCTS": 2**18,
     "MASK_LONG": 24,  # mean entries of rows of B from which all lanes of a warp take one after the other

@@ -21,21 +21,14 @@
 
 namespace {
 
-// Write how many entries lie before each word, `before` of them before the first one, and return how many the words hold; every
+// Write how many entries lie before each word, and return how many the words hold; every
 // thread sums a run of words (an odd number, so that banks do not collide).
 template <int THREADS>
-__device__ __forceinline__ int rank_words(Word* words, int used, int before, int* warp_sums) {
+__device__ __forceinline__ int rank_words(Word* words, int used) {
     const int t = threadIdx.x, run = ((used + THREADS - 1) / THREADS) | 1, from = min(t * run, used), to = min(from + run, used);
-    int sum = 0, held = 0;
+    int sum = 0, held;
     for (int w = from; w < to; ++w) sum += __popc(words[w].bits);
-    const int scan = prefix_scan<32>(sum, t & 31, ALL);
-    if ((t & 31) == 31) warp_sums[t / 32] = scan;
-    __syncthreads();
-    before += scan - sum;
-    for (int w = 0; w < THREADS / 32; ++w) {
-        if (w < t / 32) before += warp_sums[w];
-        held += warp_sums[w];
-    }
+    int before = scan_block<THREADS>(sum, held);
     for (int w = from; w < to; ++w) {
         words[w].before = before;
         before += __popc(words[w].bits);
@@ -57,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int 
                                                                  int* idx_c, STORED* val_c, int parts, int* states) {
     constexpr int THREADS = BLOCK_THREADS, CLAIMS = 2 * THREADS;
     extern __shared__ u64 shared[];
-    __shared__ int warp_sums[THREADS / 32], s_first[THREADS], s_last[THREADS];
+    __shared__ int s_first[THREADS], s_last[THREADS];
     __shared__ u32 s_claims[CLAIMS];
     __shared__ VALUE s_factor[THREADS];
     const int t = threadIdx.x, width = 1 << log;
@@ -101,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int 
                 for (int w = t; w < (all + 31) / 32; w += THREADS) coarse[w].bits = 0;
                 __syncthreads();
                 set_here(true);
-                used = rank_words<THREADS>(coarse, (all + 31) / 32, 0, warp_sums);
+                used = rank_words<THREADS>(coarse, (all + 31) / 32);
             }
 #if WHOLE
             VALUE* const sums = (VALUE*)(words + used);
@@ -114,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int 
             for (int w = t; w < used; w += THREADS) words[w].bits = 0;
             __syncthreads();
             set_here(false);
-            const int held = rank_words<THREADS>(words, used, 0, warp_sums);
+            const int held = rank_words<THREADS>(words, used);
 #if !WHOLE
             if (parts > 1) {
                 // The parts of a row have every count-th ticket, and what they tell is above zero.
@@ -126,10 +119,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int 
                     do { seen = told[before]; } while (seen == 0);
                     sum += seen - 1;
                 }
-                sum = __reduce_add_sync(ALL, sum);
-                if ((t & 31) == 0) warp_sums[t / 32] = sum;
-                __syncthreads();
-                for (int w = 0; w < THREADS / 32; ++w) done += warp_sums[w];
+                scan_block<THREADS>(sum, done);
                 __syncthreads();
             }
             for (int e = t; e < held; e += THREADS) sums[done + e] = 0;
@@ -158,14 +148,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int 
                 s_factor[t] = factor;
                 s_claims[t] = s_claims[t + THREADS] = ALL;
                 // Products of the entries of A before, of which long rows of B need not all be counted.
-                const int steps = min(THREADS, end - base), own = min(last - first, 1 << 20), scan = prefix_scan<32>(own, t & 31, ALL);
-                if ((t & 31) == 31) warp_sums[t / 32] = scan;
-                __syncthreads();
-                int before = scan - own, many = 0;
-                for (int w = 0; w < THREADS / 32; ++w) {
-                    if (w < t / 32) before += warp_sums[w];
-                    many += warp_sums[w];
-                }
+                const int steps = min(THREADS, end - base), own = min(last - first, 1 << 20);
+                int many;
+                const int before = scan_block<THREADS>(own, many);
                 const bool by_products = many <= SHORT_B * steps;
                 s_first[t] = by_products ? first - before : first;
                 s_last[t] = by_products ? before : last;

@@ -20,12 +20,7 @@ __device__ __forceinline__ void write_rows(int n, int out, const VALUE* sums, co
     const int total = __shfl_sync(ALL, before + n, 31);
     __syncwarp();
     for (int base = 0; base < total; base += 32) {
-        // The last lane whose row begins no later.
-        const int i = base + lane;
-        int owner = 0;
-#pragma unroll
-        for (int d = 16; d; d >>= 1)
-            if (__shfl_sync(ALL, before, owner + d) <= i) owner += d;
+        const int i = base + lane, owner = last_lane(before, i);  // whose row begins no later
         const int e = i - __shfl_sync(ALL, before, owner), at = __shfl_sync(ALL, out, owner) + e;
         if (i < total) {
             idx_c[at] = columns[PITCH * e + owner];
