@@ -150,8 +150,8 @@ T atomicMin(T* at, U other) {
     *at = std::min<T>(old, other);
     return old;
 }
-template <class T>
-T atomicOr(T* at, T bits) {
+template <class T, class U>
+T atomicOr(T* at, U bits) {
     const T old = *at;
     *at |= bits;
     return old;

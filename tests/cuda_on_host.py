@@ -6,6 +6,7 @@ import ctypes
 import re
 from importlib import resources
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,19 @@ def launch(library: ctypes.CDLL, name: str, shape: Any, *arguments: Any) -> None
     function = getattr(library, f"on_host_{name}")
     function.restype = None
     function(ctypes.c_int(shape.grid[0]), ctypes.c_int(shape.threads), ctypes.c_long(shape.shared_bytes), *passed)
+
+
+def kernels(functions: dict[Unit, ctypes.CDLL]) -> Any:
+    """Return what `kernel` of `spectile.core.launch` is where these units are compiled for the host."""
+
+    def kernel(unit: Unit, name: str) -> Any:
+        def bind(shape: Any, *arguments: Any) -> Any:
+            values = [one if isinstance(one, np.ndarray) else [one] for one in arguments]
+            return lambda _: launch(functions[unit], name, shape, *(one[0] for one in values))
+
+        return SimpleNamespace(bind=bind)
+
+    return kernel
 
 
 def _by_value(struct: Any) -> Any:

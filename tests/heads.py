@@ -15,3 +15,18 @@ def head_of(**places: int) -> Head:
         place, _, offset = name.partition("+")
         words[HEAD[place] + int(offset or 0)] = value
     return Head(words.tobytes())
+
+
+class Cleared:
+    """Counters in the host's memory, which are read."""
+
+    device = stream = None
+
+    def __init__(self, rows: int = 1) -> None:
+        self.words, self.reads = np.zeros(HEAD_WORDS, np.int32), 0
+        self.head = self.words.ctypes.data
+
+    def read(self) -> Head:
+        """Return the head as it is."""
+        self.reads += 1
+        return Head(self.words.tobytes())

@@ -11,12 +11,13 @@ import scipy.sparse as sp
 from spectile.core.devices import TABLE
 from spectile.tsparse import spgemm
 from spectile.tsparse.cuda import factors, masked, plans, units, wanted
-from spectile.tsparse.cuda.counters import Head, Invalid
+from spectile.tsparse.cuda.counters import Invalid
 from spectile.tsparse.cuda.given import Given
-from spectile.tsparse.cuda.shared import FLAGS, HEAD, HEAD_WORDS
+from spectile.tsparse.cuda.shared import FLAGS, HEAD
 from spectile.tsparse.semirings import SEMIRINGS
 from spectile.tsparse.types import Factor, lookup
-from tests.cuda_on_host import compiled, launch
+from tests.cuda_on_host import compiled, kernels
+from tests.heads import Cleared
 
 
 @pytest.fixture(scope="module", params=["plus_times", "min_plus", "max_plus", "max_min"])
@@ -29,19 +30,6 @@ def library(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp
     made = {one: compiled(folder(request.param), dataclasses.replace(one, preamble=header)) for one in sources}
     return request.param, made
-
-
-def kernels(functions):
-    """Return what `kernel` of `spectile.core.launch` is where units are compiled for the host."""
-
-    def kernel(unit, name):
-        def bind(shape, *arguments):
-            values = [one if isinstance(one, np.ndarray) else [one] for one in arguments]
-            return lambda _: launch(functions[unit], name, shape, *(one[0] for one in values))
-
-        return SimpleNamespace(bind=bind)
-
-    return kernel
 
 
 @pytest.fixture
@@ -65,20 +53,6 @@ def product(library, monkeypatch):
         return sp.csr_array(C[::-1], shape=mask.shape), pieces
 
     return name, made
-
-
-class Cleared:
-    """Counters in the host's memory, which are read."""
-
-    device = stream = None
-
-    def __init__(self, rows=1):
-        self.words, self.reads = np.zeros(HEAD_WORDS, np.int32), 0
-        self.head = self.words.ctypes.data
-
-    def read(self):
-        self.reads += 1
-        return Head(self.words.tobytes())
 
 
 def matrix(m, n, density, seed):

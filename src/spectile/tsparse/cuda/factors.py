@@ -34,31 +34,38 @@ def with_checked_factors(
     A: Given,
     B: Given,
     precision: Precision | None,
-    use: Callable[[Factor, Factor, Any], Any],
+    use: Callable[..., Any],
     *,
     check_finite: bool = True,
+    beside: tuple[Given, Precision | None] | None = None,
+    names: Sequence[str] = "AB",
 ) -> Any:
     """Return ``use(A, B, counters)`` of both factors, as `given` returns them, their values rounded.
 
     Without a precision the patterns alone are checked, and the factors have no values, whatever theirs are.
     Where the check finds something, `Invalid` is raised by `use`, which is called again with canonical factors.
+    A third matrix, `beside` them, has a precision of its own, and `use` has it after the counters.
     """
-    raw, same, counters = (A, B), A is B, Counters(A.shape[0])
-    left = check(raw[0], precision, counters, 0, raw, check_finite)
-    right = left if same else check(raw[1], precision, counters, 1, raw, check_finite)
+    every = [(A, precision), (B, precision), *([] if beside is None else [beside])]
+    same, counters = A is B, Counters(A.shape[0])
+    factors: list[Factor] = []
+    for which, (matrix, kind) in enumerate(every):
+        known = factors[0] if which == 1 and same else None
+        factors.append(known or _check(matrix, kind, counters, which, (A, B) if which < 2 else (), check_finite))
     try:
-        return use(left, right, counters)
+        return use(*factors[:2], counters, *factors[2:])
     except Invalid as invalid:
-        flags = [invalid.args[0], invalid.args[0] if same else invalid.args[1]]
-    clean = [
-        _canonicalize(matrix, int(flags[which]), precision, which, check_finite) for which, matrix in enumerate(raw)
-    ]
+        flags = [int(flag) for flag in invalid.args]
+    if same:
+        flags[1] = flags[0]
+    given = zip(every, flags, names, strict=False)
+    clean = [_canonicalize(*one, found, name, check_finite) for one, found, name in given]
     counters = Counters(A.shape[0])
     if any(out_of_range for _, _, out_of_range in clean):
-        for which, (matrix, factor, _) in enumerate(clean):
+        for which, (matrix, factor, _) in enumerate(clean[:2]):
             _scale(matrix, factor, counters, which)
     try:
-        return use(clean[0][1], clean[1][1], counters)
+        return use(*(factor for _, factor, _ in clean[:2]), counters, *(factor for _, factor, _ in clean[2:]))
     except Invalid as invalid:  # scaling lost an entry
         which = 0 if invalid.args[0] else 1
     raise _lost(*clean[which][:2], which)
@@ -71,7 +78,7 @@ def checked(left: Factor, right: Factor, counters: Counters | None) -> tuple[Fac
     return left, right
 
 
-def check(
+def _check(
     matrix: Any,
     precision: Precision | None,
     counters: Counters,
@@ -132,18 +139,18 @@ def _bound_compare(rows: int, nnz: int, which: int) -> Repeated:
 
 
 def _canonicalize(
-    matrix: Given, flags: int, precision: Precision | None, which: int, check_finite: bool
+    matrix: Given, precision: Precision | None, flags: int, name: str, check_finite: bool
 ) -> tuple[Given, Factor, bool]:
     """Raise on what is wrong, sort and sum what is not canonical, and tell whether float16 needs scaling."""
-    _raise_wrong(matrix, flags, precision, "AB"[which])
+    _raise_wrong(matrix, flags, precision, name)
     counters = Counters(1)
     if flags & UNSORTED:
         known = {"held": matrix.held, "columns": matrix.columns}
-        matrix = replace(arranged("AB"[which], matrix), **known)
-    factor = check(matrix, precision, counters, 0, (), check_finite)
+        matrix = replace(arranged(name, matrix), **known)
+    factor = _check(matrix, precision, counters, 0, (), check_finite)
     if flags & UNSORTED:
         flags = counters.read()[HEAD["FLAGS"]]
-        _raise_wrong(matrix, flags, precision, "AB"[which])
+        _raise_wrong(matrix, flags, precision, name)
     half = precision is not None and precision.name == "float16"
     out_of_range = half and bool(flags & (FLAGS["HALF_RANGE"] | FLAGS["FLOAT_RANGE"]))
     return matrix, factor, out_of_range
@@ -152,7 +159,7 @@ def _canonicalize(
 def in_order(name: str, matrix: Given) -> Given:
     """Return a matrix of checked pattern with its entries in order and each once: itself where it is so."""
     counters = Counters(1)
-    check(matrix, None, counters, 0)
+    _check(matrix, None, counters, 0)
     flags = counters.read().flags()[0]
     _raise_wrong(matrix, flags, None, name)
     return replace(arranged(name, matrix), held=matrix.held, columns=matrix.columns) if flags & UNSORTED else matrix

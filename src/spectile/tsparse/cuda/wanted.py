@@ -12,7 +12,7 @@ from spectile.tsparse import errors
 from spectile.tsparse.cpu.operands import one_operand
 from spectile.tsparse.cuda import parts
 from spectile.tsparse.cuda.counters import Counters
-from spectile.tsparse.cuda.factors import check, checked, in_order, with_checked_factors
+from spectile.tsparse.cuda.factors import checked, in_order, with_checked_factors
 from spectile.tsparse.cuda.given import Given, copied_bytes, given, one_given, require_finite
 from spectile.tsparse.cuda.masked import MaskedProduct
 from spectile.tsparse.cuda.rows.count import count_rows
@@ -64,30 +64,26 @@ def spgemm(
         )
     if kind is not None and wanted.semiring.reads_values:
         _require_held(factors, wanted, kind, memory_limit)
-    named, checks = None if wanted.mask is None or which >= 0 else _on_device(wanted.mask, "mask", host), 0
+    named = None if wanted.mask is None or which >= 0 else _on_device(wanted.mask, "mask", host)
     added = None if wanted.C is None else _rows_of(_canonical(wanted.C, "C", host), precision)
 
-    def product(left: Factor, right: Factor, counters: Counters) -> Rows:
+    def product(left: Factor, right: Factor, counters: Counters, *beside: Factor) -> Rows:
         import cupy
 
-        nonlocal named, checks
-        made, mask, checks = [], None, checks + 1
-        # A mask's check, too, is read with what is counted; where something was found, it is looked at by itself.
-        if named is not None and checks == 1:
-            check(named, None, counters, 2)
-        elif named is not None:
-            named = in_order("mask", named)
+        made, mask = [], None
         if added is not None or not masked:
             checked(left, right, counters)
         if wanted.mask is not None:
-            mask = _mask_of((left, right)[which].given if named is None else named, wanted)
+            mask = _mask_of((left, right, *beside)[which].given, wanted)
         for first, stop, block in _blocks(left, right, mask, wanted, precision, memory_limit, counters):
-            beside = [None if one is None else part(one, first, stop) for one in (added, mask)]
-            made.append(wanted.of(block, beside[0], beside[1], columns, cupy))
+            some = [None if one is None else part(one, first, stop) for one in (added, mask)]
+            made.append(wanted.of(block, some[0], some[1], columns, cupy))
         return made[0] if len(made) == 1 else joined(made, cupy)
 
     taken = None if patterns else precision
-    indptr, indices, data = with_checked_factors(*factors, taken, product, check_finite=check_finite)
+    third = None if named is None else (named, None)
+    options: dict[str, Any] = {"check_finite": check_finite, "beside": third, "names": ("A", "B", "mask")}
+    indptr, indices, data = with_checked_factors(*factors, taken, product, **options)
     data = data != 0 if wanted.semiring.value == "bool" else data
     index = index_type(len(indices))
     C = device_csr((rows, columns), indptr.astype(index, copy=False), indices.astype(index, copy=False), data, array)
