@@ -535,10 +535,11 @@ def galerkin(R: Any, A: Any, P: Any, *, memory_limit: int | None = None) -> Gale
 
     Parameters
     ----------
-    R : sparse matrix or array of SciPy, shape (m, k)
+    R : sparse matrix or array of SciPy or CuPy, shape (m, k)
         Real or complex.  ``P.T`` needs no copy by the caller.  R and P are kept for ``numeric``, not copied.
-    A : sparse matrix or array of SciPy, shape (k, l)
-    P : sparse matrix or array of SciPy, shape (l, n)
+    A : sparse matrix or array, shape (k, l)
+    P : sparse matrix or array, shape (l, n)
+        Both of the library of `R`; those of CuPy are multiplied on their GPU.
     memory_limit : int, optional
         Bytes of work space beside the matrices and copies of R and P, at most.
 
@@ -567,10 +568,18 @@ def galerkin(R: Any, A: Any, P: Any, *, memory_limit: int | None = None) -> Gale
     >>> product.C.toarray().tolist(), product.numeric(2 * A).toarray().tolist()
     ([[2.0, -1.0], [-1.0, 2.0]], [[4.0, -2.0], [-2.0, 4.0]])
     """
-    memory_limit = _limit(memory_limit)
+    check_pair(R, A, "R", "A")
+    on_gpu, limit = check_pair(A, P, "A", "P"), _limit(memory_limit)
+    if any(matrix.dtype.kind not in "fc" for matrix in (R, A, P)):
+        raise TypeError("the values of R, A and P are floats, real or complex: convert them with .astype(float)")
+    kind = np.result_type(*(choose_precision(one, one, None).dtype for one in (R, A, P)))
+    if on_gpu:
+        from spectile.tsparse.cuda.galerkin import GalerkinProduct as OnGPU
+
+        return OnGPU(R, A, P, kind, limit)
     from spectile.tsparse.cpu.galerkin import GalerkinProduct
 
-    return GalerkinProduct(R, A, P, memory_limit)
+    return GalerkinProduct(R, A, P, kind, limit)
 
 
 def error_bound(

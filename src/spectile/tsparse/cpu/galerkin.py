@@ -14,14 +14,14 @@ from spectile.tsparse.cpu import phases
 from spectile.tsparse.cpu.operands import one_operand
 from spectile.tsparse.cpu.wanted import arrays, in_blocks_of, in_one
 from spectile.tsparse.cpu.work import chunks, survey
-from spectile.tsparse.matrices import check_pair, choose_precision, host_csr
+from spectile.tsparse.matrices import choose_precision, host_csr
 from spectile.tsparse.room import Room
 from spectile.tsparse.selection import Rows
 from spectile.tsparse.types import Operand
 
 
 class GalerkinProduct:
-    """The product C = R A P of sparse matrices of SciPy, and its pattern for other values of A; made by `galerkin`.
+    """The product C = R A P of sparse matrices, and its pattern for other values of A; made by `galerkin`.
 
     Attributes
     ----------
@@ -29,16 +29,10 @@ class GalerkinProduct:
         The product of the matrices that were given.
     """
 
-    def __init__(self, R: Any, A: Any, P: Any, memory_limit: int | None = None) -> None:
-        for left, right, *names in ((R, A, "R", "A"), (A, P, "A", "P")):
-            if check_pair(left, right, *names):
-                raise TypeError("products of three matrices are made on the host: copy R, A and P there with .get()")
+    def __init__(self, R: Any, A: Any, P: Any, kind: np.dtype, memory_limit: int | None = None) -> None:
         room = self._room = Room(memory_limit)
         factors = [one_operand(matrix, name, room=room) for matrix, name in ((R, "R"), (A, "A"), (P, "P"))]
-        if any(matrix.dtype.kind not in "fc" for matrix in (R, A, P)):
-            raise TypeError("the values of R, A and P are floats, real or complex: convert them with .astype(float)")
-        # Of the values that were given: duplicates have been summed in float64.
-        kind = self._kind = np.result_type(*(choose_precision(one, one, None).dtype for one in (R, A, P)))
+        self._kind = kind  # of the values that were given: duplicates have been summed in float64
         room.require(sum(len(one.data) * kind.itemsize for one in factors if one.data.dtype != kind))
         self._R, self._A, self._P = (replace(one, data=one.data.astype(kind, copy=False)) for one in factors)
         room.hold(*(one.data for one in (self._R, self._A, self._P)), beside=[one.data for one in factors])
@@ -77,8 +71,8 @@ class GalerkinProduct:
 
         Parameters
         ----------
-        A : sparse matrix or array of SciPy
-            Of the analysed pattern and a type of values that the product has.
+        A : sparse matrix or array
+            Of the library of the factors, the analysed pattern and a type of values that the product has.
 
         Returns
         -------

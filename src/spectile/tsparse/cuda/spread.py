@@ -71,20 +71,7 @@ class RowProduct:
             for name in ("mask", "C")
             if getattr(wanted, name) is not None
         }
-        self.before = self._products_before()
-
-    def _products_before(self) -> np.ndarray:
-        """Return the products of the rows before each, and in the end of all."""
-        if isinstance(self._left, Given):
-            import cupy
-
-            xp, to_host = cupy, cupy.asnumpy
-        else:
-            xp, to_host = np, np.asarray
-        lengths = (self._right.indptr[1:] - self._right.indptr[:-1]).astype(np.int64)
-        products = xp.zeros(len(self._left.indices) + 1, np.int64)
-        products[1:] = xp.cumsum(lengths[self._left.indices])
-        return np.asarray(to_host(products[self._left.indptr]))
+        self.before = products_before(self._left, self._right)
 
     def right_here(self) -> Any:
         """Return B on the current device."""
@@ -209,6 +196,20 @@ class RowProduct:
                 yield first, stop, C.result()
         finally:
             wait([one for *_, one in waiting if not one.cancel()])
+
+
+def products_before(left: Given | Factor | Operand, right: Given | Factor | Operand) -> np.ndarray:
+    """Return the products of the rows before each, and in the end of all, on the host."""
+    xp: Any = np
+    if not isinstance(left, Operand):
+        import cupy
+
+        xp = cupy
+    lengths = (right.indptr[1:] - right.indptr[:-1]).astype(np.int64)
+    products = xp.zeros(len(left.indices) + 1, np.int64)
+    products[1:] = xp.cumsum(lengths[left.indices])
+    before = products[left.indptr]
+    return np.asarray(before if xp is np else xp.asnumpy(before))
 
 
 def fits(A: Any, B: Any, precision: Precision, memory_limit: int | None) -> int | None:

@@ -53,8 +53,8 @@ class SymbolicProduct:
             self._held = right.given.held
             self._places = tuple((one.given.stored, one.given.places) for one in (left, right))
             # What the caller writes to his matrices later must not lead the kernels astray.
-            self._left = _pattern(left)
-            self._right = self._left if right is left else _pattern(right)
+            self._left = pattern_of(left)
+            self._right = self._left if right is left else pattern_of(right)
             return phase
 
         factors = given(A, B, values=False, check_finite=False)
@@ -132,7 +132,7 @@ class SymbolicProduct:
                 replace(self._right, data=right.data, exponents=right.exponents),
             )
             self._fill(left, right, data)
-            _raise_flags(counters.read().flags())
+            raise_flags(counters.read().flags())
             return unscale(data, self._phase.indptr, self._indices, left, right, 0)
 
         data = with_checked_factors(*factors, chosen, product, check_finite=check_finite)
@@ -230,7 +230,7 @@ def _same(x: Any, y: Any) -> bool:
     return y is not None and len(x) == len(y) and bool((x == y).all())
 
 
-def _pattern(factor: Factor) -> Factor:
+def pattern_of(factor: Factor) -> Factor:
     """Return a copy of a factor's pattern, without values."""
     return Factor(factor.shape, factor.indptr.copy(), factor.indices.copy(), None)
 
@@ -250,11 +250,11 @@ def _scratch(memory_limit: int | None, A: Given, B: Given) -> int | None:
     return chunk_of(memory_limit - copies, *shape)[1]
 
 
-def _raise_flags(flags: list[int]) -> None:
+def raise_flags(flags: list[int], analysis: str = "symbolic") -> None:
     """Raise what the check and the comparison found."""
     other = FLAGS["OTHER_PATTERN"]
     if any(flag & ~other for flag in flags):
         raise Invalid(*(flag & ~other for flag in flags))
     for name, flag in zip("AB", flags, strict=False):
         if flag & other:
-            raise errors.other_pattern(name)
+            raise errors.other_pattern(name, analysis)
