@@ -51,39 +51,32 @@ constexpr bool ORDERED = KIND != 4;
 struct Piece : Table {
     int* counts;
 
+    __device__ __forceinline__ void clear(int slot) { keys[slot] = -1, counts[slot] = 0; }
+    __device__ __forceinline__ void hold(int, int column) { insert(column); }
     __device__ __forceinline__ int find(int column) const { return slot_of(column); }
     __device__ __forceinline__ void add(int slot, VALUE, VALUE) { atomicAdd(&counts[slot], 1); }
 };
 #else
-// old + a b, or where it is the first a b; what is no number stays.
-__device__ __forceinline__ VALUE join(VALUE a, VALUE b, VALUE old, bool first) {
-#if KIND == 0
-    return add_product(a, b, old);
-#else
-    const VALUE product = KIND < 3 ? a + b : b < a || b != b ? b : a;
-    const bool better = KIND == 1 ? product < old : product > old;
-    return first || better || product != product ? product : old;
-#endif
-}
-
-// What a warp holds: with the place of each column and its sum, made in order.
-struct Held {
-    int keys[TABLE];
-    unsigned char places[TABLE], met[MASK_PIECE];
-    VALUE sums[MASK_PIECE];
-};
-
+// With the place of each column and its sum, made in order.
 struct Piece : Table {
     unsigned char *places, *met;
     VALUE* sums;
 
+    __device__ __forceinline__ void clear(int slot) { keys[slot] = -1; }
+    __device__ __forceinline__ void hold(int e, int column) { places[insert(column)] = (unsigned char)e; }
     __device__ __forceinline__ int find(int column) const {
         const int slot = slot_of(column);
         return slot < 0 ? -1 : places[slot];
     }
-
+    // The first product of an entry replaces what stands there; what is no number stays.
     __device__ __forceinline__ void add(int place, VALUE a, VALUE b) {
-        sums[place] = join(a, b, sums[place], !met[place]);
+#if KIND == 0
+        sums[place] = add_product(a, b, met[place] ? sums[place] : VALUE(0));
+#else
+        const VALUE product = KIND < 3 ? a + b : b < a || b != b ? b : a, old = sums[place];
+        const bool better = KIND == 1 ? product < old : product > old;
+        sums[place] = !met[place] || better || product != product ? product : old;
+#endif
         met[place] = 1;
     }
 };
@@ -231,12 +224,11 @@ __device__ __forceinline__ void add_rows(Piece& piece, int begin, int end, int a
     }
 }
 
-#if KIND == 4
-// A piece of WARPS warps, or one of its parts.
+// Fills a piece of WARPS warps, or counts one of its parts.
 template <int WARPS>
-__device__ __forceinline__ void fill_piece(int4 which, int* keys, int* counts, const Mask& mask, const int* ptr_a, const int* idx_a,
-                                           const int* ptr_b, const int* idx_b, VALUE* val_c, unsigned char* found) {
-    using Real = Parts<VALUE>::Real;
+__device__ __forceinline__ void fill_piece(int4 which, Piece piece, const Mask& mask, const int* ptr_a, const int* idx_a,
+                                           const VALUE* val_a, const int* ptr_b, const int* idx_b, const VALUE* val_b, VALUE* val_c,
+                                           unsigned char* found) {
     constexpr int THREADS = 32 * WARPS;
     const auto wait = [] {
         if (WARPS > 1) __syncthreads();
@@ -244,33 +236,37 @@ __device__ __forceinline__ void fill_piece(int4 which, int* keys, int* counts, c
     };
     const int t = threadIdx.x & (THREADS - 1), row = which.x, begin = which.y, n = which.z - begin;
     const int part = which.w >> 16, parts = max(which.w & 0xffff, 1);
-    Piece piece = {{keys, 5}, counts};
-    while ((1 << piece.log) < 4 * n) ++piece.log;
-    for (int slot = t; slot < 1 << piece.log; slot += THREADS) {
-        keys[slot] = -1;
-        counts[slot] = 0;
-    }
+    while ((1 << piece.log) < (WARPS > 1 ? 4 : 8) * n) ++piece.log;
+    for (int slot = t; slot < 1 << piece.log; slot += THREADS) piece.clear(slot);
+#if KIND < 4
+    for (int e = t; e < n; e += THREADS) piece.met[e] = 0;
+#endif
     wait();
-    for (int e = begin + t; e < begin + n; e += THREADS)
-        if (mask.holds(e)) piece.insert(mask.idx[e]);
+    for (int e = t; e < n; e += THREADS)
+        if (mask.holds(begin + e)) piece.hold(e, mask.idx[begin + e]);
     wait();
     const bool whole = which.w && n == mask.ptr[row + 1] - mask.ptr[row];
     const long long length = ptr_a[row + 1] - ptr_a[row];
     const int from = ptr_a[row] + int(length * part / parts), to = ptr_a[row] + int(length * (part + 1) / parts);
     const int at_once = min(max((to - from + WARPS - 1) / WARPS, 4), 32);  // so that all warps have some
-    add_rows(piece, from + (t >> 5) * at_once, to, at_once, WARPS * at_once, whole, mask.idx + begin, n, idx_a, (const VALUE*)nullptr,
-             ptr_b, idx_b, (const VALUE*)nullptr, t & 31);
+    add_rows(piece, from + (t >> 5) * at_once, to, at_once, WARPS * at_once, whole, mask.idx + begin, n, idx_a, val_a, ptr_b, idx_b, val_b,
+             t & 31);
     wait();
-    for (int e = begin + t; e < begin + n; e += THREADS) {
-        const int slot = mask.holds(e) ? piece.slot_of(mask.idx[e]) : -1, products = slot < 0 ? 0 : counts[slot];
+    for (int e = t; e < n; e += THREADS) {
+#if KIND == 4
+        const int slot = mask.holds(begin + e) ? piece.slot_of(mask.idx[begin + e]) : -1, products = slot < 0 ? 0 : piece.counts[slot];
         if (products == 0) continue;
-        if (parts == 1) val_c[e] = VALUE(products);
-        else atomicAdd((Real*)&val_c[e], Real(products));
-        found[e] = 1;
+        using Real = Parts<VALUE>::Real;
+        if (parts > 1) atomicAdd((Real*)&val_c[begin + e], Real(products));
+        else val_c[begin + e] = VALUE(products);
+#else
+        if (!piece.met[e]) continue;
+        val_c[begin + e] = piece.sums[e];
+#endif
+        found[begin + e] = 1;
     }
     wait();
 }
-#endif
 
 }  // namespace
 
@@ -348,46 +344,25 @@ extern "C" __global__ void __launch_bounds__(32 * MASK_WARPS, KIND == 4 ? MASK_C
         if (threadIdx.x == 0) s_item = atomicAdd(&head[MASK_TAKEN + 1], 1);
         __syncthreads();
         if (s_item >= count) break;
-        fill_piece<MASK_WARPS>(pieces[entries - 1 - s_item], s_keys, s_counts, mask, ptr_a, idx_a, ptr_b, idx_b, val_c, found);
+        const Piece piece = {{s_keys, 5}, s_counts};
+        fill_piece<MASK_WARPS>(pieces[entries - 1 - s_item], piece, mask, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, val_c, found);
     }
+    const Piece own = {{s_keys + warp * TABLE, 5}, s_counts + warp * TABLE};
 #else
-    __shared__ Held s_held[MASK_WARPS];
-    Held& own = s_held[warp];
+    __shared__ int s_keys[MASK_WARPS][TABLE];
+    __shared__ unsigned char s_places[MASK_WARPS][TABLE], s_met[MASK_WARPS][MASK_PIECE];
+    __shared__ VALUE s_sums[MASK_WARPS][MASK_PIECE];
+    const Piece own = {{s_keys[warp], 5}, s_places[warp], s_met[warp], s_sums[warp]};
 #endif
     // Several at a time where there are many, and then far apart: those of a long row follow each other.
     const u32 count = head[MASK_PIECES], apart = min(count, MASK_TURNS * MASK_WARPS * gridDim.x);
-    for (u32 item = count;;) {
+    for (u32 item = count;; item += apart) {
         if (item >= count) {
             if (lane == 0) item = atomicAdd((u32*)&head[MASK_TAKEN], 1u);
             item = __shfl_sync(ALL, item, 0);
             if (item >= apart) break;
         }
-        const int4 which = pieces[item];
-#if KIND == 4
-        fill_piece<1>(which, s_keys + warp * TABLE, s_counts + warp * TABLE, mask, ptr_a, idx_a, ptr_b, idx_b, val_c, found);
-#else
-        const int row = which.x, begin = which.y, n = which.z - begin;
-        Piece piece = {{own.keys, 5}, own.places, own.met, own.sums};
-        while ((1 << piece.log) < 8 * n) ++piece.log;
-        for (int slot = lane; slot < 1 << piece.log; slot += 32) piece.keys[slot] = -1;
-        for (int e = lane; e < n; e += 32) {
-            piece.sums[e] = 0;
-            piece.met[e] = 0;
-        }
-        __syncwarp();
-        for (int e = lane; e < n; e += 32)
-            if (mask.holds(begin + e)) piece.places[piece.insert(idx_m[begin + e])] = (unsigned char)e;
-        __syncwarp();
-        const bool whole = which.w && n == ptr_m[row + 1] - ptr_m[row];
-        add_rows(piece, ptr_a[row], ptr_a[row + 1], 32, 32, whole, idx_m + begin, n, idx_a, val_a, ptr_b, idx_b, val_b, lane);
-        for (int e = lane; e < n; e += 32)
-            if (piece.met[e]) {
-                val_c[begin + e] = piece.sums[e];
-                found[begin + e] = 1;
-            }
-        __syncwarp();
-#endif
-        item += apart;
+        fill_piece<1>(pieces[item], own, mask, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, val_c, found);
     }
 }
 

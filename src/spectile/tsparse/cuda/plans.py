@@ -16,7 +16,6 @@ import numpy as np
 
 from spectile.core.compile import Unit
 from spectile.core.launch import Shape, kernel
-from spectile.core.pointers import address
 
 MOST_PLANS = 256  # of a host thread
 
@@ -77,12 +76,3 @@ def plan(key: Hashable, make: Callable[[], Any]) -> Any:
     if len(plans) > MOST_PLANS:
         plans.popitem(last=False)
     return kept
-
-
-def launch(unit: Unit, name: str, shape: Shape, sizes: tuple[int, ...], *arrays: Any) -> None:
-    """Launch on the current stream: sizes of 32 bits, then arrays; None for one that is not there, or an address."""
-    import cupy
-
-    key = ("launch", id(unit), name, cupy.cuda.runtime.getDevice(), shape, sizes)
-    repeated: Repeated = plan(key, lambda: Repeated(unit, name, shape, map(np.int32, sizes), len(arrays)))
-    repeated(None, *[0 if one is None else one if isinstance(one, int) else address(one) for one in arrays])
