@@ -89,7 +89,8 @@ def eigh(
         lies close to the vector that it came from.  Where they are too far, all is solved anew, so that the result
         never depends on how good they are.  For all eigenvectors of `type` 1, without a driver.
     comm : mpi4py.MPI.Comm, optional
-        Ranks, on any hosts, that solve one problem of `type` 1 together by ScaLAPACK; all of them make the same call.
+        Ranks, on any hosts, that solve one problem of `type` 1 together, all of which make the same call: by ScaLAPACK,
+        or by cuSOLVERMp if the operands lie on GPUs, one a rank, whose current device it is.
         `a` and `b` are then :class:`spectile.evd.BlockCyclicMatrix`, of which each rank has made its part
         (without `comm` their own communicator counts), or arrays that each rank has whole.  Every rank gets all
         eigenvalues, and eigenvectors as such a matrix; a part of them costs what all cost.  A problem of which not
@@ -100,7 +101,8 @@ def eigh(
     backend : {"auto", "cpu", "cuda"}
         ``auto`` chooses CUDA for an array on a GPU, and for arrays on the host where the device is predicted to be
         faster than the cores, copies included; float64 and complex128 stay on the host where the device has FP64 at
-        1/32 or 1/64 of FP32.  `spectile.explain` tells it.  Several ranks work on their CPUs.
+        1/32 or 1/64 of FP32.  `spectile.explain` tells it.  Several ranks work where the operands lie, and with
+        ``cuda`` copy arrays on the host to their GPUs.
 
     Returns
     -------
@@ -124,7 +126,7 @@ def eigh(
     numpy.linalg.LinAlgError
         If the iteration on the tridiagonal matrix does not converge, or `b` is not positive definite.
     ImportError
-        With `comm`, if there is no ScaLAPACK; what one rank raises, all raise.
+        With `comm`, if there is no ScaLAPACK, or no cuSOLVERMp on GPUs; what one rank raises, all raise.
 
     See Also
     --------
@@ -233,17 +235,14 @@ def _on_ranks(comm: Any, problem: tuple[Any, ...], x0: Any, backend: str, device
     def checked() -> tuple[Options, Definite | None]:
         _, options, definite = _problem(*problem)
         if x0 is not None or options.driver is not None or (definite is not None and definite.kind != 1):
-            raise ValueError(
-                "several ranks solve problems of type 1 by a driver of ScaLAPACK's: leave out the other words"
-            )
-        if word("backend", backend, "auto", "cpu", "cuda") == "cuda":
-            raise ValueError('several ranks work on their CPUs: leave out backend="cuda"')
+            raise ValueError("several ranks solve problems of type 1 by one driver: leave out the other words")
+        word("backend", backend, "auto", "cpu", "cuda")
         if devices is not None:
-            raise ValueError("several ranks work on their CPUs: leave out devices, or comm")
+            raise ValueError("ranks have a GPU each, their current one: leave out devices, or comm")
         return options, definite
 
     options, definite = on_every_rank(comm, checked)
-    w, v = solver.eigh(problem[0], options, definite, comm)
+    w, v = solver.eigh(problem[0], options, definite, comm, backend)
     return w if v is None else EighResult(w, v)
 
 
@@ -439,10 +438,12 @@ def explain(
         a, b, lower, UPLO, not flag("eigvals_only", eigvals_only), overwrite_a, overwrite_b, type, check_finite,
         subset_by_index, subset_by_value, driver,
     )  # fmt: skip
-    if comm is not None or _dealt(a, b) is not None:
-        name = "syevd" if options.vectors else "syev"
-        return [Candidate(f"ScaLAPACK's {name}", math.nan, "several ranks")]
     operands = (a,) if b is None else (a, b)
+    dealt = _dealt(a, b)
+    if comm is not None or dealt is not None:
+        on_gpus = backend == "cuda" or any_on_device(operands) or (dealt is not None and dealt.backend == "cuda")
+        name = "cuSOLVERMp's syevd" if on_gpus else "ScaLAPACK's syevd" if options.vectors else "ScaLAPACK's syev"
+        return [Candidate(name, math.nan, "several ranks")]
     work, placed = _work(shape, operands, options), operands if x0 is None else (*operands, x0)
     chosen = chosen_backend(placed, backend, work)
     listed: list[Candidate] = backend_module("run", chosen).explain(shape, a, options, definite)

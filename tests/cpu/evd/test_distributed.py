@@ -70,7 +70,8 @@ calls = {
     "32 bits": lambda: spectile.eigh(huge),
     "type 1": lambda: spectile.eigh(np.eye(4), np.eye(4), type=2, comm=comm),
     "leave out": lambda: spectile.eigh(np.eye(4), driver="ev", comm=comm),
-    "CPUs": lambda: spectile.eigh(a, backend="cuda"),
+    "backend = 'cuda'": lambda: spectile.eigh(a, backend="cuda"),
+    "leave out devices": lambda: spectile.eigh(a, devices=2),
     "backend": lambda: spectile.eigh(a, backend="gpu"),
     "one matrix": lambda: spectile.eigvalsh(np.zeros((2, 4, 4)), comm=comm),
     "other ranks": lambda: spectile.eigh(a, comm=MPI.COMM_SELF),
@@ -99,7 +100,10 @@ from spectile_study.inputs.spectra import FAMILIES, random_hermitian, residuals
 comm = MPI.COMM_WORLD
 rng = np.random.default_rng(5)
 
+# On GPUs, which a stand-in may be, blocks are of powers of two.
 def dealt(a, **layout):
+    if "cupy" in sys.modules:
+        layout |= {"backend": "cuda", "block": 2 ** (layout.get("block", 64).bit_length() - 1)}
     return BlockCyclicMatrix.from_function(comm, a.shape, lambda i, j: a[i, j], a.dtype, **layout)
 
 def check(a, w, v, wanted, b=None):
@@ -123,6 +127,157 @@ def refused(error, words, call):
         raise AssertionError(words)
 """
 )
+
+# cuSOLVERMp, NCCL and GPUs in host memory: the library gathers what its arguments describe, and solves on one rank.
+STAND_IN = """
+import ctypes, sys, types
+import numpy as np
+from mpi4py import MPI
+from spectile.evd.cpu import run
+import spectile.core.memory, spectile.evd.distributed.solver as solver
+from spectile.evd.distributed import cusolvermp, matrix
+world, version, answers, alive = MPI.COMM_WORLD, int(sys.argv[1]), {}, {}
+
+class Array(np.ndarray):
+    data = property(lambda self: types.SimpleNamespace(ptr=self.ctypes.data, device_id=0))
+    get = lambda self: np.array(self)
+
+Array.__module__ = "cupy"
+here = types.SimpleNamespace(id=0, pci_bus_id=f"0000:{world.rank}")
+
+class Communicator:
+    made = 0
+    def __init__(self, size, identity, rank):
+        assert (size, identity, rank) == (world.size, (1, 2), world.rank)
+        self.comm = 2**40 + 1
+        Communicator.made += 1
+
+cupy = types.ModuleType("cupy")
+cupy.ndarray = cupy.Array = Array
+cupy.zeros = lambda *a, **k: np.zeros(*a, **k).view(Array)
+cupy.empty = lambda *a, **k: np.full(*a[:1], 7, *a[1:]).view(Array)
+cupy.asarray = lambda *a: np.asarray(*a).view(Array)
+cupy.ldexp = np.ldexp
+cupy.cuda = types.ModuleType("cupy.cuda")
+cupy.cuda.Device, cupy.cuda.get_current_stream = lambda: here, lambda: types.SimpleNamespace(ptr=2**33)
+cupy.cuda.runtime = types.SimpleNamespace(getDevice=lambda: 0)
+cupy.cuda.nccl = types.SimpleNamespace(get_unique_id=lambda: (1, 2), NcclCommunicator=Communicator, available=True)
+sys.modules |= {"cupy": cupy, "cupy.cuda": cupy.cuda}
+spectile.core.memory.free_bytes = lambda: 2**40
+solver._alone = lambda backend: types.SimpleNamespace(eigh=lambda *a: [part.view(Array) for part in run.eigh(*a)])
+matrix.on_device = lambda array: type(array) is Array
+solver.any_on_device = lambda operands: any(map(matrix.on_device, operands))
+
+def new(out):
+    out._obj.value = 2**36 + len(alive)
+    alive[out._obj.value] = True
+    return out._obj.value
+
+class Library:
+    def cusolverMpCreate(self, out, device, stream):
+        assert (device.value, stream.value) == (0, 2**33)
+        new(out)
+        return answers.get("Create", 0)
+    def cusolverMpCreateDeviceGrid(self, handle, out, comm, rows, columns, order):
+        assert alive[handle.value] and comm.value == 2**40 + 1 and order.value == 1
+        self.shape = rows.value, columns.value
+        new(out)
+    def cusolverMpCreateMatrixDesc(self, out, grid, kind, *layout):
+        m, n, mb, nb, r, c, self.ld = (one.value for one in layout)
+        assert alive[grid.value] and m == n and mb == nb and r == c == 0
+        described[new(out)] = n, nb, kind.value, self.ld
+    def cusolverMpGetVersion(self, handle, out):
+        out._obj.value = version
+    def end(self, key):
+        assert alive.pop(key.value)
+    cusolverMpDestroy = cusolverMpDestroyGrid = cusolverMpDestroyMatrixDesc = end
+    def sized(self, *arguments):
+        arguments[-2]._obj.value, arguments[-1]._obj.value = 40, 24
+    cusolverMpSyevd_bufferSize = cusolverMpSygvd_bufferSize = cusolverMpPotrf_bufferSize = sized
+    def part(self, pointer, first, column, key):
+        n, block, kind, ld = described[key.value]
+        assert first.value == column.value == 1 and alive[key.value]
+        like = solver.BlockCyclicMatrix(world, (n, n), {0: "f", 1: "d", 4: "F", 5: "D"}[kind], block=block,
+                                        grid=self.shape)
+        rows, columns = like.local.shape
+        memory = (ctypes.c_char * (ld * columns * like.dtype.itemsize)).from_address(pointer.value)
+        like._local = np.ndarray((ld, columns), like.dtype, memory, order="F")[:rows]
+        return like
+    def whole(self, *place):
+        part = self.part(*place)
+        lower = np.tril(world.bcast(part.gather()))
+        part.local[:] = np.nan
+        return lower + np.tril(lower, -1).conj().T
+    def write(self, place, whole):
+        part = self.part(*place)
+        part.local[:] = whole[np.ix_(part.rows, part.columns)]
+    def finish(self, kind, work, size, beside, room, info, found=0):
+        assert (size.value, room.value) == (40, 24)
+        ctypes.memset(work.value, 1, 40), ctypes.memset(beside.value, 1, 24)
+        ctypes.c_int.from_address(info.value).value = answers.get("info", found)
+        return answers.get("status", 0)
+    def values(self, pointer, w):
+        ctypes.memmove(pointer.value, w.ctypes.data, w.nbytes)
+    def cusolverMpSyevd(self, handle, job, uplo, n, *rest):
+        a, w, q, end = rest[:4], rest[4], rest[5:9], rest[9:]
+        assert uplo.value == 0 and job.value == (b"Z" if version < 900 else b"V" if q[0].value else b"N")
+        values, vectors = np.linalg.eigh(self.whole(*a))
+        self.values(w, values)
+        if q[0].value:
+            self.write(q, vectors)
+        return self.finish(*end)
+    def cusolverMpSygvd(self, handle, kind, job, uplo, n, *rest):
+        import scipy.linalg
+        a, b, w, q, end = rest[:4], rest[4:8], rest[8], rest[9:13], rest[13:]
+        assert (kind.value, job.value, uplo.value) == (1, 1, 0)
+        values, vectors = scipy.linalg.eigh(self.whole(*a), self.whole(*b))
+        self.values(w, values)
+        self.write(q, vectors)
+        return self.finish(*end)
+    def cusolverMpPotrf(self, handle, uplo, n, *rest):
+        b = self.whole(*rest[:4])
+        minors = [k for k in range(1, n.value + 1) if np.linalg.eigvalsh(b[:k, :k])[0] <= 0]
+        return self.finish(*rest[4:], found=(minors or [0])[0])
+
+described, stand_in = {}, Library()
+cusolvermp.library = lambda: stand_in
+"""
+
+ON_GPUS = """
+assert not alive and Communicator.made == 1
+a = dealt(np.eye(16), block=4)
+assert "'s GPU" in repr(a) and spectile.explain(spectile.eigh, a)[0].kernel == "cuSOLVERMp's syevd"
+assert spectile.explain(spectile.eigh, np.eye(4), comm=comm)[0].kernel == "ScaLAPACK's syevd"
+w, v = spectile.eigh(np.diag(np.arange(128.0)), comm=comm, backend="cuda")  # the same on every rank
+assert type(w) is Array and v.backend == "cuda" and np.allclose(w, np.arange(128))
+whole = np.diag(np.arange(128.0)).view(Array)
+w, v = spectile.eigh(whole, comm=comm)
+x = v.gather()
+assert type(w) is Array and (x is None or abs(abs(x) - np.eye(128)).max() < 1e-12)
+w, v = spectile.eigh(dealt(np.diag([2.0, 1.0]), block=64))  # smaller than a block
+assert v.backend == "cuda" and np.allclose(w, [1, 2])
+b = dealt(np.diag([1.0, 1, 1, -1] + [1.0] * 12), block=4)
+refused(np.linalg.LinAlgError, "minor of order 4", lambda: spectile.eigh(a, b))
+odd = BlockCyclicMatrix(comm, (16, 16), block=3, backend="cuda")
+refused(ValueError, "power of two", lambda: spectile.eigh(odd))
+host = BlockCyclicMatrix(comm, (16, 16), block=4)
+refused(ValueError, "cpu and cuda", lambda: spectile.eigh(a, host))
+refused(ValueError, "backend = 'cpu'", lambda: spectile.eigh(a, backend="cpu"))
+refused(ValueError, "backend", lambda: BlockCyclicMatrix(comm, (16, 16), backend="gpu"))
+nan = dealt(np.eye(16), block=4)
+nan.local[nan.rows[:, None] + nan.columns == 0] = np.nan  # on one rank
+refused(ValueError, "infs or NaNs", lambda: spectile.eigh(nan))
+answers["info"] = comm.rank  # of one rank
+refused(np.linalg.LinAlgError, "info = 1", lambda: spectile.eigh(a))
+answers |= {"info": 0, "status": 7}
+refused(RuntimeError, "Syevd ended with status 7", lambda: spectile.eigh(a))
+answers |= {"status": 0, "Create": 3}
+refused(RuntimeError, "Create ended with status 3", lambda: spectile.eigh(a))
+answers.clear()
+here.pci_bus_id = "0000:0"
+refused(ValueError, "ranks 0 and 1 are both on GPU 0000:0", lambda: spectile.eigh(a))
+print("done", flush=True)
+"""
 
 # Each dtype with another layout and another triangle, in turn.
 SOLVED = (
@@ -234,6 +389,23 @@ def test_what_one_rank_refuses_all_refuse(ranks, run_ranks):
 def test_problems_smaller_than_a_block_of_each_rank(ranks, run_ranks):
     done = run_ranks(SMALL, ranks)
     assert done.returncode == 0 and done.stdout.count("done") == ranks, done.stderr
+
+
+@pytest.mark.parametrize(("ranks", "version"), [(2, 800), (2, 901), (4, 900)])
+def test_problems_of_ranks_with_a_gpu_each(ranks, version, run_ranks):
+    program = START + STAND_IN + SOLVED + (ON_GPUS if ranks == 2 else "")
+    done = run_ranks(program, ranks, version)
+    assert done.returncode == 0 and done.stdout.count("done") == ranks * program.count('print("done"'), done.stderr
+
+
+def test_without_cusolvermp_every_rank_says_how_to_install_it(run_ranks):
+    gpus = STAND_IN.rpartition("cusolvermp.library =")[0]
+    done = run_ranks(
+        START + gpus + CHECKED + "sys.modules['cuda'] = None\n"
+        "refused(ImportError, 'spectile[cusolvermp13]', lambda: spectile.eigh(np.eye(128).view(Array), comm=comm))",
+        2, 900,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
+from typing import Any, Literal
 
 import numpy as np
 
+from spectile.core.arrays import on_device, to_device
+from spectile.core.options import word
 from spectile.core.pictures import shown, shown_html
 from spectile.core.ranks import on_every_rank
 
@@ -42,6 +45,8 @@ def held_by(place: int, places: int, length: int, block: int) -> np.ndarray:
 class BlockCyclicMatrix:
     """A dense matrix in ScaLAPACK's layout: each rank of a communicator holds every so-and-so-many-th block.
 
+    Its entries lie in host memory, for ScaLAPACK, or on the ranks' GPUs, each on its own, for cuSOLVERMp.
+
     Every rank makes one with the same arguments and fills its own part.
 
     Parameters
@@ -57,20 +62,22 @@ class BlockCyclicMatrix:
     grid : (int, int), optional
         Rows and columns of ranks, whose product is their number; by default as square as that allows.  Rank r is at
         ``divmod(r, grid[1])``.
+    backend : {"cpu", "cuda"}
+        Where the entries lie; on a GPU that is the current device of each rank.
 
     Attributes
     ----------
     rows, columns : array of int
         Those of the whole matrix that this rank holds.
     local : array, shape (rows.size, columns.size)
-        Their entries, zero at first: fill it in place.
-    comm, shape, dtype, block, grid
+        Their entries, zero at first: fill it in place.  A CuPy array with ``backend="cuda"``.
+    comm, shape, dtype, block, grid, backend
         As given.
 
     Raises
     ------
     ValueError
-        If the shape, the dtype, the block or the grid is none.
+        If the shape, the dtype, the block, the grid or the backend is none.
 
     See Also
     --------
@@ -95,6 +102,7 @@ class BlockCyclicMatrix:
         *,
         block: int = BLOCK,
         grid: tuple[int, int] | None = None,
+        backend: Literal["cpu", "cuda"] = "cpu",
     ) -> None:
         # Libraries read numbers in the machine's order of bytes.
         self.comm, self.shape, self.dtype = comm, _two("shape", shape, 0), np.dtype(dtype).newbyteorder("=")
@@ -104,13 +112,24 @@ class BlockCyclicMatrix:
             raise ValueError(f"dtype {self.dtype} is not solved: choose float32, float64, complex64 or complex128")
         if math.prod(self.grid) != comm.size:
             raise ValueError(f"grid = {self.grid} has not the {comm.size} ranks of comm: leave it out, or name another")
+        word("backend", backend, "cpu", "cuda")
+        self.backend = backend
         self.rows, self.columns = self._held(comm.rank)
-        self._local = np.zeros((self.rows.size, self.columns.size), self.dtype, order="F")
+        self._local = self.module.zeros((self.rows.size, self.columns.size), self.dtype, order="F")
 
     @property
-    def local(self) -> np.ndarray:
+    def local(self) -> Any:
         """Entries of this rank, column-major."""
         return self._local
+
+    @property
+    def module(self) -> ModuleType:
+        """NumPy or CuPy, whose array the entries are."""
+        if self.backend == "cpu":
+            return np
+        import cupy
+
+        return cupy
 
     @classmethod
     def from_function(
@@ -121,10 +140,10 @@ class BlockCyclicMatrix:
         Parameters
         ----------
         comm, shape, dtype
-            As for the class, and `layout` is its `block` and `grid`.
+            As for the class, and `layout` is its `block`, `grid` and `backend`.
         f : callable
             Takes row numbers, shape (p, 1), and column numbers, shape (1, q), and returns entries, shape (p, q); of an
-            array that each rank has, ``lambda i, j: a[i, j]``.
+            array that each rank has, ``lambda i, j: a[i, j]``.  With ``backend="cuda"`` all of them are CuPy arrays.
 
         Raises
         ------
@@ -132,7 +151,8 @@ class BlockCyclicMatrix:
             If the entries are complex and `dtype` is not.
         """
         matrix = cls(comm, shape, dtype, **layout)
-        entries = np.asarray(f(matrix.rows[:, None], matrix.columns[None, :]))
+        asarray = matrix.module.asarray
+        entries = asarray(f(asarray(matrix.rows[:, None]), asarray(matrix.columns[None, :])))
         if not np.can_cast(entries.dtype, matrix.dtype, "same_kind"):
             raise TypeError(f"entries of {entries.dtype} do not fit in {matrix.dtype}: pass dtype={entries.dtype}")
         matrix.local[:] = entries
@@ -147,25 +167,28 @@ class BlockCyclicMatrix:
         comm
             As for the class, and `layout` is its `block` and `grid`.
         whole : array, shape (m, n), or None
-            None, or anything, on the other ranks.
+            None, or anything, on the other ranks.  An array on a GPU is dealt out to GPUs.
         root : int, default 0
             The rank that has it.
         """
 
-        def given() -> np.ndarray | None:
-            array = np.asarray(whole) if comm.rank == root else None
-            if array is not None and array.ndim != 2:
+        def given() -> Any:
+            if comm.rank != root:
+                return None, None
+            backend = "cuda" if on_device(whole) else "cpu"
+            array = to_device(whole)[0] if backend == "cuda" else np.asarray(whole)
+            if array.ndim != 2:
                 raise ValueError(f"the matrix has shape {array.shape}: give one of two dimensions")
-            return array
+            return array, (array.shape, array.dtype, backend)
 
-        array = on_every_rank(comm, given)
-        shape, dtype = comm.bcast(None if array is None else (array.shape, array.dtype), root)
-        matrix = cls(comm, shape, dtype, **layout)
-        parts = None if array is None else [array[np.ix_(*matrix._held(rank))] for rank in range(comm.size)]
+        array, told = on_every_rank(comm, given)
+        shape, dtype, backend = comm.bcast(told, root)
+        matrix = cls(comm, shape, dtype, backend=backend, **layout)
+        parts = None if array is None else [array[matrix._at(*matrix._held(rank))] for rank in range(comm.size)]
         matrix.local[:] = comm.scatter(parts, root)
         return matrix
 
-    def gather(self, root: int = 0) -> np.ndarray | None:
+    def gather(self, root: int = 0) -> Any:
         """Return the whole matrix on one rank, and None on the others, all of which call this.
 
         Parameters
@@ -176,10 +199,44 @@ class BlockCyclicMatrix:
         if self.comm.rank != root:
             self.comm.gather((self.rows, self.columns, self.local), root)
             return None
-        whole = np.zeros(self.shape, self.dtype)
+        whole = self.module.zeros(self.shape, self.dtype)
         for rows, columns, local in self.comm.gather((self.rows, self.columns, self.local), root):
-            whole[np.ix_(rows, columns)] = local
+            whole[self._at(rows, columns)] = local
         return whole
+
+    def columns_from(self, first: int, count: int) -> BlockCyclicMatrix:
+        """Return some columns, dealt out as a matrix of their own."""
+        part = self.like((self.shape[0], count))
+        self._send(part, self.local, self._held, lambda rows, columns: (rows, columns + first))
+        return part
+
+    def adjoint(self) -> BlockCyclicMatrix:
+        """Return the conjugate transpose, dealt out as this matrix is."""
+        turned = self.like((self.shape[1], self.shape[0]))
+        self._send(turned, self.local.T.conj(), lambda rank: self._held(rank)[::-1], lambda *held: held)
+        return turned
+
+    def _send(
+        self, target: BlockCyclicMatrix, local: Any, held: Callable[[int], Any], wanted: Callable[[Any, Any], Any]
+    ) -> None:
+        """Fill a matrix from those of all ranks.
+
+        `local` are entries of this rank, ``held(rank)`` the rows and columns of any rank's, and ``wanted(rows,
+        columns)`` those of them that become rows and columns of the target.
+        """
+        ranks = range(self.comm.size)
+
+        def meeting(here: tuple[Any, Any], there: tuple[Any, Any]) -> Any:
+            return self._at(*(np.flatnonzero(np.isin(*pair)) for pair in zip(here, there, strict=True)))
+
+        own, mine = held(self.comm.rank), wanted(target.rows, target.columns)
+        parts = self.comm.alltoall([local[meeting(own, wanted(*target._held(rank)))] for rank in ranks])
+        for rank, part in zip(ranks, parts, strict=True):
+            target.local[meeting(mine, held(rank))] = part
+
+    def _at(self, rows: np.ndarray, columns: np.ndarray) -> tuple[Any, Any]:
+        """Return what picks rows and columns of an array that lies where this matrix does."""
+        return self.module.asarray(rows)[:, None], self.module.asarray(columns)[None, :]
 
     def _held(self, rank: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows and the columns of a rank."""
@@ -191,7 +248,7 @@ class BlockCyclicMatrix:
 
     def like(self, shape: tuple[int, int]) -> BlockCyclicMatrix:
         """Return a matrix of zeros of another shape on the same ranks."""
-        return BlockCyclicMatrix(self.comm, shape, self.dtype, block=self.block, grid=self.grid)
+        return BlockCyclicMatrix(self.comm, shape, self.dtype, block=self.block, grid=self.grid, backend=self.backend)
 
     __repr__ = shown
     _repr_html_ = shown_html
@@ -201,7 +258,7 @@ class BlockCyclicMatrix:
         return [
             f"{rows} x {columns} {self.dtype} in blocks of {self.block}",
             f"{self.grid[0]} x {self.grid[1]} ranks",
-            f"{self.local.shape[0]} x {self.local.shape[1]} on this one",
+            f"{self.local.shape[0]} x {self.local.shape[1]} on this one" + ("'s GPU" if self.backend == "cuda" else ""),
         ]
 
 

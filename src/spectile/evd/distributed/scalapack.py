@@ -13,7 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core import memory
+from spectile.core.ranks import on_every_rank
 from spectile.evd.distributed.matrix import BlockCyclicMatrix
+from spectile.evd.types import SCALARS, Options, not_definite
 
 MISSING = (
     "eigenproblems of several ranks need ScaLAPACK ({}): pip install 'spectile[scalapack]' brings one for Linux on "
@@ -54,11 +57,72 @@ def _of_the_wheel(mpi: str) -> list[str]:
     return found if len(found) == len(names) else []
 
 
+def check(name: str, matrix: BlockCyclicMatrix) -> None:
+    """Raise ValueError where ScaLAPACK cannot take this rank's part of a matrix."""
+    if matrix.local.size >= 2**31:
+        count = f"{matrix.local.size:,} entries of {name} lie on one rank"
+        raise ValueError(f"{count}, and ScaLAPACK counts them in 32 bits: use more ranks")
+
+
 class Grid:
     """A grid of the ranks of a communicator, for one call, by BLACS's number of it; `dtype` is that of the matrices."""
 
     def __init__(self, context: int, dtype: np.dtype[Any]) -> None:
         self.library, self.context, self.dtype = library(), context, dtype
+
+    def solve(
+        self, a: BlockCyclicMatrix, b: BlockCyclicMatrix | None, options: Options
+    ) -> tuple[np.ndarray, BlockCyclicMatrix | None]:
+        """Return all eigenvalues, and eigenvectors or None; both matrices are overwritten.  See `solver.Grid`."""
+        n, lower = a.shape[0], options.lower
+        if b is not None:
+            self._reduce(a, b, lower)
+        w, v = self._solve(a, options)
+        if b is not None and v is not None:  # L⁻ᴴ Y of a lower factor, U⁻¹ Y of an upper one
+            self.call("trsm", "L", "L" if lower else "U", "C" if lower else "N", "N", n, n, 1.0, b, v)
+        return w, v
+
+    def _reduce(self, a: BlockCyclicMatrix, b: BlockCyclicMatrix, lower: bool) -> None:
+        """Bring A x = w B x to a standard problem in the place of A, with the factor of B in the place of B."""
+        n, uplo, info = a.shape[0], "L" if lower else "U", ctypes.c_int()
+        self.call("potrf", uplo, n, b, info)
+        minor = max(a.comm.allgather(info.value))
+        if minor:
+            raise not_definite(minor)
+        one = ctypes.c_double() if a.dtype.char in "dD" else ctypes.c_float()
+        self.call("sygst", 1, uplo, n, a, b, one, info)
+
+    def _solve(self, a: BlockCyclicMatrix, options: Options) -> tuple[np.ndarray, BlockCyclicMatrix | None]:
+        """Return all eigenvalues, and eigenvectors by divide and conquer or None; A is overwritten."""
+        n, real = a.shape[0], np.dtype(SCALARS[a.dtype.name].real)
+        w, v = np.zeros(n, real), a.like(a.shape) if options.vectors else None
+        name = "syevd" if options.vectors else "syev"
+        kinds = [a.dtype, *([real] if a.dtype.kind == "c" else []), *([np.dtype(np.int32)] if options.vectors else [])]
+        info = ctypes.c_int()
+
+        def call(spaces: list[np.ndarray], lengths: list[int]) -> None:
+            work = [one for pair in zip(spaces, lengths, strict=True) for one in pair]
+            job, uplo = "V" if options.vectors else "N", "L" if options.lower else "U"
+            self.call(name, job, uplo, n, a, w, a if v is None else v, *work, info)
+            found = max(a.comm.allgather(info.value), key=abs)
+            if found:
+                raise np.linalg.LinAlgError(f"ScaLAPACK's {name} ended with info = {found}: no convergence")
+
+        asked = [np.zeros(4, kind) for kind in kinds]
+        call(asked, [-1] * len(kinds))
+        # Single precision may have rounded a length down, and of the back-transformation's own space nothing is said.
+        lengths = [max(4 * n, int(one[0].real * (1 + 2 * np.finfo(np.float32).eps)) + 1) for one in asked]
+        lengths[0] += a.block * (a.block + sum(a.local.shape))
+
+        def spaces() -> list[np.ndarray]:
+            needed = sum(length * kind.itemsize for length, kind in zip(lengths, kinds, strict=True))
+            memory.require_host_free(needed, f"the work space of ScaLAPACK for order {n:,}")
+            if max(lengths) >= 2**31:
+                raise ValueError(f"ScaLAPACK counts work space in 32 bits, which order {n:,} exceeds: use more ranks")
+            return [np.zeros(length, kind) for length, kind in zip(lengths, kinds, strict=True)]
+
+        call(on_every_rank(a.comm, spaces), lengths)
+        return w, v
 
     def description(self, matrix: BlockCyclicMatrix) -> Any:
         """Return what ScaLAPACK reads of a matrix beside its entries."""

@@ -2,31 +2,54 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
-from typing import Any
+from contextlib import AbstractContextManager
+from types import ModuleType
+from typing import Any, Protocol
 
 import numpy as np
 
 from spectile.core import memory
-from spectile.core.arrays import host_array
+from spectile.core.arrays import host_array, require_here, to_device
 from spectile.core.ranks import on_every_rank
+from spectile.evd.arguments import any_on_device
 from spectile.evd.cpu import run
+from spectile.evd.distributed import cusolvermp, scalapack
 from spectile.evd.distributed.matrix import BlockCyclicMatrix
-from spectile.evd.distributed.scalapack import Grid, grid_of, library
 from spectile.evd.load import divided_by_power
-from spectile.evd.types import (
-    SCALARS,
-    Definite,
-    Options,
-    exponent_near_one,
-    not_definite,
-    require_finite,
-    working_dtype,
-)
+from spectile.evd.types import Definite, Options, exponent_near_one, require_finite, working_dtype
 
 
-def eigh(a: Any, options: Options, definite: Definite | None, comm: Any) -> tuple[np.ndarray, BlockCyclicMatrix | None]:
+class Grid(Protocol):
+    """The ranks of a matrix as a library of distributed solvers sees them, for one call."""
+
+    def solve(self, a: BlockCyclicMatrix, b: BlockCyclicMatrix | None, options: Options) -> tuple[Any, Any]:
+        """Return all eigenvalues in host memory, and eigenvectors dealt out as A is, or None without ``vectors``.
+
+        With B those of A x = w B x, xᴴ B x = 1.  Of both one triangle is read, and both may be overwritten.
+        """
+
+
+class Engine(Protocol):
+    """A library of distributed solvers, a module of this package."""
+
+    def library(self) -> Any:
+        """Return the library; raises ImportError, which says how to install it."""
+
+    def check(self, name: str, matrix: BlockCyclicMatrix) -> None:
+        """Raise ValueError where the library cannot take this rank's part of a matrix."""
+
+    def grid_of(self, matrix: BlockCyclicMatrix) -> AbstractContextManager[Grid]:
+        """Give the grid of the ranks that a matrix lies on."""
+
+
+#: Of matrices in host memory and on GPUs.
+ENGINES: dict[str, Engine] = {"cpu": scalapack, "cuda": cusolvermp}
+
+
+def eigh(
+    a: Any, options: Options, definite: Definite | None, comm: Any, backend: str = "auto"
+) -> tuple[Any, BlockCyclicMatrix | None]:
     """Return the wanted eigenvalues on every rank, and their eigenvectors, dealt out as A is, or None.
 
     Parameters
@@ -37,51 +60,65 @@ def eigh(a: Any, options: Options, definite: Definite | None, comm: Any) -> tupl
     definite : Definite, optional
         The second matrix, of the same kinds.
     comm : mpi4py.MPI.Comm
+    backend : {"auto", "cpu", "cuda"}
+        ``auto`` is where the operands lie.
 
     Raises
     ------
     ImportError
-        If there is no ScaLAPACK.
+        If there is no ScaLAPACK, or no cuSOLVERMp for operands on GPUs.
     ValueError, OverflowError, MemoryError, numpy.linalg.LinAlgError
         As `api.eigh`, on every rank.
     """
-    a, b = on_every_rank(comm, lambda: _operands(a, definite, comm))
+    a, b = on_every_rank(comm, lambda: _operands(a, definite, comm, backend))
+    used = ENGINES[a.backend]
     # The last part of a matrix's line is of its own rank.
     said = [str(one).rpartition(",")[0] for one in (a, b)], options._replace(overwrite=False, check_finite=True)
     if any(other != said for other in comm.allgather(said)):
         raise ValueError("the ranks call with different arguments: pass the same to each, but for the entries")
-    n, lower = a.shape[0], options.lower
-    if comm.size == 1 or n < a.block * max(a.grid):
+    if comm.size == 1 or a.shape[0] < a.block * max(a.grid):
         return _on_one(a, b, options, definite)
-    on_every_rank(comm, library)
+    on_every_rank(comm, used.library)
     a = _owned(a, options, options.overwrite)
     scale = scale_b = _prepared(a, options, even=b is not None)
-    with grid_of(a) as grid:
-        if definite is not None and b is not None:
-            b = _owned(b, options, definite.overwrite)
-            scale_b = _prepared(b, options, even=True)
-            scale -= scale_b
-            _reduce(grid, a, b, lower)
-        w, v = _solved(grid, a, options)
-        if b is not None and v is not None:  # L⁻ᴴ Y of a lower factor, U⁻¹ Y of an upper one
-            grid.call("trsm", "L", "L" if lower else "U", "C" if lower else "N", "N", n, n, 1.0, b, v)
-            v.local[:] *= v.dtype.type(2.0 ** (scale_b // 2))
-        if options.subset is not None:
-            wanted = options.subset.of(w, scale=scale)
-            w = w[wanted]
-            v = None if v is None else _columns(grid, v, wanted.start, w.size)
-    return divided_by_power(w, scale), v
+    if definite is not None and b is not None:
+        b = _owned(b, options, definite.overwrite)
+        scale_b = _prepared(b, options, even=True)
+        scale -= scale_b
+    with used.grid_of(a) as grid:
+        w, v = grid.solve(a, b, options)
+    # A rank without a block has no eigenvalues of ScaLAPACK's, and all must find the same part of them.
+    w = comm.bcast(w)
+    if b is not None and v is not None:
+        v.local[:] *= v.dtype.type(2.0 ** (scale_b // 2))
+    if options.subset is not None:
+        wanted = options.subset.of(w, scale=scale)
+        w = w[wanted]
+        v = None if v is None else v.columns_from(wanted.start, w.size)
+    return a.module.asarray(divided_by_power(w, scale)), v
 
 
-def _operands(a: Any, definite: Definite | None, comm: Any) -> tuple[BlockCyclicMatrix, BlockCyclicMatrix | None]:
+def _operands(
+    a: Any, definite: Definite | None, comm: Any, backend: str
+) -> tuple[BlockCyclicMatrix, BlockCyclicMatrix | None]:
     from mpi4py import MPI
 
     given = {"a": a} if definite is None else {"a": a, "b": definite.b}
-    arrays = {name: host_array(name, one) for name, one in given.items() if not isinstance(one, BlockCyclicMatrix)}
-    dealt: dict[str, BlockCyclicMatrix] = {name: one for name, one in given.items() if name not in arrays}
+    dealt: dict[str, BlockCyclicMatrix] = {k: one for k, one in given.items() if isinstance(one, BlockCyclicMatrix)}
+    rest = {name: one for name, one in given.items() if name not in dealt}
+    places = {one.backend for one in dealt.values()} | ({"cuda"} if any_on_device(tuple(rest.values())) else set())
+    # A plain array in host memory goes where the other operand lies, or the caller wants it.
+    places = places or {"cuda" if backend == "cuda" else "cpu"}
+    if len(places) > 1 or backend not in ("auto", *places):
+        raise ValueError(
+            f"operands lie on {' and '.join(sorted(places))}, and backend = {backend!r}: make all with that backend"
+        )
+    (place,) = places
+    arrays = {k: host_array(k, one) if place == "cpu" else to_device(one, k)[0] for k, one in rest.items()}
     every: list[Any] = [*dealt.values(), *arrays.values()]
     dtype = np.result_type(*[working_dtype(one.dtype) for one in every])
     layout = {"block": every[0].block, "grid": every[0].grid} if dealt else {}
+    layout["backend"] = place
     dealt |= {name: _dealt_out(name, array, comm, dtype, layout) for name, array in arrays.items()}
     own, b = dealt["a"], dealt.get("b")
     for name, one in dealt.items():
@@ -89,13 +126,13 @@ def _operands(a: Any, definite: Definite | None, comm: Any) -> tuple[BlockCyclic
             raise ValueError(f"{name} lies on other ranks than comm: pass the communicator that it was made with")
         if (one.shape, one.block, one.grid, one.dtype) != (own.shape, own.block, own.grid, own.dtype):
             raise ValueError(f"b is dealt out as {b!r}, and a as {own!r}: give both one shape, dtype, block and grid")
-        if one.local.size >= 2**31:
-            count = f"{one.local.size:,} entries of {name} lie on one rank"
-            raise ValueError(f"{count}, and ScaLAPACK counts them in 32 bits: use more ranks")
+        if place == "cuda":
+            require_here(name, one.local)
+        ENGINES[place].check(name, one)
     return own, b
 
 
-def _dealt_out(name: str, array: np.ndarray, comm: Any, dtype: Any, layout: dict[str, Any]) -> BlockCyclicMatrix:
+def _dealt_out(name: str, array: Any, comm: Any, dtype: Any, layout: dict[str, Any]) -> BlockCyclicMatrix:
     if array.ndim != 2:
         raise ValueError(f"{name} has shape {array.shape}, and ranks solve one matrix together: pass it alone")
     return BlockCyclicMatrix.from_function(comm, array.shape, lambda i, j: array[i, j], dtype, **layout)
@@ -103,14 +140,15 @@ def _dealt_out(name: str, array: np.ndarray, comm: Any, dtype: Any, layout: dict
 
 def _on_one(
     a: BlockCyclicMatrix, b: BlockCyclicMatrix | None, options: Options, definite: Definite | None
-) -> tuple[np.ndarray, BlockCyclicMatrix | None]:
+) -> tuple[Any, BlockCyclicMatrix | None]:
     """Solve a problem of one rank, or of which not all have a whole block, where ScaLAPACK errs, on the first alone."""
     comm, whole, second = a.comm, a.gather(), None if b is None else b.gather()
 
     def solved() -> Any:
         if comm.rank:
             return None
-        return run.eigh(whole, options._replace(overwrite=True), definite and Definite(second, overwrite=True))
+        given = whole, options._replace(overwrite=True), definite and Definite(second, overwrite=True)
+        return _alone(a.backend).eigh(*given)
 
     found = on_every_rank(comm, solved)
     if not options.vectors:
@@ -119,11 +157,21 @@ def _on_one(
     return comm.bcast(w), BlockCyclicMatrix.scatter(comm, v, block=a.block, grid=a.grid)
 
 
+def _alone(backend: str) -> ModuleType:
+    """Return what solves a problem of one rank, imported here so that a process on the CPU needs no CuPy."""
+    if backend == "cpu":
+        return run
+    from spectile.evd.cuda import run as cuda_run
+
+    return cuda_run
+
+
 def _owned(matrix: BlockCyclicMatrix, options: Options, overwrite: bool) -> BlockCyclicMatrix:
     """Return a matrix that may be written to; memory is asked for, for it and for eigenvectors."""
     copies = (not overwrite) + options.vectors
     what = f"the eigenproblem of order {matrix.shape[0]:,} on {matrix.comm.size} ranks"
-    on_every_rank(matrix.comm, lambda: memory.require_host_free(copies * matrix.local.nbytes, what))
+    require = memory.require_host_free if matrix.backend == "cpu" else memory.require_free
+    on_every_rank(matrix.comm, lambda: require(copies * matrix.local.nbytes, what))
     if overwrite:
         return matrix
     copy = matrix.like(matrix.shape)
@@ -133,78 +181,25 @@ def _owned(matrix: BlockCyclicMatrix, options: Options, overwrite: bool) -> Bloc
 
 def _prepared(matrix: BlockCyclicMatrix, options: Options, *, even: bool) -> int:
     """Clear what is not read, bring the largest entry near 1 by a power of two, and return that."""
-    local, largest = matrix.local, 0.0
+    local, largest, asarray = matrix.local, 0.0, matrix.module.asarray
     for start in range(0, local.shape[1], matrix.block):
         part, columns = local[:, start : start + matrix.block], matrix.columns[start : start + matrix.block]
-        below = matrix.rows[:, None] - columns
+        below = asarray(matrix.rows[:, None] - columns)
         part[(below < 0) if options.lower else (below > 0)] = 0
         if local.dtype.kind == "c":
             part.imag[below == 0] = 0
         for values in _parts(part):
-            largest = max(largest, float(np.abs(values).max(initial=0.0)) if np.isfinite(values).all() else math.inf)
+            found = float(abs(values).max()) if values.size else 0.0
+            largest = max(largest, found if math.isfinite(found) else math.inf)
     largest = max(matrix.comm.allgather(largest))
     require_finite(largest, options.lower, options.check_finite)
     scale = exponent_near_one(largest)
     scale -= even and scale % 2
     if scale:
         for values in _parts(local):
-            np.ldexp(values, scale, out=values)
+            matrix.module.ldexp(values, asarray(scale, np.int32), values)
     return scale
 
 
-def _parts(array: np.ndarray) -> tuple[np.ndarray, ...]:
+def _parts(array: Any) -> tuple[Any, ...]:
     return (array.real, array.imag) if array.dtype.kind == "c" else (array,)
-
-
-def _reduce(grid: Grid, a: BlockCyclicMatrix, b: BlockCyclicMatrix, lower: bool) -> None:
-    """Bring A x = w B x to a standard problem in the place of A, with the factor of B in the place of B."""
-    n, uplo, info = a.shape[0], "L" if lower else "U", ctypes.c_int()
-    grid.call("potrf", uplo, n, b, info)
-    minor = max(a.comm.allgather(info.value))
-    if minor:
-        raise not_definite(minor)
-    one = ctypes.c_double() if a.dtype.char in "dD" else ctypes.c_float()
-    grid.call("sygst", 1, uplo, n, a, b, one, info)
-
-
-def _solved(grid: Grid, a: BlockCyclicMatrix, options: Options) -> tuple[np.ndarray, BlockCyclicMatrix | None]:
-    """Return all eigenvalues, and eigenvectors by divide and conquer or None; A is overwritten."""
-    n, real = a.shape[0], np.dtype(SCALARS[a.dtype.name].real)
-    w, v = np.zeros(n, real), a.like(a.shape) if options.vectors else None
-    name = "syevd" if options.vectors else "syev"
-    kinds = [a.dtype, *([real] if a.dtype.kind == "c" else []), *([np.dtype(np.int32)] if options.vectors else [])]
-    info = ctypes.c_int()
-
-    def call(spaces: list[np.ndarray], lengths: list[int]) -> None:
-        work = [one for pair in zip(spaces, lengths, strict=True) for one in pair]
-        job, uplo = "V" if options.vectors else "N", "L" if options.lower else "U"
-        grid.call(name, job, uplo, n, a, w, a if v is None else v, *work, info)
-        found = max(a.comm.allgather(info.value), key=abs)
-        if found:
-            raise np.linalg.LinAlgError(f"ScaLAPACK's {name} ended with info = {found}: no convergence")
-
-    asked = [np.zeros(4, kind) for kind in kinds]
-    call(asked, [-1] * len(kinds))
-    # Single precision may have rounded a length down, and of the back-transformation's own space nothing is said.
-    lengths = [max(4 * n, int(one[0].real * (1 + 2 * np.finfo(np.float32).eps)) + 1) for one in asked]
-    lengths[0] += a.block * (a.block + sum(a.local.shape))
-
-    def spaces() -> list[np.ndarray]:
-        needed = sum(length * kind.itemsize for length, kind in zip(lengths, kinds, strict=True))
-        memory.require_host_free(needed, f"the work space of ScaLAPACK for order {n:,}")
-        if max(lengths) >= 2**31:
-            raise ValueError(f"ScaLAPACK counts work space in 32 bits, which order {n:,} exceeds: use more ranks")
-        return [np.zeros(length, kind) for length, kind in zip(lengths, kinds, strict=True)]
-
-    call(on_every_rank(a.comm, spaces), lengths)
-    # A rank without a block has no eigenvalues of ScaLAPACK's, and all must find the same part of them.
-    return a.comm.bcast(w, 0), v
-
-
-def _columns(grid: Grid, v: BlockCyclicMatrix, first: int, count: int) -> BlockCyclicMatrix:
-    """Return some columns, dealt out as a matrix of their own."""
-    part = v.like((v.shape[0], count))
-    if count:
-        whole = (v.local, 1, first + 1, grid.description(v))
-        grid.call("gemr2d", v.shape[0], count, *whole, part, grid.context)
-    return part
