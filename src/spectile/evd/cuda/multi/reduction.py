@@ -210,7 +210,8 @@ class _SharedReduction(_Reduction):
     def update(self, first: int, columns: int) -> None:
         """Update what is right of the block at column `first`, and bring the next block to home.
 
-        While columns of a strip are updated, what is above the diagonal is filled from those of the strips before.
+        While columns of a strip are updated, what is above the diagonal is filled from those of the strips before, and
+        the next block comes, which is of the first strip.
         """
         rest, n, team = first + self.block, self.panels.n, self._team
         for strip in self._columns.strips(rest, STRIPS):
@@ -219,10 +220,16 @@ class _SharedReduction(_Reduction):
             made = [member.mark() for member in team.members]
             for share in self._shares:
                 share.mirror(strip, made)
+            if strip.start == rest:
+                self._bring(rest, min(self.block, n - rest))
         for member in team.members:
             member.wait(member.beside.mark())
-        owner = self._shares[self._columns.owner(rest)]
-        a, size = self.panels.a, self.panels.a.itemsize
-        source = owner.a.at(rest, self._columns.before(owner.member.number, rest))
-        width = min(self.block, n - rest)
-        team.home.copy(a.at(rest, rest), a.ld * size, source, owner.a.ld * size, (n - rest) * size, width)
+
+    def _bring(self, column: int, width: int) -> None:
+        """Copy a block from its owner to home, beside the updates, once what is above its diagonal is filled."""
+        a, size, beside = self.panels.a, self.panels.a.itemsize, self._team.home.beside
+        owner = self._shares[self._columns.owner(column)]
+        source = owner.a.at(column, self._columns.before(owner.member.number, column))
+        beside.wait(owner.member.beside.mark())
+        rows = (self.panels.n - column) * size
+        beside.copy(a.at(column, column), a.ld * size, source, owner.a.ld * size, rows, width)
