@@ -175,30 +175,31 @@ def new(out):
 
 class Library:
     def cusolverMpCreate(self, out, device, stream):
-        assert (device.value, stream.value) == (0, 2**33)
+        assert device.value == 0
         new(out)
-        return answers.get("Create", 0)
+    def cusolverMpSetStream(self, handle, stream):
+        assert alive[handle.value] and stream.value == 2**33
+        return answers.get("SetStream", 0)
     def cusolverMpCreateDeviceGrid(self, handle, out, comm, rows, columns, order):
         assert alive[handle.value] and comm.value == 2**40 + 1 and order.value == 1
-        self.shape = rows.value, columns.value
-        new(out)
+        shapes[new(out)] = rows.value, columns.value
     def cusolverMpCreateMatrixDesc(self, out, grid, kind, *layout):
         m, n, mb, nb, r, c, self.ld = (one.value for one in layout)
         assert alive[grid.value] and m == n and mb == nb and r == c == 0
-        described[new(out)] = n, nb, kind.value, self.ld
+        described[new(out)] = n, nb, kind.value, self.ld, shapes[grid.value]
     def cusolverMpGetVersion(self, handle, out):
         out._obj.value = version
     def end(self, key):
         assert alive.pop(key.value)
-    cusolverMpDestroy = cusolverMpDestroyGrid = cusolverMpDestroyMatrixDesc = end
+    cusolverMpDestroyGrid = cusolverMpDestroyMatrixDesc = end
     def sized(self, *arguments):
         arguments[-2]._obj.value, arguments[-1]._obj.value = 40, 24
     cusolverMpSyevd_bufferSize = cusolverMpSygvd_bufferSize = cusolverMpPotrf_bufferSize = sized
     def part(self, pointer, first, column, key):
-        n, block, kind, ld = described[key.value]
+        n, block, kind, ld, shape = described[key.value]
         assert first.value == column.value == 1 and alive[key.value]
         like = solver.BlockCyclicMatrix(world, (n, n), {0: "f", 1: "d", 4: "F", 5: "D"}[kind], block=block,
-                                        grid=self.shape)
+                                        grid=shape)
         rows, columns = like.local.shape
         memory = (ctypes.c_char * (ld * columns * like.dtype.itemsize)).from_address(pointer.value)
         like._local = np.ndarray((ld, columns), like.dtype, memory, order="F")[:rows]
@@ -239,12 +240,18 @@ class Library:
         minors = [k for k in range(1, n.value + 1) if np.linalg.eigvalsh(b[:k, :k])[0] <= 0]
         return self.finish(*rest[4:], found=(minors or [0])[0])
 
-described, stand_in = {}, Library()
+shapes, described, stand_in = {}, {}, Library()
 cusolvermp.library = lambda: stand_in
 """
 
 ON_GPUS = """
-assert not alive and Communicator.made == 1
+grids = 2 if comm.size == 2 else 1
+assert len(alive) == 1 + grids and Communicator.made == grids  # the handle, and grids for the next call
+own = comm.Dup()
+spectile.eigvalsh(BlockCyclicMatrix(own, (16, 16), block=4, backend="cuda"))
+assert len(alive) == 2 + grids
+own.Free()
+assert len(alive) == 1 + grids
 a = dealt(np.eye(16), block=4)
 assert "'s GPU" in repr(a) and spectile.explain(spectile.eigh, a)[0].kernel == "cuSOLVERMp's syevd"
 assert spectile.explain(spectile.eigh, np.eye(4), comm=comm)[0].kernel == "ScaLAPACK's syevd"
@@ -271,8 +278,9 @@ answers["info"] = comm.rank  # of one rank
 refused(np.linalg.LinAlgError, "info = 1", lambda: spectile.eigh(a))
 answers |= {"info": 0, "status": 7}
 refused(RuntimeError, "Syevd ended with status 7", lambda: spectile.eigh(a))
-answers |= {"status": 0, "Create": 3}
-refused(RuntimeError, "Create ended with status 3", lambda: spectile.eigh(a))
+refused(np.linalg.LinAlgError, "seems not to be positive", lambda: spectile.eigh(a, dealt(np.eye(16), block=4)))
+answers |= {"status": 0, "SetStream": 3}
+refused(RuntimeError, "SetStream ended with status 3", lambda: spectile.eigh(a))
 answers.clear()
 here.pci_bus_id = "0000:0"
 refused(ValueError, "ranks 0 and 1 are both on GPU 0000:0", lambda: spectile.eigh(a))

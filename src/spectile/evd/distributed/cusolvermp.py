@@ -49,17 +49,15 @@ def check(name: str, matrix: BlockCyclicMatrix) -> None:
 
 @contextlib.contextmanager
 def grid_of(matrix: BlockCyclicMatrix) -> Iterator[Grid]:
-    """Give the grid of ranks that a matrix lies on.
+    """Give the grid of ranks that a matrix lies on, which takes seconds to make, and is kept for the next call.
 
     Raises ValueError if two ranks have one GPU.
     """
     import cupy
 
-    communicator = _communicator(matrix.comm)
-    with _made("Create", "Destroy", cupy.cuda.Device().id, cupy.cuda.get_current_stream().ptr) as handle:
-        arguments = handle, communicator.comm, *matrix.grid, _BY_ROWS
-        with _made("CreateDeviceGrid", "DestroyGrid", *arguments, out=1) as grid:
-            yield Grid(handle, grid)
+    handle = _handle(cupy.cuda.Device().id)
+    _call("SetStream", handle, cupy.cuda.get_current_stream().ptr)
+    yield Grid(handle, _ranks(matrix, handle).grid)
 
 
 class Grid:
@@ -97,12 +95,18 @@ class Grid:
         return w.get(), v if options.vectors else None
 
     def _require_definite(self, b: BlockCyclicMatrix) -> None:
-        """Raise LinAlgError if B is not positive definite, of which the solver of both matrices says nothing."""
+        """Raise LinAlgError if B is not positive definite, of which the solver of both matrices says nothing.
+
+        Version 0.8 ends with an internal error then, and the order of the minor is not known.
+        """
         factor = b.like(b.shape)
         factor.local[:] = b.local
         with contextlib.ExitStack() as stack:
             given = [_LOWER, b.shape[0], *self._place(factor, stack)]
-            minor = self._run("Potrf", b, given, given)
+            try:
+                minor = self._run("Potrf", b, given, given)
+            except RuntimeError as error:
+                raise np.linalg.LinAlgError(f"B seems not to be positive definite: {error}") from error
         if minor:
             raise not_definite(minor)
 
@@ -110,7 +114,8 @@ class Grid:
         """Return where the library finds a matrix: its entries, their first row and column, and its description."""
         layout = *matrix.shape, matrix.block, matrix.block, 0, 0, max(1, matrix.local.shape[0])
         arguments = self.grid, _ENTRIES[matrix.dtype.name], *layout
-        description = stack.enter_context(_made("CreateMatrixDesc", "DestroyMatrixDesc", *arguments))
+        description = _new("CreateMatrixDesc", *arguments)
+        stack.callback(_call, "DestroyMatrixDesc", description)
         return matrix.local.data.ptr, 1, 1, description
 
     def _run(self, name: str, a: BlockCyclicMatrix, asked: list[Any], given: list[Any]) -> int:
@@ -127,16 +132,38 @@ class Grid:
 
         here, beside, info = on_every_rank(a.comm, spaces)
         work = here.data.ptr, here.size, beside.ctypes.data, beside.size
-        _call(name, self.handle, *given, kind, *work, info.data.ptr)
+        on_every_rank(a.comm, lambda: _call(name, self.handle, *given, kind, *work, info.data.ptr))
         return max(a.comm.allgather(int(info.get()[0])), key=abs)
 
 
-def _communicator(comm: Any) -> Any:
-    """Return NCCL's communicator of the ranks on their current devices, made once for each of MPI's."""
+@functools.cache
+def _handle(device: int) -> int:
+    """Return the library's handle of a device, of which a process may have one."""
+    return _new("Create", device, 0)
+
+
+class _Ranks:
+    """NCCL's communicator of ranks on their current devices, and the library's grid of them, until nobody has it."""
+
+    def __init__(self, matrix: BlockCyclicMatrix, handle: int) -> None:
+        from cupy.cuda import nccl
+
+        comm = matrix.comm
+        identity = comm.bcast(nccl.get_unique_id() if comm.rank == 0 else None)
+        self._communicator = nccl.NcclCommunicator(comm.size, identity, comm.rank)
+        self.grid = _new("CreateDeviceGrid", handle, self._communicator.comm, *matrix.grid, _BY_ROWS, out=1)
+
+    def __del__(self) -> None:
+        if hasattr(self, "grid"):
+            _call("DestroyGrid", self.grid)
+
+
+def _ranks(matrix: BlockCyclicMatrix, handle: int) -> _Ranks:
+    """Return the ranks of a matrix, made once for each communicator of MPI's, which keeps them."""
     import cupy
-    from cupy.cuda import nccl
     from mpi4py import MPI
 
+    comm = matrix.comm
     places = comm.allgather((MPI.Get_processor_name(), cupy.cuda.Device().pci_bus_id))
     for rank, place in enumerate(places):
         first = places.index(place)
@@ -145,31 +172,27 @@ def _communicator(comm: Any) -> Any:
                 f"ranks {first} and {rank} are both on GPU {place[1]} of {place[0]}: let each use one of its own, as "
                 "cupy.cuda.Device(comm.rank % cupy.cuda.runtime.getDeviceCount()).use() does"
             )
-    known = comm.Get_attr(_key()) or {}
-    if tuple(places) not in known:
-        identity = comm.bcast(nccl.get_unique_id() if comm.rank == 0 else None)
-        known = known | {tuple(places): nccl.NcclCommunicator(comm.size, identity, comm.rank)}
-        comm.Set_attr(_key(), known)
-    return known[tuple(places)]
+    known, wanted = comm.Get_attr(_key()), (matrix.grid, *places)
+    if known is None:
+        comm.Set_attr(_key(), known := {})
+    if wanted not in known:
+        known[wanted] = _Ranks(matrix, handle)
+    return known[wanted]
 
 
 @functools.cache
 def _key() -> int:
-    """Return the key under which a communicator of MPI keeps those of NCCL; they end with it."""
+    """Return the key under which a communicator of MPI keeps its ranks."""
     from mpi4py import MPI
 
     return int(MPI.Comm.Create_keyval())
 
 
-@contextlib.contextmanager
-def _made(make: str, end: str, *arguments: Any, out: int = 0) -> Iterator[int]:
-    """Give an object of the library, which is argument `out` of what makes it."""
+def _new(make: str, *arguments: Any, out: int = 0) -> int:
+    """Return an object of the library, which is argument `out` of what makes it."""
     found = ctypes.c_void_p()
     _call(make, *arguments[:out], ctypes.byref(found), *arguments[out:])
-    try:
-        yield int(found.value or 0)
-    finally:
-        _call(end, found)
+    return int(found.value or 0)
 
 
 def _call(name: str, *arguments: Any) -> None:
