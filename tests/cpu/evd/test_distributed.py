@@ -157,7 +157,7 @@ cupy.ndarray = cupy.Array = Array
 cupy.zeros = lambda *a, **k: np.zeros(*a, **k).view(Array)
 cupy.empty = lambda *a, **k: np.full(*a[:1], 7, *a[1:]).view(Array)
 cupy.asarray = lambda *a: np.asarray(*a).view(Array)
-cupy.ldexp = np.ldexp
+cupy.ldexp, cupy.stack = np.ldexp, np.stack
 cupy.cuda = types.ModuleType("cupy.cuda")
 cupy.cuda.Device, cupy.cuda.get_current_stream = lambda: here, lambda: types.SimpleNamespace(ptr=2**33)
 cupy.cuda.runtime = types.SimpleNamespace(getDevice=lambda: 0)

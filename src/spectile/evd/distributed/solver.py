@@ -181,23 +181,24 @@ def _owned(matrix: BlockCyclicMatrix, options: Options, overwrite: bool) -> Bloc
 
 def _prepared(matrix: BlockCyclicMatrix, options: Options, *, even: bool) -> int:
     """Clear what is not read, bring the largest entry near 1 by a power of two, and return that."""
-    local, largest, asarray = matrix.local, 0.0, matrix.module.asarray
+    local, module, tops = matrix.local, matrix.module, []
+    rows, columns = module.asarray(matrix.rows)[:, None], module.asarray(matrix.columns)
     for start in range(0, local.shape[1], matrix.block):
-        part, columns = local[:, start : start + matrix.block], matrix.columns[start : start + matrix.block]
-        below = asarray(matrix.rows[:, None] - columns)
+        part = local[:, start : start + matrix.block]
+        below = rows - columns[start : start + matrix.block]
         part[(below < 0) if options.lower else (below > 0)] = 0
         if local.dtype.kind == "c":
             part.imag[below == 0] = 0
-        for values in _parts(part):
-            found = float(abs(values).max()) if values.size else 0.0
-            largest = max(largest, found if math.isfinite(found) else math.inf)
+        tops += [abs(values).max() for values in _parts(part) if values.size]
+    largest = float(module.stack(tops).max()) if tops else 0.0  # NaN, if there is one
+    largest = largest if math.isfinite(largest) else math.inf
     largest = max(matrix.comm.allgather(largest))
     require_finite(largest, options.lower, options.check_finite)
     scale = exponent_near_one(largest)
     scale -= even and scale % 2
     if scale:
         for values in _parts(local):
-            matrix.module.ldexp(values, asarray(scale, np.int32), values)
+            module.ldexp(values, module.asarray(scale, np.int32), values)
     return scale
 
 
