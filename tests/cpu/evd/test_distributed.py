@@ -29,6 +29,12 @@ for shape in ((7, 7), (1, 1), (0, 0), (40, 3), (3, 40)):
             found = a.gather(comm.size - 1)
             assert (found is None) == (comm.rank != comm.size - 1)
             assert found is None or (found == whole).all()
+            for made, wanted in (
+                (a.adjoint(), whole.conj().T),
+                (a.columns_from(shape[1] // 3, shape[1] // 2), whole[:, shape[1] // 3 :][:, : shape[1] // 2]),
+            ):
+                assert made.shape == wanted.shape and made.grid == a.grid and made.block == block
+                assert (made.local == wanted[np.ix_(made.rows, made.columns)]).all()
             root = comm.size - 1
             b = BlockCyclicMatrix.scatter(comm, whole if comm.rank == root else None, root, block=block, grid=grid)
             assert b.dtype == complex and b.shape == shape and (b.local == a.local).all()

@@ -205,13 +205,19 @@ class BlockCyclicMatrix:
         return whole
 
     def columns_from(self, first: int, count: int) -> BlockCyclicMatrix:
-        """Return some columns, dealt out as a matrix of their own."""
+        """Return some columns, dealt out as a matrix of their own; all ranks call this.
+
+        Parameters
+        ----------
+        first, count : int
+            The first one, and how many.
+        """
         part = self.like((self.shape[0], count))
         self._send(part, self.local, self._held, lambda rows, columns: (rows, columns + first))
         return part
 
     def adjoint(self) -> BlockCyclicMatrix:
-        """Return the conjugate transpose, dealt out as this matrix is."""
+        """Return the conjugate transpose, dealt out as this matrix is; all ranks call this."""
         turned = self.like((self.shape[1], self.shape[0]))
         self._send(turned, self.local.T.conj(), lambda rank: self._held(rank)[::-1], lambda *held: held)
         return turned
