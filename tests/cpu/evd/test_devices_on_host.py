@@ -3,6 +3,7 @@ panels and rank-one eigenvectors by their definition."""
 
 import contextlib
 import ctypes
+import functools
 import itertools
 import sys
 import weakref
@@ -15,7 +16,7 @@ import scipy.linalg
 from spectile.evd.cuda.matrix import Matrix
 from spectile.evd.cuda.multi import divide, reduction, run, workspace
 from spectile.evd.cuda.multi.partition import Cyclic
-from spectile.evd.cuda.multi.team import Member
+from spectile.evd.cuda.multi.team import Member, Team
 from spectile.evd.cuda.multi.units import EXCHANGE
 from spectile.evd.cuda.reduction import band as band_reduction
 from spectile.evd.cuda.reduction.panel import Panels
@@ -117,6 +118,54 @@ class HostMember(Member):
             ctypes.memmove(target + column * target_pitch, source + column * source_pitch, width)
 
 
+class Streams:
+    """Queues of what devices do, which runs at the end, in any order that streams and events allow."""
+
+    def __init__(self):
+        self.queues, self.active = {}, [(0, 0)]
+
+    def put(self, run, key=None, until=()):
+        """Enqueue a call, on the current stream or another, that waits for events."""
+        event = [False]
+        self.queues.setdefault(self.active[-1] if key is None else key, []).append((run, until, event))
+        return event
+
+    def run(self, prefer):
+        """Run all; of the streams that can go on, the one that `prefer` gives the least key to is first."""
+        while any(self.queues.values()):
+            ready = [key for key, queue in self.queues.items() if queue and all(one[0] for one in queue[0][1])]
+            run, _, event = self.queues[min(ready, key=prefer)].pop(0)
+            assert run() in (None, 1)
+            event[0] = True
+
+
+class QueuedMember(HostMember):
+    """A device whose two streams are queues."""
+
+    def __init__(self, number, streams, own=0):
+        super().__init__(number, number, None)
+        self.streams, self.key = streams, (number, own)
+
+    @property
+    def beside(self):
+        return QueuedMember(self.number, self.streams, 1)
+
+    @contextlib.contextmanager
+    def current(self):
+        self.streams.active.append(self.key)
+        yield
+        self.streams.active.pop()
+
+    def mark(self):
+        return self.streams.put(lambda: None, self.key)
+
+    def wait(self, *events):
+        self.streams.put(lambda: None, self.key, events)
+
+    def copy(self, *arguments, **named):
+        self.streams.put(lambda: super(QueuedMember, self).copy(*arguments, **named), self.key)
+
+
 class HostReduction(reduction._SharedReduction):
     """With panels by Householder's definition, and what their products leave."""
 
@@ -177,40 +226,49 @@ def libraries(tmp_path_factory):
 @pytest.mark.parametrize(
     ("n", "bandwidth", "block", "parts"), [(101, 8, 16, 3), (96, 8, 8, 2), (75, 16, 64, 2), (90, 4, 12, 4)]
 )
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-def test_the_band_has_the_eigenvalues_of_the_matrix(dtype, n, bandwidth, block, parts, libraries, monkeypatch):
-    library = libraries(dtype)
+@pytest.mark.parametrize(("dtype", "order"), [("float64", "home"), ("float64", "others"), ("complex128", "beside")])
+def test_the_band_has_the_eigenvalues_of_the_matrix(dtype, order, n, bandwidth, block, parts, libraries, monkeypatch):
+    """Whichever stream goes first, as far as they are let."""
+    library, streams, rng = libraries(dtype), Streams(), np.random.default_rng(n)
 
     def kernel(unit, name):
         def launch(shape, *arguments):
             if name == "copy_panel":
                 source, lds, target, ldt, m = map(int, arguments)
-                view(target, ldt, m, bandwidth, dtype)[...] = view(source, lds, m, bandwidth, dtype)
+                to, of = view(target, ldt, m, bandwidth, dtype), view(source, lds, m, bandwidth, dtype)
+                streams.put(lambda: to.__setitem__(..., of))
                 return
             kinds = {np.uintp: ctypes.c_void_p, np.int64: ctypes.c_longlong, np.int32: ctypes.c_int}
             given = [kinds[type(x)](int(x)) if not isinstance(x, np.ndarray) else x.ctypes for x in arguments]
             sizes = *shape.grid, shape.threads, *([ctypes.c_longlong(shape.shared_bytes)] if shape.shared_bytes else [])
-            assert getattr(library, f"run_{name}")(*sizes, *given)
+            streams.put(functools.partial(getattr(library, f"run_{name}"), *sizes, *given))
 
         return launch
 
-    members = [HostMember(number, number, None) for number in range(parts)]
-    team = SimpleNamespace(members=members, home=members[0], others=members[1:], meet=lambda: None, join=lambda: None)
+    def queued(function):
+        return lambda *given, **named: streams.put(functools.partial(function, *given, **named)) and None
+
+    team = Team.__new__(Team)
+    team.members = [QueuedMember(number, streams) for number in range(parts)]
     for module in (reduction, band_reduction):
         monkeypatch.setattr(module, "kernel", kernel)
     monkeypatch.setattr(reduction, "describe", lambda: SimpleNamespace(multiprocessors=2))
     monkeypatch.setattr(reduction, "Blas", HostBlas)
+    monkeypatch.setattr(HostBlas, "gemm", lambda *given, gemm=HostBlas.gemm, **named: queued(gemm)(*given, **named))
     monkeypatch.setattr(reduction, "empty_matrix", empty_matrix)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(asarray=np.asarray))
     given = random_hermitian(n, np.random.default_rng(n), dtype)
     a = empty_matrix(n, n, dtype)
-    view(a.pointer, a.ld, n, n, dtype)[...] = given
+    streams.put(lambda: view(a.pointer, a.ld, n, n, dtype).__setitem__(..., given))
     one = HostReduction(a, n, bandwidth, block)
+    one._factorization.factor, one._small_factor = queued(one._qr), queued(one._small_factor)
     one.share(team)
     for first in range(0, n - bandwidth, block):
         columns = one.reduce_block(first)
         if first + block < n:
             one.update(first, columns)
+    keys = {"home": lambda key: key, "others": lambda key: (-key[0], key), "beside": lambda key: (-key[1], key)}
+    streams.run(keys.get(order, lambda _: rng.random()))
     found = view(a.pointer, a.ld, n, n, dtype)
     distance = np.subtract.outer(np.arange(n), np.arange(n))
     lower = np.where((distance >= 0) & (distance <= bandwidth), found, 0)

@@ -177,8 +177,7 @@ class _SharedReduction(_Reduction):
         team.meet()  # what home has written so far is there
         for share in self._shares:
             share.know(self._shares)
-            share.load(a)
-        team.join()  # before home writes over it
+            share.load(a)  # home has the first block, which it writes over first
 
     def _reduce_panel(self, j: int, local: int, used: int) -> None:
         super()._reduce_panel(j, local, used)
@@ -220,16 +219,10 @@ class _SharedReduction(_Reduction):
             made = [member.mark() for member in team.members]
             for share in self._shares:
                 share.mirror(strip, made)
-            if strip.start == rest:
-                self._bring(rest, min(self.block, n - rest))
+            if strip.start == rest:  # what is above its diagonal is not read
+                owner, a = self._shares[self._columns.owner(rest)], self.panels.a
+                source = owner.a.at(rest, self._columns.before(owner.member.number, rest))
+                pitch, own_pitch, rows = a.ld * a.itemsize, owner.a.ld * a.itemsize, (n - rest) * a.itemsize
+                team.home.beside.copy(a.at(rest, rest), pitch, source, own_pitch, rows, min(self.block, n - rest))
         for member in team.members:
             member.wait(member.beside.mark())
-
-    def _bring(self, column: int, width: int) -> None:
-        """Copy a block from its owner to home, beside the updates, once what is above its diagonal is filled."""
-        a, size, beside = self.panels.a, self.panels.a.itemsize, self._team.home.beside
-        owner = self._shares[self._columns.owner(column)]
-        source = owner.a.at(column, self._columns.before(owner.member.number, column))
-        beside.wait(owner.member.beside.mark())
-        rows = (self.panels.n - column) * size
-        beside.copy(a.at(column, column), a.ld * size, source, owner.a.ld * size, rows, width)
