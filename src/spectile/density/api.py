@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import math
 import time
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from spectile.core.choice import Candidate, cheapest
 from spectile.core.options import number, word
 from spectile.core.progress import MATRICES, Progress
-from spectile.density.dense import candidates, inverse_root
+from spectile.density.dense import candidates, inverse_root, near
 from spectile.density.factor import refined
 from spectile.density.functions import fermi
 from spectile.density.maps import METHODS
@@ -23,6 +24,7 @@ from spectile.density.purify import planned_to
 from spectile.density.result import DensityMatrix
 from spectile.tiles import Error, TileMatrix
 from spectile.tiles.grid import GridMatrix, in_lists, on_grid
+from spectile.tiles.spread import Spread
 from spectile.tiles.types import SLACK
 
 _LOGGER = logging.getLogger("spectile.density")
@@ -33,6 +35,7 @@ def density_matrix(
     f: Any, s: Any = None, *, electrons: float | None = None, mu: float | None = None, error: float = 1e-6,
     beta: float | None = None, method: Literal["eigh", "sp2_accelerated", "sp2", "trs4", "mcweeny"] | None = None,
     block: Any = None, permutation: Any = None, start: DensityMatrix | None = None,
+    devices: int | Sequence[int] | None = None,
 ) -> DensityMatrix:  # fmt: skip
     """Return the density matrix of a Fock or Kohn-Sham matrix with an error that is guaranteed.
 
@@ -68,6 +71,10 @@ def density_matrix(
         What an earlier call returned for a similar matrix, as of the last cycle of a self-consistent field: its HOMO,
         its LUMO and the inverse factor of its overlap save the search for them.  They are taken as guesses: nothing
         that is guaranteed depends on them.
+    devices : int or sequence of int, optional
+        How many GPUs of this host share the matrices and the work, or which ones: each has tile rows of every matrix,
+        as `TileMatrix.to_devices` gives them out, and reads what it needs of the others'.  The default is one, or the
+        host, where `f` is.
 
     Returns
     -------
@@ -82,6 +89,8 @@ def density_matrix(
         If there is no gap at that number of electrons, `f` is not Hermitian, `electrons` is more than n or no whole
         number, both or none of `electrons` and `mu` are given, `start` has other tiles, or the error is below what
         rounding allows.
+    RuntimeError
+        If there are `devices`, and no usable GPU.
 
     See Also
     --------
@@ -109,7 +118,7 @@ def density_matrix(
     True
     """
     begun = time.perf_counter()
-    asked = _asked(f, electrons, mu, error, beta, method, block, permutation, start)
+    asked = _asked(f, electrons, mu, error, beta, method, block, permutation, start, devices)
     found = _found(asked, s)
     _LOGGER.info(
         "%s in %.3g s: %d steps of %d products of tiles, error %.2g of %.2g asked for", asked.told(),
@@ -132,12 +141,13 @@ class _Asked(NamedTuple):
     def told(self) -> str:
         """Return what is computed and where."""
         n, grid = self.h.shape[0], len(self.h.rows) - 1
-        place = "the host" if isinstance(self.h.data, np.ndarray) else f"GPU {self.h.data.device.id}"
+        place = self.h._place() if isinstance(self.h, TileMatrix) else f"GPU {self.h.data.device.id}"
         return f"{self.method}, n = {n}, {round(self.h.fill * grid * grid)} of {grid * grid} tiles, on {place}"
 
 
 def _asked(
-    f: Any, electrons: Any, mu: Any, error: Any, beta: Any, method: Any, block: Any, permutation: Any, start: Any
+    f: Any, electrons: Any, mu: Any, error: Any, beta: Any, method: Any, block: Any, permutation: Any, start: Any,
+    devices: Any,
 ) -> _Asked:  # fmt: skip
     if method is not None:
         word("method", method, "eigh", *METHODS)
@@ -148,7 +158,11 @@ def _asked(
         raise ValueError("give electrons=, those of one spin, or mu=, a chemical potential, and not both")
     if start is not None and not isinstance(start, DensityMatrix):
         raise TypeError(f"start is a {type(start).__name__}: pass what density_matrix returned")
-    h = within_range("f", hermitian_operand("f", f, block, permutation))
+    h: Any = hermitian_operand("f", f, 32 if block is None is not devices else block, permutation)
+    within_range("f", h)
+    if devices is not None:
+        h = in_lists(h)
+        h = h.to_devices(devices, near(h, error).work())
     n = h.shape[0]
     if electrons is not None and not 0 <= electrons <= n:
         raise ValueError(f"electrons is {electrons:g}, and the basis has room for 0 to {n} of one spin")
@@ -177,6 +191,8 @@ def _found(asked: _Asked, s: Any) -> DensityMatrix:
     if s is None:
         return _orthogonal(h, electrons, mu, error, beta, method, start)
     overlap: Any = within_range("s", hermitian_operand("s", s, np.diff(h.rows), h.permutation))
+    if isinstance(h.data, Spread):
+        overlap = in_lists(overlap)._beside(h)
     if not _alike(overlap, h):
         raise ValueError("s has other tiles or another order of rows than f: give both the same")
     # Both where there is room for every tile, or both in lists; a Fermi function is made of lists.
@@ -184,7 +200,8 @@ def _found(asked: _Asked, s: Any) -> DensityMatrix:
     if not (isinstance(h, GridMatrix) and isinstance(overlap, GridMatrix)):
         h, overlap = in_lists(h), in_lists(overlap)
     guess: Any = None if start is None else start.factor
-    guess = GridMatrix.of_tiles(guess) if guess is not None and isinstance(overlap, GridMatrix) else guess
+    if guess is not None:
+        guess = GridMatrix.of_tiles(guess.to_device()) if isinstance(overlap, GridMatrix) else guess._beside(overlap)
     # A factor of another type would make P of that type.
     if guess is None or guess.dtype != overlap.dtype:
         guess = inverse_root(overlap) if method == "eigh" else None
@@ -223,13 +240,13 @@ def _found(asked: _Asked, s: Any) -> DensityMatrix:
 def explain(
     f: Any, s: Any = None, *, electrons: float | None = None, mu: float | None = None, error: float = 1e-6,
     beta: float | None = None, method: str | None = None, block: Any = None, permutation: Any = None,
-    start: DensityMatrix | None = None,
+    start: DensityMatrix | None = None, devices: int | Sequence[int] | None = None,
 ) -> list[Candidate]:  # fmt: skip
     """Return the methods of :func:`density_matrix`, and of the one that a call takes what is known before it.
 
     Parameters
     ----------
-    f, s, electrons, mu, error, beta, method, block, permutation, start
+    f, s, electrons, mu, error, beta, method, block, permutation, start, devices
         As for :func:`density_matrix`.
 
     Returns
@@ -249,7 +266,7 @@ def explain(
     >>> [one.kernel for one in spectile.explain(spectile.density_matrix, np.diag([0.0, 1.0]), electrons=1)]
     ['eigh', 'sp2_accelerated', 'sp2', 'trs4', 'mcweeny']
     """
-    asked = _asked(f, electrons, mu, error, beta, method, block, permutation, start)
+    asked = _asked(f, electrons, mu, error, beta, method, block, permutation, start, devices)
     if beta is not None:
         return [Candidate("fermi", math.nan, f"a series of the Fermi function, {asked.told()}")]
     if method is None:
@@ -311,7 +328,8 @@ def _of_pencil(found: DensityMatrix, h: TileMatrix, r: float) -> DensityMatrix:
 def _alike(x: TileMatrix, y: TileMatrix | GridMatrix) -> bool:
     """Return whether two matrices have the same rows in the same tiles, on one machine."""
     first, second = (np.arange(z.shape[0]) if z.permutation is None else z.permutation for z in (x, y))
-    return np.array_equal(x.rows, y.rows) and np.array_equal(first, second) and type(x.data) is type(y.data)
+    on_host = [isinstance(z, TileMatrix) and z._xp is np for z in (x, y)]
+    return on_host[0] is on_host[1] and np.array_equal(x.rows, y.rows) and np.array_equal(first, second)
 
 
 def _orthogonal(

@@ -19,6 +19,8 @@ from spectile.evd.costs import dense
 from spectile.evd.types import Subset
 from spectile.tiles import TileMatrix
 from spectile.tiles.grid import GridMatrix, in_lists
+from spectile.tiles.layout import Layout
+from spectile.tiles.spread import Spread
 from spectile.tiles.types import SLACK, Error, gamma, roundoff
 
 #: Products that a purification and its certificate take, about.
@@ -33,16 +35,23 @@ _SCALAR, _STEPS, _PASSES = 5e5, 180, 12
 _TWO_STAGES = 0.2
 
 
+def near(h: TileMatrix, error: float) -> Layout:
+    """Return the tiles that count for a density matrix within an error."""
+    return h.layout.of_tiles(np.flatnonzero(h.norms > _least(h, error)))
+
+
+def _least(h: TileMatrix | GridMatrix, error: float) -> float:
+    return error * h.norm("spectral") / max(len(h.rows) - 1, 1)
+
+
 def candidates(h: TileMatrix | GridMatrix, error: float, occupied: int) -> list[Candidate]:
     """Return the ways to a density matrix and what each is predicted to take, by the tiles that count."""
     n, size = h.shape[0], len(h.rows) - 1
-    least = error * h.norm("spectral") / max(size, 1)
     if isinstance(h, GridMatrix):
-        counts = (h.norms > least).sum(axis=1).get()
+        counts = (h.norms > _least(h, error)).sum(axis=1).get()
     else:
-        near = h.layout.of_tiles(np.flatnonzero(h.norms > least))
         # P reaches farther than F: about as far as its square.
-        counts = near.squared() if h._xp is np else np.diff(near.whole[0].indptr)
+        counts = near(h, error).squared() if h._xp is np else np.diff(near(h, error).whole[0].indptr)
     share = float((counts.astype(float) ** 2).sum()) / max(size, 1) ** 3
     on_gpu, parts = isinstance(h, GridMatrix) or h._xp is not np, 4 if h.dtype.kind == "c" else 1
     part = Subset(True, 0, occupied) if 0 <= occupied < n - 1 else None
@@ -51,6 +60,8 @@ def candidates(h: TileMatrix | GridMatrix, error: float, occupied: int) -> list[
     flops = found.flops + parts * (n**2 * (4.0 * columns + n / 3) + 2.0 * n * columns**2)
     vectors = found._replace(moved=0, flops=flops, streamed=found.streamed * (_TWO_STAGES if on_gpu else 1))
     flops = _PRODUCTS * (_ON_GPU if on_gpu else _ON_HOST) * parts * share * n**3
+    if isinstance(h.data, Spread):
+        flops /= len(h.data.parts)
     passes = _PRODUCTS * _PASSES * h.dtype.itemsize * n**2 if on_gpu else 0
     tiles = Work(found.real, flops, passes, _PRODUCTS * _SCALAR, _PRODUCTS * _STEPS, 0)
     described = device.describe() if on_gpu else None
@@ -58,8 +69,11 @@ def candidates(h: TileMatrix | GridMatrix, error: float, occupied: int) -> list[
     def seconds(work: Work) -> float:
         return placement.on_gpu(work, described) if described is not None else placement.on_host(work, cores())
 
+    parted = isinstance(h.data, Spread)
     return [
-        Candidate("eigh", seconds(vectors), f"{columns} eigenvectors, n = {n}"),
+        Candidate("eigh", None, "the matrix is on several GPUs")
+        if parted
+        else Candidate("eigh", seconds(vectors), f"{columns} eigenvectors, n = {n}"),
         Candidate("sp2_accelerated", seconds(tiles), f"{share:.2g} of the products of tiles in a step"),
     ]
 
@@ -133,6 +147,7 @@ def diagonalized(given: TileMatrix | GridMatrix, occupied: int, mu: float | None
     rows = np.diff(given.rows)
     made = GridMatrix.of_dense(q, rows, given.permutation) if isinstance(given, GridMatrix) else None
     p = made[0].to_tiles() if made else TileMatrix.from_dense(q, rows, hermitian=True, permutation=given.permutation)
+    p = p._beside(tiles)
     return DensityMatrix(
         p._with(error=Error.of(bound, bound)), bound, math.fsum(w[:count]) / unit, energy_error / unit * SLACK,
         ends[:2], ends[2:], (ends[1] + ends[2]) / 2 if mu is None else mu, float(count), [],
@@ -170,4 +185,4 @@ def inverse_root(s: TileMatrix | GridMatrix) -> Any:
     if not float(values[0]) > 0:
         return None
     made = TileMatrix.from_dense((v / values**0.5) @ v.conj().T, np.diff(s.rows), permutation=s.permutation)
-    return GridMatrix.of_tiles(made) if isinstance(s, GridMatrix) else made
+    return GridMatrix.of_tiles(made) if isinstance(s, GridMatrix) else made._beside(s)

@@ -322,7 +322,7 @@ def _identity_like(s: TileMatrix | GridMatrix) -> Any:
     unit = TileMatrix.identity(np.diff(s.rows), hermitian=False, dtype=s.dtype)._with(permutation=s.permutation)
     if isinstance(s, GridMatrix):
         return GridMatrix.of_tiles(unit.to_device())
-    return unit if s._xp is np else unit.to_device()
+    return unit._beside(s)
 
 
 def spectral_norm(z: TileMatrix) -> float:

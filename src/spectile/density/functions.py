@@ -216,7 +216,7 @@ def _sum(
     unit = TileMatrix.identity(np.diff(x.rows).tolist(), hermitian=False, dtype=x.dtype)._with(
         permutation=x.permutation
     )
-    before, now = unit if x._xp is np else unit.to_device(), t
+    before, now = unit._beside(x), t
     total = float(series[0]) * before
     if len(series) > 1:
         total = total + float(series[1]) * now

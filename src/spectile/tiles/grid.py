@@ -18,6 +18,7 @@ from spectile.tiles.cuda.grid import APART, LOST, NORMS, PRODUCTS, SEARCH, SKIPP
 from spectile.tiles.cuda.units import MOST_ROWS, in_blocks
 from spectile.tiles.layout import Layout
 from spectile.tiles.matrix import Apart, NormName, TileMatrix, checked_permutation, partitions
+from spectile.tiles.spread import Spread
 from spectile.tiles.types import EXACT, SLACK, Error, carried, excess, gamma, roundoff, underflow
 
 #: Norms of a matrix whose squares, and the squares of whose inverse, float64 holds with room to spare.
@@ -52,7 +53,7 @@ class Sizes(NamedTuple):
 
 def on_grid(x: TileMatrix | GridMatrix) -> TileMatrix | GridMatrix:
     """Return a matrix with room for every tile, where it is on a GPU that has the memory and its tiles are small."""
-    if isinstance(x, GridMatrix) or x._xp is np or not len(x.indices):
+    if isinstance(x, GridMatrix) or x._xp is np or isinstance(x.data, Spread) or not len(x.indices):
         return x
     fits = np.array_equal(x.rows, x.columns) and _fits(x.rows, x.dtype)
     return GridMatrix.of_tiles(x) if fits and _RANGE[0] < x.norm() < _RANGE[1] else x

@@ -6,6 +6,7 @@ Hermitian matrix stores its diagonal tiles and those above; :meth:`Layout.whole`
 
 from __future__ import annotations
 
+import itertools
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +17,7 @@ from spectile.core.tiling import ceil_div
 from spectile.tiles import kernels
 from spectile.tiles.cuda import launch
 from spectile.tiles.cuda.launch import Places
+from spectile.tiles.spread import Spread, meeting
 
 
 def offsets(name: str, length: int | None, tiles: Any) -> np.ndarray:
@@ -74,6 +76,7 @@ class Layout:
         self.rows, self.columns, self.hermitian = rows, columns, hermitian
         self.indptr, self.indices = np.asarray(indptr, np.int64), np.asarray(indices, np.int64)
         self._placed: dict[int, Places] = {}
+        self._parts: dict[tuple[int, ...], list[tuple[slice, Layout]]] = {}
 
     @classmethod
     def of_keys(cls, rows: Any, columns: Any, keys: Any, hermitian: bool = False) -> Layout:
@@ -139,13 +142,30 @@ class Layout:
 
         device = cupy.cuda.runtime.getDevice()
         if device not in self._placed:
-            sizes = (cupy.asarray(size.astype(np.int32)) for size in (self.heights, self.widths))
-            self._placed[device] = Places(cupy.asarray(self.starts), *sizes)
+            self._placed[device] = Places.of(self.starts, self.heights, self.widths)
         return self._placed[device]
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave what is on a GPU behind."""
-        return self.__dict__ | {"_placed": {}}
+        return self.__dict__ | {"_placed": {}, "_parts": {}}
+
+    def parts(self, cuts: tuple[int, ...]) -> list[tuple[slice, Layout]]:
+        """Return the tiles between cuts of the tile rows, and the layouts of the matrices that have no others."""
+        if cuts not in self._parts:
+            self._parts[cuts] = [
+                (slice(first, last), Layout(
+                    self.rows, self.columns, np.clip(self.indptr, first, last) - first, self.indices[first:last],
+                    self.hermitian,
+                ))
+                for first, last in itertools.pairwise(self.indptr[list(cuts)].tolist())
+            ]  # fmt: skip
+        return self._parts[cuts]
+
+    def work(self) -> np.ndarray:
+        """Return how many products each tile row of the square of a Hermitian matrix is made of, in its upper half."""
+        whole = self.whole[0]
+        first = np.searchsorted(whole.keys, whole.indices * self.grid[1] + whole.tile_rows)
+        return np.bincount(whole.tile_rows, whole.indptr[whole.indices + 1] - first, self.grid[0])
 
     def transposed(self) -> tuple[Layout, np.ndarray]:
         """Return the layout of the transpose, and which tile each of its tiles is."""
@@ -220,11 +240,33 @@ def gather(xp: Any, data: Any, given: Layout, wanted: Layout, source: Any, flipp
     Each tile of the result, of the layout `wanted`, is tile `source` of `data`, of the layout `given`.
     """
     turned = np.zeros(len(source), bool) if flipped is None else flipped
+    if isinstance(data, Spread):
+        parts = wanted.parts(data.cuts)
+        with meeting(data.parts):
+            return data.made(
+                lambda at: collected(xp, at, data, given, parts[at][1], source[parts[at][0]], turned[parts[at][0]])
+            )
+    out = xp.empty(int(wanted.starts[-1]), data.dtype)
     if xp is np:
-        out = np.empty(int(wanted.starts[-1]), data.dtype)
         kernels.gather(data, given.starts[source], wanted.starts, wanted.heights, wanted.widths, turned, out)
-        return out
-    return launch.gather(data, given.starts[source], turned, wanted.placed(), int(wanted.starts[-1]))
+    else:
+        launch.gather(data, given.starts[source], turned, wanted.placed(), out)
+    return out
+
+
+def collected(xp: Any, reader: int, data: Spread, given: Layout, wanted: Layout, source: Any, turned: Any) -> Any:
+    """Return the flat array of tiles of any parts, on the device of one of them, where the devices meet."""
+    out, ends = xp.empty(int(wanted.starts[-1]), data.dtype), given.indptr[list(data.cuts)]
+    owner = np.searchsorted(ends, source, side="right") - 1
+    for number in np.unique(owner).tolist():
+        mine = np.flatnonzero(owner == number)
+        at = given.starts[source[mine]] - given.starts[ends[number]]
+        to = wanted.starts[mine], wanted.heights[mine], wanted.widths[mine]
+        if xp is np:
+            kernels.gather(data.parts[number], at, *to, turned[mine], out)
+        else:
+            launch.gather(data.reached(number, reader), at, turned[mine], Places.of(*to), out)
+    return out
 
 
 def entries(xp: Any, layout: Layout) -> tuple[Any, Any]:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
 from spectile.core.arrays import host_array, on_device, to_device
+from spectile.core.device import require_device
 from spectile.core.host import refuse_malformed
 from spectile.core.options import number
 from spectile.core.pictures import draw_sizes, shown, shown_html
+from spectile.core.places import device_ids
+from spectile.nearsparse.multi.partition import cut_rows
 from spectile.tiles import kernels, product
 from spectile.tiles import layout as layouts
 from spectile.tiles import norms as norms_
 from spectile.tiles.cuda import launch
 from spectile.tiles.layout import Layout, entries, gather, offsets
+from spectile.tiles.spread import Spread, there
 from spectile.tiles.types import DTYPES, EXACT, SLACK, Error, carried, excess, roundoff, underflow
 
 NormName = Literal["fro", "spectral"]
@@ -382,7 +386,7 @@ class TileMatrix:
     def _told(self) -> list[str]:
         sizes = np.unique(np.concatenate([np.diff(self.rows), np.diff(self.columns)])).tolist()
         tiles = "tiles of " + " to ".join(str(size) for size in sorted({*sizes[:1], *sizes[-1:]}))
-        place = "" if self._xp is np else f" on GPU {self.data.device.id}"
+        place = "" if self._xp is np else f" on {self._place()}"
         return [
             f"{self.shape[0]} x {self.shape[1]} {self.dtype}",
             *(["Hermitian"] if self.hermitian else []),
@@ -391,6 +395,14 @@ class TileMatrix:
             f"norm {self.norm():.4g}",
             f"error {self.error.fro:.2g}",
         ]
+
+    def _place(self) -> str:
+        """Return where the tiles are."""
+        if self._xp is np:
+            return "the host"
+        if isinstance(self.data, Spread):
+            return "GPUs " + ", ".join(str(part.device.id) for part in self.data.parts)
+        return f"GPU {self.data.device.id}"
 
     # --- Numbers ---
 
@@ -455,8 +467,7 @@ class TileMatrix:
         if len(on):
             from spectile.tiles.order import ranges
 
-            found = self.data[self._xp.asarray(layout.on_diagonal())]
-            out[ranges(self.rows[layout.tile_rows[on]], sizes)] = found if self._xp is np else found.get()
+            out[ranges(self.rows[layout.tile_rows[on]], sizes)] = _on_diagonal(self._xp, self.data, layout)
         return out
 
     def dot(self, other: TileMatrix) -> Any:
@@ -475,8 +486,11 @@ class TileMatrix:
         self._require_like(other)
         if self.hermitian != other.hermitian:
             return self.whole().dot(other.whole())
+        self, other = _together(self, other)
         common, mine, its = np.intersect1d(self.layout.keys, other.layout.keys, assume_unique=True, return_indices=True)
         xp, wanted = self._xp, Layout.of_keys(self.rows, self.columns, common, self.hermitian)
+        if isinstance(self.data, Spread):
+            return sum(self.data.each(lambda number: self._part(number).dot(other._part(number))))
         wide = np.complex128 if "c" in (self.dtype.kind, other.dtype.kind) else np.float64
         if xp is not np:
             dtype, sizes = np.result_type(self.dtype, other.dtype), np.diff(wanted.starts)
@@ -549,6 +563,8 @@ class TileMatrix:
         >>> TileMatrix.identity([1, 1]).to_dense().tolist()
         [[1.0, 0.0], [0.0, 1.0]]
         """
+        if isinstance(self.data, Spread):
+            return self._with(data=self.data.here()).to_dense()
         xp, whole = self._xp, self.whole()
         row, column = entries(xp, whole.layout)
         if self.permutation is not None:
@@ -578,13 +594,66 @@ class TileMatrix:
 
     def to_host(self) -> TileMatrix:
         """Return the matrix with its tiles in the memory of the host."""
-        return self if self._xp is np else self._with(data=self.data.get())
+        given = self._xp is np and not isinstance(self.data, Spread)
+        return self if given else self._with(data=self.data.get())
 
     def to_device(self) -> TileMatrix:
         """Return the matrix with its tiles on CuPy's current GPU."""
         import cupy
 
-        return self._with(data=cupy.asarray(self.data))
+        return self._with(data=cupy.asarray(self.data.here() if isinstance(self.data, Spread) else self.data))
+
+    def to_devices(self, devices: int | Sequence[int], work: Any = None) -> TileMatrix:
+        """Return the matrix with its tiles on several GPUs of this host, which share what is done with it.
+
+        Each has the tiles of some tile rows, cut so that all have the same work; of another matrix it reads the tiles
+        that its products need.  Matrices that are made of it lie in the same way.
+
+        Parameters
+        ----------
+        devices : int or sequence of int
+            How many GPUs, or which ones.
+        work : sequence of float, optional
+            Of each tile row, in any unit; by default the products of a square.
+
+        Raises
+        ------
+        RuntimeError
+            If there is no usable GPU.
+        TypeError, ValueError
+            If `devices` names none, or the matrix is not square with one partition.
+        """
+        self._require_square("a matrix on several GPUs")
+        require_device()
+        import cupy
+
+        ids = device_ids(devices, cupy.cuda.runtime.getDeviceCount())
+        places = [cupy.cuda.Device(index) for index in ids]
+        ends = cut_rows(self.layout.work() if work is None else work, np.ones(len(ids)))
+        return self._spread(places, cupy.asarray, tuple(ends))
+
+    def _spread(self, places: Sequence[Any], take: Callable[[Any], Any], ends: tuple[int, ...]) -> TileMatrix:
+        """Return the matrix in parts, at these places, as `take` copies tiles of the host there."""
+        layout, tiles = self.layout, self.to_host().data
+        parts = []
+        for place, (some, _) in zip(places, layout.parts(ends), strict=True):
+            with place:
+                parts.append(take(tiles[layout.starts[some.start] : layout.starts[some.stop]]))
+        return self._with(data=Spread(parts, ends))
+
+    def _beside(self, other: Any) -> TileMatrix:
+        """Return the matrix with its tiles where those of another one are."""
+        if isinstance(other.data, Spread):
+            if isinstance(self.data, Spread) and self.data.cuts == other.data.cuts:
+                return self
+            places = [there(part) for part in other.data.parts]
+            return self._spread(places, other._xp.array, other.data.cuts)
+        return self.to_host() if other._xp is np else self.to_device()
+
+    def _part(self, number: int) -> TileMatrix:
+        """Return one of the matrices whose sum this one is, each on its device."""
+        some, own = self.layout.parts(self.data.cuts)[number]
+        return TileMatrix(own, self.data.parts[number], norms=self.norms[some])
 
     def astype(self, dtype: Any) -> TileMatrix:
         """Return the matrix in another dtype, what is rounded added to the error.
@@ -678,7 +747,7 @@ class TileMatrix:
         self._require_square("a permutation")
         made = TileMatrix.from_sparse(self.to_csr(), tiles, hermitian=self.hermitian, permutation=permutation)
         made.error = self.error
-        return made if self._xp is np else made.to_device()
+        return made._beside(self)
 
     # --- Algebra ---
 
@@ -824,6 +893,7 @@ class TileMatrix:
         if atol is not None and rtol is not None:
             raise ValueError("both atol and rtol are given: pass one of them")
         dtype = np.result_type(self.dtype, other.dtype)
+        self, other = _together(self, other)
         a = self.whole()
         b = a if other is self else other.whole()
         xp = a._xp
@@ -887,31 +957,22 @@ class TileMatrix:
             self._require_like(other)
             if self.hermitian != other.hermitian:
                 return self.whole()._combined(alpha, other.whole(), beta, shift)
+            self, other = _together(self, other)
             layout, places = layouts.joined(layout, other.layout)
             terms.append((other, complex(beta)))
         if shift:
             self._require_square("a shift")
             if len(layout.diagonal) < layout.grid[0]:
                 one = TileMatrix.identity(np.diff(self.rows), hermitian=self.hermitian, dtype=self.dtype)
-                one = (one if self._xp is np else one.to_device())._with(permutation=self.permutation)
+                one = one._beside(self)._with(permutation=self.permutation)
                 return self._combined(alpha, other, beta)._combined(1.0, one, shift)
         dtype = np.result_type(*(one.dtype for one, _ in terms), *(np.complex64 for _, each in terms if each.imag))
-        xp, lost, data = self._xp, len(terms) * _underflow(layout, dtype), cast(Any, None)
+        lost, parts = len(terms) * _underflow(layout, dtype), []
+        for (one, factor), place in zip(terms, places, strict=True):
+            parts.append((one.data, one.layout, place, dtype.type(factor if dtype.kind == "c" else factor.real)))
+            lost[place] += (6 * roundoff(dtype) * abs(factor) if abs(factor) != 1 else 0.0) * one.norms
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            for (one, factor), place in zip(terms, places, strict=True):
-                rounded = dtype.type(factor if dtype.kind == "c" else factor.real)
-                lost[place] += (6 * roundoff(dtype) * abs(factor) if abs(factor) != 1 else 0.0) * one.norms
-                if data is None and len(place) == len(lost):
-                    data = one.data.astype(dtype, copy=False) * rounded
-                    continue
-                data = xp.zeros(int(layout.starts[-1]), dtype) if data is None else data
-                if xp is np:
-                    kernels.add(rounded, one.data, one.layout.starts, layout.starts[place], data)
-                else:
-                    given = one.data.astype(dtype, copy=False) * rounded
-                    launch.add(given, one.layout.placed(), layout.starts[place], data)
-        if shift:
-            data[xp.asarray(layout.on_diagonal())] += dtype.type(shift)
+            data = _summed(self._xp, parts, layout, dtype, shift)
         made = TileMatrix(layout, data, permutation=self.permutation)
         # Sums are rounded, entries of the diagonal once more, and the shift before.
         lost += 2 * roundoff(dtype) * made.norms * (len(terms) - 1)
@@ -1026,8 +1087,48 @@ def _underflow(layout: Layout, dtype: Any) -> np.ndarray:
     return underflow(1, dtype) * np.sqrt((layout.heights * layout.widths).astype(np.float64))
 
 
+def _summed(xp: Any, terms: list[tuple[Any, Layout, Any, Any]], layout: Layout, dtype: Any, shift: complex) -> Any:
+    """Return the tiles of a sum: of each term its tiles, layout, places in the sum and factor."""
+    if isinstance(first := terms[0][0], Spread):
+
+        def part(number: int) -> Any:
+            some, own = layout.parts(first.cuts)[number]
+            of_part = []
+            for data, given, place, factor in terms:
+                tiles, in_part = given.parts(first.cuts)[number]
+                of_part.append((data.parts[number], in_part, place[tiles] - some.start, factor))
+            return _summed(xp, of_part, own, dtype, shift)
+
+        return first.made(part)
+    out = cast(Any, None)
+    for data, given, place, factor in terms:
+        if out is None and len(place) == len(layout.indices):
+            out = data.astype(dtype, copy=False) * factor
+            continue
+        out = xp.zeros(int(layout.starts[-1]), dtype) if out is None else out
+        if xp is np:
+            kernels.add(factor, data, given.starts, layout.starts[place], out)
+        else:
+            launch.add(data.astype(dtype, copy=False) * factor, given.placed(), layout.starts[place], out)
+    if shift:
+        out[xp.asarray(layout.on_diagonal())] += dtype.type(shift)
+    return out
+
+
+def _on_diagonal(xp: Any, data: Any, layout: Layout) -> np.ndarray:
+    """Return the entries of the diagonal tiles that are stored, on the host."""
+    if isinstance(data, Spread):
+        own = layout.parts(data.cuts)
+        return np.concatenate(data.each(lambda at: _on_diagonal(xp, data.parts[at], own[at][1])))
+    found = data[xp.asarray(layout.on_diagonal())]
+    return found if xp is np else found.get()
+
+
 def _symmetric_diagonal(xp: Any, data: Any, layout: Layout) -> Any:
     """Return tiles with those on the diagonal made Hermitian to the last digit, by their mean with the transposed."""
+    if isinstance(data, Spread):
+        own = layout.parts(data.cuts)
+        return data.made(lambda at: _symmetric_diagonal(xp, data.parts[at], own[at][1]))
     on = layout.diagonal
     if not len(on):
         return data
@@ -1064,8 +1165,15 @@ def _spectral(norm: str) -> bool:
     return norm == "spectral"
 
 
+def _together(x: TileMatrix, y: TileMatrix) -> tuple[TileMatrix, TileMatrix]:
+    """Return two matrices in the same parts, where one of them is in parts."""
+    if x is y or not any(isinstance(one.data, Spread) for one in (x, y)):
+        return x, y
+    return (x, y._beside(x)) if isinstance(x.data, Spread) else (x._beside(y), y)
+
+
 def _module(data: Any) -> Any:
-    if isinstance(data, np.ndarray):
+    if isinstance(data.parts[0] if isinstance(data, Spread) else data, np.ndarray):
         return np
     import cupy
 

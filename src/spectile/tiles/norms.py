@@ -10,6 +10,7 @@ import numpy as np
 from spectile.tiles import kernels
 from spectile.tiles.cuda import launch
 from spectile.tiles.layout import Layout
+from spectile.tiles.spread import Spread
 from spectile.tiles.types import SLACK, Error
 
 #: Norms outside of these are found anew, from entries that are scaled: float64 may not have held their squares.
@@ -22,6 +23,9 @@ _SHARPENED = 12
 
 def tile_norms(xp: Any, data: Any, layout: Layout) -> np.ndarray:
     """Return the Frobenius norms of the tiles, float64, not below the exact ones."""
+    if isinstance(data, Spread):
+        own = layout.parts(data.cuts)
+        return np.concatenate(data.each(lambda at: tile_norms(xp, data.parts[at], own[at][1])))
     if not len(layout.indices):
         return np.zeros(0)
     counts = np.diff(layout.starts)
@@ -76,6 +80,10 @@ def bound_of_map(norms: Any, layout: Layout) -> Error:
 
 def spectral_tile_norms(xp: Any, data: Any, layout: Layout, norms: Any) -> np.ndarray:
     """Return bounds of the spectral norms of the tiles: by row and column sums, or by the Frobenius norm."""
+    if isinstance(data, Spread):
+        own = layout.parts(data.cuts)
+        bounds = data.each(lambda at: spectral_tile_norms(xp, data.parts[at], own[at][1], norms[own[at][0]]))
+        return np.concatenate(bounds)
     if not len(layout.indices):
         return np.zeros(0)
     if xp is not np:
@@ -88,6 +96,10 @@ def spectral_tile_norms(xp: Any, data: Any, layout: Layout, norms: Any) -> np.nd
 
 def absolute_sums(xp: Any, data: Any, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     """Return the sums of moduli over each row of each tile, and over each column, one tile after the other."""
+    if isinstance(data, Spread):
+        own = layout.parts(data.cuts)
+        sums = data.each(lambda at: absolute_sums(xp, data.parts[at], own[at][1]))
+        return np.concatenate([rows for rows, _ in sums]), np.concatenate([columns for _, columns in sums])
     if not len(layout.indices):
         return np.zeros(0), np.zeros(0)
     slack = _line_slack(layout)

@@ -21,8 +21,9 @@ from spectile.core.progress import MATRICES, count
 from spectile.core.threads import blas_threads, each
 from spectile.tiles import kernels
 from spectile.tiles.cuda import launch
-from spectile.tiles.layout import Layout
+from spectile.tiles.layout import Layout, collected
 from spectile.tiles.norms import bound_of_map, root_of_squares
+from spectile.tiles.spread import Spread, meeting
 from spectile.tiles.types import EXACT, SLACK, Error, gamma, underflow
 
 #: Products below which starting threads costs more than it gains, and pieces a thread.
@@ -301,8 +302,44 @@ def rounding_at_most(skipping: Skipping | MappedSkipping, dtype: Any) -> float:
 
 def multiply(xp: Any, a: Any, b: Any, given_a: Layout, given_b: Layout, lists: Lists, dtype: Any) -> Any:
     """Return the tiles of C, of `dtype`, for those of A and of B and the lists of what is added."""
-    layout = lists.layout
     count(MATRICES)
+    if isinstance(a, Spread):
+        return _multiply_parts(xp, a, b, given_a, given_b, lists, dtype)
+    return _multiply(xp, a, b, given_a, given_b, lists, dtype)
+
+
+def _multiply_parts(
+    xp: Any, a: Spread, b: Spread, given_a: Layout, given_b: Layout, lists: Lists, dtype: Any
+) -> Spread:
+    """Return the tiles of C, of which each device makes its tile rows, of its own of A and those of B that it needs."""
+    asked: list[Any] = []
+    where = lists.layout.indptr[list(a.cuts)]
+    first_of_a = given_a.indptr[list(a.cuts)]
+    for number, (first, last) in enumerate(itertools.pairwise(where.tolist())):
+        pointer = lists.pointer[first : last + 1]
+        products = slice(int(pointer[0]), int(pointer[-1]))
+        needed = xp.zeros(len(given_b.indices), bool)
+        needed[lists.right[products]] = True
+        places = xp.cumsum(needed, dtype=np.int32) - 1
+        mine = lists.left[products] - np.int32(first_of_a[number]), places[lists.right[products]]
+        tiles = xp.flatnonzero(needed)
+        asked.append((pointer - pointer[0], *mine, tiles if xp is np else tiles.get()))
+
+    def made(number: int) -> Any:
+        pointer, left, right, tiles = asked[number]
+        needed = given_b.of_tiles(tiles)
+        near = collected(xp, number, b, given_b, needed, tiles, np.zeros(len(tiles), bool))
+        (_, of_a), (_, of_c) = (layout.parts(a.cuts)[number] for layout in (given_a, lists.layout))
+        # Lists are copied to the device whose they are.
+        mine = Lists(of_c, pointer.copy(), left.copy(), right.copy(), EXACT, EXACT)
+        return _multiply(xp, a.parts[number], near, of_a, needed, mine, dtype)
+
+    with meeting(a.parts):
+        return a.made(made)
+
+
+def _multiply(xp: Any, a: Any, b: Any, given_a: Layout, given_b: Layout, lists: Lists, dtype: Any) -> Any:
+    layout = lists.layout
     heights, widths = layout.heights, layout.widths
     if xp is not np:
         c = xp.empty(int(layout.starts[-1]), dtype)

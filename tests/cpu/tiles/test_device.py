@@ -12,16 +12,53 @@ import pytest
 
 import spectile
 from spectile.density import exp
-from spectile.tiles import TileMatrix, matrix
+from spectile.tiles import TileMatrix, matrix, spread
 from spectile.tiles.cuda import grid as grid_kernels
 from spectile.tiles.cuda import launch
+from spectile.tiles.spread import Spread
 from tests.grid_kernels import GridKernels
+
+
+class Device:
+    """A device, and CuPy's context of it."""
+
+    current: Device
+
+    def __init__(self, index: int | None = None) -> None:
+        self.id, self._before = Device.current.id if index is None else index, []
+
+    def __enter__(self) -> None:
+        self._before.append(Device.current)
+        Device.current = self
+
+    def __exit__(self, *_: Any) -> None:
+        Device.current = self._before.pop()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Device) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return self.id
+
+
+Device.current = Device(0)
 
 
 class DeviceArray(np.ndarray):
     """An array that NumPy's functions take together with others of its kind alone."""
 
-    device = SimpleNamespace(id=0)
+    def __array_finalize__(self, given: Any) -> None:
+        """Lie on the device of what it is a view of, or on the current one."""
+        self._device = getattr(given, "_device", Device.current)
+
+    @property
+    def device(self) -> Device:
+        """Where it lies."""
+        return self._device
+
+    def copy(self, order: Any = None) -> DeviceArray:
+        """Return a copy on the current device."""
+        return _wrapped(np.array(self))
 
     def get(self) -> np.ndarray:
         """Return a copy on the host."""
@@ -31,6 +68,7 @@ class DeviceArray(np.ndarray):
         for value in inputs:
             if type(value) is np.ndarray and value.ndim:
                 raise TypeError(f"{ufunc.__name__}: Unsupported type <class 'numpy.ndarray'>")
+        _require_here(*inputs)
         plain = [value.view(np.ndarray) if isinstance(value, DeviceArray) else value for value in inputs]
         out = keywords.pop("out", None)
         result = getattr(ufunc, method)(*plain, **keywords)
@@ -55,6 +93,11 @@ def _checked(index: Any) -> Any:
     return index
 
 
+def _require_here(*arrays: Any) -> None:
+    for array in arrays:
+        assert not isinstance(array, DeviceArray) or array.device == Device.current, "an array of another device"
+
+
 def _wrapped(result: Any) -> Any:
     return np.asarray(result).view(DeviceArray) if isinstance(result, np.ndarray | np.generic) else result
 
@@ -65,7 +108,9 @@ def _on_device(name: str) -> Any:
     def call(*arguments: Any, **keywords: Any) -> Any:
         plain = []
         for value in arguments:
-            if name != "asarray" and type(value) is np.ndarray and value.ndim:
+            if name not in ("asarray", "array"):
+                _require_here(*(value if isinstance(value, list | tuple) else [value]))
+            if name not in ("asarray", "array") and type(value) is np.ndarray and value.ndim:
                 raise TypeError(f"{name}: Unsupported type <class 'numpy.ndarray'>")
             plain.append(value.view(np.ndarray) if isinstance(value, DeviceArray) else value)
         if name in ("concatenate", "stack"):
@@ -106,13 +151,11 @@ class InPlaceOfKernels:
         found = [[np.abs(tile.astype("c16")).sum(axis).max() for axis in (1, 0)] for tile in self.of(data, places)]
         return _wrapped(np.array(found))
 
-    def gather(self, given: Any, sources: Any, flipped: Any, places: Any, size: int) -> Any:
-        """Return copies."""
-        out = np.empty(size, given.dtype)
+    def gather(self, given: Any, sources: Any, flipped: Any, places: Any, out: Any) -> None:
+        """Make copies."""
         for at, turned, to in zip(sources, flipped, self.of(out, places), strict=True):
             tile = self.tiles(given, [at], [to.shape[::-1] if turned else to.shape])[0]
             to[...] = tile.conj().T if turned else tile
-        return _wrapped(out)
 
     def add(self, given: Any, places: Any, targets: Any, out: Any) -> None:
         """Add tiles."""
@@ -167,13 +210,20 @@ class InPlaceOfKernels:
 
 
 @pytest.fixture
-def cupy(monkeypatch: pytest.MonkeyPatch) -> Any:
+def cupy(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Any:
+    # Whether devices read one another's memory.
+    peers = "peers" not in request.fixturenames or request.getfixturevalue("peers")
     names = (
-        "arange", "asarray", "concatenate", "cumsum", "empty", "exp", "eye", "fill_diagonal", "flatnonzero", "log",
-        "minimum", "ones", "searchsorted", "sqrt", "stack", "where", "zeros",
+        "arange", "array", "asarray", "concatenate", "cumsum", "empty", "exp", "eye", "fill_diagonal", "flatnonzero",
+        "log", "minimum", "ones", "searchsorted", "sqrt", "stack", "where", "zeros",
     )  # fmt: skip
     module = SimpleNamespace(**{name: _on_device(name) for name in names}, ndarray=DeviceArray)
-    module.cuda = SimpleNamespace(runtime=SimpleNamespace(getDevice=lambda: 0, memGetInfo=lambda: (2**30, 2**31)))
+    runtime = SimpleNamespace(
+        getDevice=lambda: Device.current.id, getDeviceCount=lambda: 2, memGetInfo=lambda: (2**30, 2**31),
+        deviceCanAccessPeer=lambda *_: peers, _deviceEnsurePeerAccess=lambda _: None,
+    )  # fmt: skip
+    stream = SimpleNamespace(record=lambda: None, wait_event=lambda _: None)
+    module.cuda = SimpleNamespace(runtime=runtime, Device=Device, get_current_stream=lambda: stream)
     module.get_default_memory_pool = lambda: SimpleNamespace(free_bytes=lambda: 0)
     module.linalg = SimpleNamespace(cholesky=lambda a: np.linalg.cholesky(a.view(np.ndarray)))
     places = GridKernels(_wrapped)
@@ -182,11 +232,29 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Any:
     kernels = InPlaceOfKernels()
     names = "norms", "line_sums", "largest_line_sums", "gather", "add", "dots", "multiply", "left_out", "kept", "listed"
     for name in names:
-        monkeypatch.setattr(launch, name, getattr(kernels, name))
+        monkeypatch.setattr(launch, name, _here(name, getattr(kernels, name), peers))
     monkeypatch.setitem(sys.modules, "cupy", module)
     monkeypatch.setitem(sys.modules, "cupyx", SimpleNamespace(errstate=lambda **_: contextlib.nullcontext()))
-    monkeypatch.setattr(matrix, "_module", lambda data: module if isinstance(data, DeviceArray) else np)
+
+    def module_of(data: Any) -> Any:
+        first = data.parts[0] if isinstance(data, Spread) else data
+        return module if isinstance(first, DeviceArray) else np
+
+    monkeypatch.setattr(matrix, "_module", module_of)
+    monkeypatch.setattr(matrix, "require_device", lambda: None)
+    spread._connected.cache_clear()
     return module
+
+
+def _here(name: str, kernel: Any, peers: bool) -> Any:
+    """Return what stands for a kernel, which is given arrays of the current device alone, but for those it reads."""
+
+    def call(*given: Any) -> Any:
+        reads_others = name == "gather" and peers
+        _require_here(*(x for one in given[reads_others:] for x in (one if isinstance(one, tuple) else [one])))
+        return kernel(*given)
+
+    return call
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
@@ -257,3 +325,51 @@ def test_functions_run_where_the_matrix_is(cupy: Any) -> None:
     )
     assert np.linalg.norm(x.matrix.to_host().to_dense() - y.matrix.to_dense()) <= x.error + y.error
     assert isinstance(exp(there).data, DeviceArray)
+
+
+@pytest.mark.parametrize("peers", [True, False])
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_several_devices_share_a_matrix(cupy: Any, peers: bool, dtype: str) -> None:
+    rng = np.random.default_rng(2)
+    i = np.arange(40)
+    a = (rng.normal(size=(40, 40)) * np.exp(-np.abs(i[:, None] - i) / 3)).astype(dtype)
+    tolerance = 1e-4 if dtype == "complex64" else 1e-12
+    host = TileMatrix.from_dense(a + a.conj().T, [7, 5, 7, 9, 7, 5], hermitian=True, atol=1e-3)
+    there = host.to_devices([1, 0])
+    assert [part.device.id for part in there.data.parts] == [1, 0] and "on GPUs 1, 0" in repr(there)
+    other = TileMatrix.from_dense(a, np.diff(host.rows))
+    for operation in (
+        lambda x, y: x @ x,
+        lambda x, y: x.square(),
+        lambda x, y: x @ y,
+        lambda x, y: x + y,
+        lambda x, y: y.H @ x,
+        lambda x, y: x.shifted(3.0).truncate(1e-1, "spectral"),
+        lambda x, y: x.permuted(np.arange(40)[::-1]),
+        lambda x, y: x.astype("complex128"),
+    ):
+        x, y = operation(there, other.to_device()), operation(host, other)
+        assert [part.device.id for part in x.data.parts] == [1, 0]
+        np.testing.assert_allclose(x.to_host().to_dense(), y.to_dense(), rtol=0, atol=tolerance)
+        np.testing.assert_allclose(x.to_dense().get(), y.to_dense(), rtol=0, atol=tolerance)
+        np.testing.assert_allclose(x.error, y.error, rtol=1e-2)
+    assert abs(there.dot(there) - host.dot(host)) < 10 * tolerance
+    assert isinstance(there.to_device().data, DeviceArray)
+    assert Device.current.id == 0
+
+
+@pytest.mark.parametrize("devices", [2, [1]])
+@pytest.mark.parametrize("peers", [True, False])
+def test_density_matrices_of_several_devices_keep_their_error(cupy: Any, peers: bool, devices: Any) -> None:
+    i = np.arange(48)
+    h = np.diag(np.where(i % 2, 1.0, -1.0)) + 0.2 * (np.eye(48, k=1) + np.eye(48, k=-1))
+    s = np.eye(48) + 0.1 * (np.eye(48, k=1) + np.eye(48, k=-1))
+    for overlap, words in ((None, {"electrons": 24}), (s, {"electrons": 24}), (None, {"mu": 0.0, "beta": 2.0})):
+        words = words if "beta" in words else {**words, "method": "sp2"}
+        wanted = spectile.density_matrix(h, overlap, error=1e-6, block=6, **words)
+        found = spectile.density_matrix(h, overlap, error=1e-4, block=6, devices=devices, **words)
+        assert len(found.matrix.data.parts) == (2 if devices == 2 else 1)
+        assert np.linalg.norm(found.matrix.to_host().to_dense() - wanted.matrix.to_dense()) <= found.error + 1e-6
+        assert abs(found.energy - wanted.energy) <= found.energy_error + wanted.energy_error
+        again = spectile.density_matrix(h, overlap, error=1e-4, block=6, devices=devices, start=found, **words)
+        assert abs(again.energy - wanted.energy) <= again.energy_error + wanted.energy_error

@@ -24,6 +24,13 @@ class Places(NamedTuple):
     heights: Any
     widths: Any
 
+    @classmethod
+    def of(cls, starts: np.ndarray, heights: np.ndarray, widths: np.ndarray) -> Places:
+        """Return the same of arrays of the host."""
+        import cupy
+
+        return cls(cupy.asarray(starts), *(cupy.asarray(size.astype(np.int32)) for size in (heights, widths)))
+
 
 def _by_warps(name: str, data: Any, tiles: int, *arguments: Any) -> None:
     require_here("the matrix", data)
@@ -63,14 +70,15 @@ def largest_line_sums(data: Any, places: Places) -> Any:
     return largest
 
 
-def gather(given: Any, sources: np.ndarray, flipped: np.ndarray, places: Places, size: int) -> Any:
-    """Return tiles that begin at `sources`, those that are flipped transposed and conjugate."""
+def gather(given: Any, sources: np.ndarray, flipped: np.ndarray, places: Places, out: Any) -> None:
+    """Copy the tiles that begin at `sources` to their places in `out`, those that are flipped transposed and conjugate.
+
+    `given` may lie on another device, whose memory the current one reaches.
+    """
     import cupy
 
-    out = cupy.empty(size, given.dtype)
     held = cupy.asarray(sources), cupy.asarray(flipped.astype(np.uint8))
-    _by_warps("gather", given, len(sources), given, *held, out, *places)
-    return out
+    _by_warps("gather", out, len(sources), given, *held, out, *places)
 
 
 def add(given: Any, places: Places, targets: np.ndarray, out: Any) -> None:
