@@ -32,6 +32,7 @@ def spamm(
     valid_ratio: float | None = None,
     atol: float | None = None,
     rtol_factors: float | None = None,
+    rtol: float | None = None,
     block: int = 32,
     alpha: float = 1.0,
     beta: float = 0.0,
@@ -48,7 +49,7 @@ def spamm(
     """Multiply near-sparse matrices, skipping the tile products whose norms are small (SpAMM).
 
     C = alpha A B + beta C, where the product of the tiles A_ik and B_kj is left out when
-    ``||A_ik||_F ||B_kj||_F < tau``.  Give exactly one of `tau`, `valid_ratio`, `atol` and `rtol_factors`.
+    ``||A_ik||_F ||B_kj||_F < tau``.  Give exactly one of `tau`, `valid_ratio`, `atol`, `rtol_factors` and `rtol`.
 
     Parameters
     ----------
@@ -56,7 +57,9 @@ def spamm(
         float16, bfloat16, float32, float64, complex64 or complex128; a NumPy or CuPy array, or any object with
         ``__cuda_array_interface__`` or ``__dlpack__``.  Leading dimensions are batches and broadcast as in
         `numpy.matmul`.  Complex matrices are multiplied as real ones of their parts, on a GPU with a copy of B that is
-        twice its size.
+        twice its size.  Or a matrix with its norms, as :func:`spectile.nearsparse.norm_map` returns it, or `norms` of a
+        result: of two such matrices the norms are not taken again.  Where `check_finite` checks, so are the largest
+        of each tile row.
     b : array, shape (..., k, n)
         Of the same dtype and kind as `a`.
     tau : float, optional
@@ -74,7 +77,11 @@ def spamm(
         2^-960 are too small for a bound.
     rtol_factors : float, optional
         The same relative to the factors: ``||E||_F <= rtol_factors ||A||_F ||B||_F``.  The product's own norm is
-        smaller, often several times: `error_bound_rel` of the result is relative to that.
+        smaller, often several times.
+    rtol : float, optional
+        The same relative to the product: ``||E||_F <= rtol ||A B||_F``.  The norm of A B is guessed by those of A and
+        B, and where that was too high, they are multiplied once more; the call waits for the result.  Not with `beta`,
+        in a batch or in a graph that is captured.
     block : int, default 32
         Tile size (LoNum in the paper), a power of two from 8 to 128 on CUDA, any positive number on the CPU.
     alpha, beta : float
@@ -158,9 +165,17 @@ def spamm(
     >>> bool(np.linalg.norm(result.c - a @ a) <= result.error_bound)
     True
     """
+    if rtol is not None:
+        checks.check_choice(tau, valid_ratio, atol, rtol_factors, rtol)
+        if not isinstance(beta, int | float) or beta != 0:
+            raise ValueError("rtol is relative to A B, without C: leave beta out, or give atol")
+        return _within(
+            a, b, float(rtol), block=block, alpha=alpha, out=out, strict=strict, precision=precision, backend=backend,
+            check_finite=check_finite, devices=devices, split=split, method=method,
+        )  # fmt: skip
     key = None
     asked = tau, valid_ratio, atol, rtol_factors
-    given = [pair for pair in zip(ASKED, asked, strict=True) if pair[1] is not None]
+    given = [pair for pair in zip(ASKED, asked, strict=False) if pair[1] is not None]
     kind, value = given[0] if len(given) == 1 else ("", None)
     method = _default(kind) if method is None else method
     alone = isinstance(beta, int | float) and beta == 0 and (devices is None or kind == "tau")
@@ -171,7 +186,9 @@ def spamm(
         key = _repeated().key_of(a, b, out, value, *options, devices=devices)
         result = None if key is None else _repeated().execute(key, a, b, out, value)
         if result is not None:
+            result._norms = norm_map, block
             return result
+    (a, norms_a), (b, norms_b) = checks.kept("a", a, block), checks.kept("b", b, block)
     wanted: dict[str, Any] = dict([checks.check_choice(*asked)])
     block, alpha, beta = checks.check_scalars(block, alpha, beta)
     word("split", split, "rows", "columns")
@@ -188,13 +205,53 @@ def spamm(
         method="spamm" if strict else method, **wanted,
     )  # fmt: skip
     operands.check_results(request)
+    for name, x, norms in (("a", operands.a, norms_a), ("b", operands.b, norms_b)):
+        if norms is not None and request.check_finite:
+            checks.check_kept(name, norms, block, lambda rows, size: norm_map(rows, size).norms, x)
+    if norms_a is not None is not norms_b and devices is None:
+        request = dataclasses.replace(request, norms=(norms_a, norms_b))
     if devices is not None:
         return operands.in_kind(_on_devices(operands, request, _listed(devices), split, key))
     if operands.by_columns:
         operands = operands.transposed()
+        norms = request.norms
+        request = request if norms is None else dataclasses.replace(request, norms=(norms[1].T, norms[0].T))
     if operands.a is not a or operands.b is not b:
         key = None
-    return operands.in_kind(_on_cuda(operands, request, key) if where == "cuda" else _on_cpu(operands, request))
+    made = _on_cuda(operands, request, key) if where == "cuda" else _on_cpu(operands, request)
+    made._norms = norm_map, block
+    return operands.in_kind(made)
+
+
+def _within(a: Any, b: Any, rtol: float, **options: Any) -> Any:
+    """Return the product within an error relative to its own norm."""
+    block, alpha, _ = checks.check_scalars(options["block"], options["alpha"])
+    name, value = "rtol_factors", rtol / 8
+    product: Any = functools.partial(spamm, **options)
+    if not isinstance(a, list | tuple):
+        a, b = (x if isinstance(x, NormMap) else norm_map(x, block) for x in (a, b))
+        # As if no two products of tiles had anything in common.
+        with np.errstate(over="ignore", invalid="ignore"):
+            across, down = ((abs(x.norms) ** 2).sum(axis) for x, axis in ((a, 0), (b, 1)))
+            guess = rtol / 8 * float((across * down).sum()) ** 0.5
+        name, value = ("atol", guess) if 0 < guess < math.inf else (name, value)
+    try:
+        while True:
+            result = product(a, b, **{name: value})
+            # Where no tau was found, reading it raises.
+            bound = result.error_bound if result.tau >= 0 else math.nan
+            least = result._number("norm_c") * (1 - 1e-4) - bound
+            if bound <= rtol * least or bound == 0:
+                return result
+            if 0 < least < math.inf:
+                return product(a, b, atol=rtol * least / abs(alpha))
+            # Nothing but errors may be left in C.
+            value *= 1e-3
+    except ValueError as error:
+        if "rounding" in str(error):
+            message = f"rtol = {rtol} is below what rounding alone is bounded by here: take a larger rtol or float64"
+            raise ValueError(message) from None
+        raise
 
 
 def _default(kind: str) -> Method:
@@ -441,11 +498,12 @@ def norm_map(a: Any, block: int = 32) -> NormMap:
     -------
     NormMap
         Its `norms` have the shape (ceil(m / block), ceil(n / block)): float64, on a GPU float32 for float16, as
-        the sums of squares are.
+        the sums of squares are; it holds `a`, and is an operand of :func:`spamm` in its place.
 
     See Also
     --------
     tune_tau : a threshold from norm maps.
+    spamm : takes what this returns, and does not take the norms again.
 
     Examples
     --------
@@ -455,14 +513,14 @@ def norm_map(a: Any, block: int = 32) -> NormMap:
     [[1.414, 0.0], [0.0, 1.414]]
     """
     block, _, _ = checks.check_scalars(block)
-    (a,) = checks.widened(a)
+    given, (a,) = a, checks.widened(a)
     if on_device(a):
         from spectile.nearsparse.cuda.run import norm_map_cuda
 
-        return NormMap(norm_map_cuda(a, block), block)
+        return NormMap(norm_map_cuda(a, block), block, given)
     from spectile.nearsparse.cpu.norms import norm_map as norm_map_cpu
 
-    return NormMap(norm_map_cpu(checks.matrix(a), block), block)
+    return NormMap(norm_map_cpu(checks.matrix(a), block), block, given)
 
 
 def spamm_threshold(
@@ -522,6 +580,7 @@ def spamm_threshold(
     """
     wanted: dict[str, Any] = dict([checks.check_choice(tau, valid_ratio, atol, rtol_factors)])
     block, _, _ = checks.check_scalars(block)
+    (a, _), (b, _) = checks.kept("a", a, block), checks.kept("b", b, block)
     operands = checks.operands(a, b, None, None)
     where = operands.backend(backend, block, precision, valid_ratio=0.0)
     request = Request(operands.precision(precision, where), block=block, check_finite=True, **wanted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import math
 import reprlib
 from collections.abc import Callable, Sequence
@@ -19,8 +20,9 @@ from spectile.core.device import Backend, backends, choose_backend
 from spectile.core.host import in_kind_of
 from spectile.core.options import number, word
 from spectile.core.placement import Work
+from spectile.core.tiling import ceil_div
 from spectile.nearsparse.result import SpammResult
-from spectile.nearsparse.types import ALL, ASKED, COMPLEX, OF_DTYPE, Request, Split
+from spectile.nearsparse.types import ALL, ASKED, COMPLEX, OF_DTYPE, NormMap, Request, Split
 
 #: Scalar operations for each tile product of a search for its threshold.
 SEARCH = 30
@@ -213,14 +215,13 @@ def result_shape(shape_a: tuple[int, ...], shape_b: tuple[int, ...]) -> tuple[in
     return (*batch, shape_a[-2], shape_b[-1])
 
 
-def check_choice(
-    tau: Any = None, valid_ratio: Any = None, atol: Any = None, rtol_factors: Any = None
-) -> tuple[str, float]:
-    """Return the name and value of the one of these that is given; raise unless it is in its range."""
-    given = [pair for pair in zip(ASKED, (tau, valid_ratio, atol, rtol_factors), strict=True) if pair[1] is not None]
+def check_choice(*asked: Any) -> tuple[str, float]:
+    """Return the name and value of the one of `ASKED`, or the first of it, that is given; raise unless in its range."""
+    given = [pair for pair in zip(ASKED, asked, strict=False) if pair[1] is not None]
     if len(given) != 1:
         what = " and ".join(name for name, _ in given) or "none"
-        words = f"{', '.join(ASKED[:-1])} and {ASKED[-1]}"
+        names = ASKED[: max(len(asked), len(ASKED) - 1)]
+        words = f"{', '.join(names[:-1])} and {names[-1]}"
         raise ValueError(f"give exactly one of {words}; {what} {'was' if not given else 'were'} given")
     name, value = given[0]
     wanted = number(name, value)
@@ -233,6 +234,39 @@ def check_choice(
     if not good:
         raise ValueError(f"{name} = {reprlib.repr(value)} {why}")
     return name, wanted
+
+
+def kept(name: str, given: Any, block: Any) -> tuple[Any, Any]:
+    """Return a matrix and the norms of its tiles, or None where they are not kept."""
+    if not isinstance(given, NormMap):
+        return given, None
+    if given.matrix is None:
+        raise ValueError(f"{name} is a norm map without its matrix: pass what norm_map returns, or the matrix")
+    if given.block != block:
+        raise ValueError(f"{name} has the norms of tiles of {given.block}, and block is {block}: give both one block")
+    return given.matrix, given.norms
+
+
+def check_kept(name: str, given: Any, block: int, measure: Callable[[Any, int], Any], matrix: Any) -> None:
+    """Raise where kept norms are not those of a matrix, as the largest of them in each tile row show."""
+    there = on_device(matrix)
+    matrix = arrays.to_device(matrix, name)[0] if there else matrix
+    norms = np.asarray(arrays.to_device(given, name)[0].get() if on_device(given) else given, np.float64)
+    if norms.shape == tuple(ceil_div(size, block) for size in matrix.shape):
+        if not norms.size:
+            return
+        xp: Any = importlib.import_module("cupy") if there else np
+        rows, columns = matrix.shape
+        largest = norms.argmax(axis=1)
+        down = xp.arange(rows)
+        across = block * xp.asarray(largest)[down // block][:, None] + xp.arange(block)
+        strip = matrix[down[:, None], xp.minimum(across, columns - 1)]
+        strip[across >= columns] = 0
+        fresh = measure(strip, block)[:, 0]
+        wanted = norms[np.arange(len(norms)), largest]
+        if np.allclose(fresh.get() if there else fresh, wanted, rtol=1e-4, atol=0.0, equal_nan=True):
+            return
+    raise ValueError(f"{name} is not what it was when its norms were taken: call norm_map({name}) again")
 
 
 def check_scalars(block: Any, alpha: Any = 1.0, beta: Any = 0.0) -> tuple[int, float, float]:

@@ -33,11 +33,14 @@ class SpammResult:
         What multiplied: "dense" where ``method="auto"`` found the dense product to be faster.  Nothing was left out
         then: tau is 0, both ratios are 1, and the bound is of rounding alone, computed when it is read, from a and b
         as they then are.
+    norms : NormMap
+        C and the norms of its tiles, an operand of another product which does not take them again; None of C on several
+        devices, and of a batch.
     error_bound_rel : float
         `error_bound` relative to ``||c||_F`` (NaN when c is zero and the bound is too, infinity where the bound is).
     """
 
-    __slots__ = ("_numbers", "_read", "c", "method")
+    __slots__ = ("_norms", "_numbers", "_read", "c", "method")
 
     def __init__(
         self,
@@ -52,6 +55,7 @@ class SpammResult:
         read: Callable[[Callable[[], Any]], Any] | None = None,
     ) -> None:
         self.c, self.method, self._read = c, method, read
+        self._norms: Any = None
         self._numbers: dict[str, Any] = {
             "tau": tau,
             "valid_ratio": valid_ratio,
@@ -65,13 +69,21 @@ class SpammResult:
         return self.c, self.method, {name: self._number(name) for name in self._numbers}
 
     def __setstate__(self, state: tuple[Any, str, dict[str, Any]]) -> None:
-        (self.c, self.method, self._numbers), self._read = state, None
+        (self.c, self.method, self._numbers), self._read, self._norms = state, None, None
 
     def _number(self, name: str) -> Any:
         value = self._numbers[name]
         if callable(value):
             value = self._numbers[name] = value() if self._read is None else self._read(value)
         return value
+
+    @property
+    def norms(self) -> Any:
+        """C and the norms of its tiles, a `NormMap`, as an operand of another product; taken when first read."""
+        if isinstance(self._norms, tuple):
+            take, block = self._norms
+            self._norms = take(self.c, block) if getattr(self.c, "ndim", 0) == 2 else None
+        return self._norms
 
     @property
     def tau(self) -> Any:

@@ -80,12 +80,15 @@ OF_DTYPE = {"float16": "fp16", "float32": "fp32", "float64": "fp64"} | {name: na
 
 
 #: What says how much is left out: a call gives one.
-ASKED = ("tau", "valid_ratio", "atol", "rtol_factors")
+ASKED = ("tau", "valid_ratio", "atol", "rtol_factors", "rtol")
 
 
 @dataclass(frozen=True)
 class Request:
-    """A product as :func:`spectile.nearsparse.spamm` takes it; one of the first four after it is given."""
+    """A product as :func:`spectile.nearsparse.spamm` takes it; one of the first four after it is given.
+
+    An error relative to C (rtol) becomes an absolute one before there is a request.
+    """
 
     precision: str
     tau: float | None = None
@@ -98,6 +101,8 @@ class Request:
     strict: bool = False
     check_finite: bool = False
     method: Method = "spamm"
+    #: Norms of the tiles of A and of B, where both are kept.
+    norms: tuple[Any, Any] | None = dataclasses.field(default=None, compare=False)
 
     @property
     def arithmetic(self) -> Precision:
@@ -114,7 +119,7 @@ class Request:
     @property
     def asked(self) -> tuple[str, float]:
         """The name of what is given of tau, a ratio and an error, and its value."""
-        return next((name, x) for name in ASKED if (x := getattr(self, name)) is not None)
+        return next((name, x) for name in ASKED[:-1] if (x := getattr(self, name)) is not None)
 
     @property
     def value(self) -> float:
@@ -159,7 +164,9 @@ class Threshold:
 class NormMap:
     """The Frobenius norms of the tiles of a matrix, as :func:`spectile.nearsparse.norm_map` returns them.
 
-    A type of its own, so that no matrix is taken for one.
+    In place of its matrix it is an operand whose norms are not taken again.  A type of its own, so that no matrix is
+    taken for one.  Whoever writes to the matrix takes its norms anew: those that are too small make the bound of a
+    product too small, and those that are too large only keep more.
 
     Attributes
     ----------
@@ -167,10 +174,13 @@ class NormMap:
         NumPy or GPU array, nothing below 0.
     block : int
         Tile size.
+    matrix : array or None
+        Whose norms these are; None where that is not known.
     """
 
     norms: Any
     block: int = 32
+    matrix: Any = None
 
     __repr__ = shown
     _repr_html_ = shown_html

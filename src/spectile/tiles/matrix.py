@@ -817,8 +817,8 @@ class TileMatrix:
         return self.multiply(other) if isinstance(other, TileMatrix) else self._refuse(other)
 
     def multiply(
-        self, other: TileMatrix, *, atol: float | None = None, rtol: float | None = None, norm: NormName = "fro",
-        hermitian: bool = False,
+        self, other: TileMatrix, *, atol: float | None = None, rtol: float | None = None,
+        rtol_factors: float | None = None, norm: NormName = "fro", hermitian: bool = False,
     ) -> TileMatrix:  # fmt: skip
         """Return the product of two matrices, small products of tiles left out within an error.
 
@@ -829,9 +829,11 @@ class TileMatrix:
         atol : float, optional
             What this product may be off by, rounding included; the errors of the operands come on top.
         rtol : float, optional
-            The same, relative to the product's own norm (the spectral one relative to ``norm("spectral")``).
+            The same, relative to the product's own norm.
+        rtol_factors : float, optional
+            The same, relative to the product of the factors' norms, which is larger, often several times.
         norm : {"fro", "spectral"}
-            In which norm.
+            In which norm; that of the product, or of the factors, is the same one, from below.
         hermitian : bool, default False
             The exact product is Hermitian, as of matrices that commute: half of it is computed and stored.
 
@@ -853,16 +855,17 @@ class TileMatrix:
         >>> one.multiply(one, rtol=1e-6).trace()
         64.0
         """
-        return self._multiply(other, atol, rtol, norm, "upper" if hermitian else None)
+        return self._multiply(other, atol, rtol, norm, "upper" if hermitian else None, rtol_factors)
 
     def square(
-        self, *, atol: float | None = None, rtol: float | None = None, norm: NormName = "fro"
+        self, *, atol: float | None = None, rtol: float | None = None, rtol_factors: float | None = None,
+        norm: NormName = "fro",
     ) -> TileMatrix:  # fmt: skip
         """Return the product of a matrix with itself, at half the work where it is Hermitian.
 
         Parameters
         ----------
-        atol, rtol, norm
+        atol, rtol, rtol_factors, norm
             As for `multiply`.
 
         Raises
@@ -875,11 +878,11 @@ class TileMatrix:
         >>> TileMatrix.identity([32, 32]).square().trace()
         64.0
         """
-        return self._multiply(self, atol, rtol, norm, "square" if self.hermitian else None)
+        return self._multiply(self, atol, rtol, norm, "square" if self.hermitian else None, rtol_factors)
 
     def _multiply(
         self, other: TileMatrix, atol: float | None, rtol: float | None, norm: NormName, half: str | None,
-        strict: bool = True,
+        rtol_factors: float | None = None, strict: bool = True,
     ) -> TileMatrix:  # fmt: skip
         if not isinstance(other, TileMatrix):
             raise TypeError(f"a tile matrix is multiplied by a tile matrix, and this is a {type(other).__name__}")
@@ -889,9 +892,11 @@ class TileMatrix:
         if half and not np.array_equal(self.rows, other.columns):
             raise ValueError("a Hermitian product needs one partition of rows and columns")
         spectral = _spectral(norm)
-        atol, rtol = (None if x is None else _tolerance(name, x) for name, x in (("atol", atol), ("rtol", rtol)))
-        if atol is not None and rtol is not None:
-            raise ValueError("both atol and rtol are given: pass one of them")
+        asked = {"atol": atol, "rtol": rtol, "rtol_factors": rtol_factors}
+        given = {name: _tolerance(name, x) for name, x in asked.items() if x is not None}
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} are given: pass one of them")
+        atol, rtol, rtol_factors = map(given.get, asked)
         dtype = np.result_type(self.dtype, other.dtype)
         self, other = _together(self, other)
         a = self.whole()
@@ -926,19 +931,21 @@ class TileMatrix:
             return made, own
 
         factor = 1 / math.sqrt(2) if half == "upper" else 1.0
-        limit, wanted = atol, ""
+        limit, wanted = atol, " and ".join(f"{name} = {x}" for name, x in given.items())
+        if rtol_factors is not None:
+            limit = rtol_factors * _least(self, EXACT, norm) * _least(other, EXACT, norm)
         if rtol is None:
             made, own = at(limit)
-            wanted = f"atol = {atol}"
         else:
-            limit, wanted = rtol * product.product_norm_estimate(left, right) / 8, f"rtol = {rtol}"
+            limit = rtol * product.product_norm_estimate(left, right) / 8
             made, own = at(limit)
             if own[spectral] > rtol * _least(made, own, norm):
                 limit = rtol * _least(made, own, norm) / (1 + 2 * rtol)
                 made, own = at(limit)
             limit = rtol * _least(made, own, norm)
         if strict and limit is not None and own[spectral] > limit * SLACK:
-            whole = limit / rtol if rtol else 1.0
+            relative = rtol or rtol_factors
+            whole = limit / relative if relative else 1.0
             share = own[spectral] / whole if whole else math.inf
             raise ValueError(
                 f"{wanted} is below what rounding to {dtype} alone may take here, {share:.2g}: ask for more than that"
@@ -1070,8 +1077,12 @@ def _mirrored(error: Error) -> Error:
 
 
 def _least(made: TileMatrix, own: Error, norm: NormName) -> float:
-    """Return what the norm of the exact product is at least; of the spectral norm, our bound of it less the error."""
-    return max(0.0, made.norm(norm) * (1 - excess(made.rows)) - own[norm == "spectral"])
+    """Return what the norm of the matrix that `made` is off by `own` from is at least.
+
+    The spectral norm is at least the Frobenius norm of so many columns over the root of their number.
+    """
+    least = made.norm() if norm == "fro" else norms_.spectral_least(made.norms, made.layout)
+    return max(0.0, least * (1 - excess(made.rows) - excess(made.columns)) - own[norm == "spectral"])
 
 
 def _smallest(norms: np.ndarray, weights: np.ndarray, atol: float) -> int:

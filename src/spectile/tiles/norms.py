@@ -135,3 +135,12 @@ def spectral_bound(norms: Any, layout: Layout) -> float:
     ones = (np.ones(size) for size in layout.grid)
     best = kernels.map_bound(layout.indptr, layout.indices, scaled, layout.hermitian, *ones, _SHARPENED)
     return math.sqrt(best) * unit * SLACK
+
+
+def spectral_least(norms: Any, layout: Layout) -> float:
+    """Return what the spectral norm of a matrix with tiles of these norms is at least, but for rounding."""
+    unit = float(norms.max(initial=0.0))
+    with np.errstate(under="ignore"):
+        squares = row_and_column_sums((norms / (unit or 1.0)) ** 2, layout)
+    lines = zip(squares, (layout.rows, layout.columns), strict=True)
+    return unit * math.sqrt(max(float((sums / np.diff(ends)).max(initial=0.0)) for sums, ends in lines))

@@ -355,7 +355,7 @@ def test_mistakes_are_told_in_one_sentence():
         (lambda: x * 10**400, ValueError, "pass a finite number"),
         (lambda: x.multiply(a), TypeError, "ndarray"),
         (lambda: x.square(atol=-1.0), ValueError, "atol is -1"),
-        (lambda: x.square(atol=1.0, rtol=1.0), ValueError, "both"),
+        (lambda: x.square(atol=1.0, rtol=1.0), ValueError, "atol and rtol are given"),
         (lambda: x.square(atol=1.0, norm="nuclear"), ValueError, "choose one of fro, spectral"),
         (lambda: x.astype("float32").square(rtol=1e-12), ValueError, "rounding to float32 alone.*or use float64"),
         (lambda: x.square(atol=1e-18), ValueError, "rounding to float64 alone"),
@@ -512,3 +512,21 @@ def test_the_hermitian_part_of_a_hermitian_matrix_is_itself(dtype):
     np.testing.assert_array_equal(found.to_dense(), same.to_dense())
     other = TileMatrix.from_dense(a, 6).hermitian_part()
     assert np.linalg.norm(other.to_dense() - a) <= other.error.fro <= np.linalg.norm(a)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("norm", ["fro", "spectral"])
+def test_relative_errors_are_relative_to_what_they_say(norm: str, seed: int) -> None:
+    rng = np.random.default_rng([seed, 17])
+    n, i = 96, np.arange(96)
+    a, b = (rng.normal(size=(n, n)) * np.exp(-abs(i[:, None] - i) / 4.0) for _ in range(2))
+    x, y = (TileMatrix.from_dense(one, 12) for one in (a, b))
+    size = {"fro": np.linalg.norm, "spectral": lambda z: np.linalg.norm(z, 2)}[norm]
+    for share in (0.1, 1e-3, 1e-9):
+        found = x.multiply(y, rtol=share, norm=norm)
+        assert size(found.to_dense() - a @ b) <= found.error[norm == "spectral"] <= share * size(a @ b)
+        found = x.multiply(y, rtol_factors=share, norm=norm)
+        assert size(found.to_dense() - a @ b) <= found.error[norm == "spectral"] <= share * size(a) * size(b)
+    assert x.square(rtol_factors=0.1).products < x.square(rtol_factors=1e-9).products
+    with pytest.raises(ValueError, match="rtol and rtol_factors are given"):
+        x.square(rtol=0.1, rtol_factors=0.1)

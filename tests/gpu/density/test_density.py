@@ -131,3 +131,21 @@ def test_inverse_roots_and_polar_decompositions() -> None:
     exact_u, exact_p = scipy.linalg.polar(a)
     assert np.linalg.norm(u.to_host().to_dense() - exact_u) <= u.error.fro <= 1e-7
     assert np.linalg.norm(p.to_host().to_dense() - exact_p) <= p.error.fro
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_all_devices_share_a_density_matrix(overlap: bool) -> None:
+    import cupy
+
+    h, i = _insulator(600, 3), np.arange(600)
+    s = np.eye(600) + 0.1 * np.exp(-np.abs(i[:, None] - i)) if overlap else None
+    values, vectors = scipy.linalg.eigh(h, s)
+    exact = vectors[:, :300] @ vectors[:, :300].T
+    for devices in range(1, cupy.cuda.runtime.getDeviceCount() + 1):
+        found = spectile.density_matrix(h, s, electrons=300, error=1e-6, block=20, devices=devices)
+        assert [part.device.id for part in found.matrix.data.parts] == [*range(devices)]
+        assert np.linalg.norm(found.matrix.to_dense().get() - exact) <= found.error <= 1e-6
+        assert abs(found.energy - values[:300].sum()) <= found.energy_error + 1e-10
+        again = spectile.density_matrix(h, s, electrons=300, error=1e-6, block=20, devices=devices, start=found)
+        assert np.linalg.norm(again.matrix.to_host().to_dense() - exact) <= again.error <= 1e-6
+    assert cupy.cuda.runtime.getDevice() == 0

@@ -127,9 +127,11 @@ class Maps:
         return whole_norm(self.a, self.largest[0]), whole_norm(self.b, self.largest[1])
 
     @classmethod
-    def of(cls, a: Any, b: Any, block: int) -> Maps:
-        """Return the maps of two matrices."""
-        (one, p), (two, q) = (_near_one(x, block) for x in (a, b))
+    def of(cls, a: Any, b: Any, block: int, given: Any = None) -> Maps:
+        """Return the maps of two matrices, whose norms may be given."""
+        (one, p), (two, q) = (
+            _near_one(x, block, norms) for x, norms in zip((a, b), given or (None, None), strict=True)
+        )
         return cls(one, two, p + q)
 
     @classmethod
@@ -150,8 +152,8 @@ class Maps:
         return shifted(value, self.exponent)
 
 
-def _near_one(x: Any, block: int) -> tuple[Any, int]:
-    norms = norm_map(x, block)
+def _near_one(x: Any, block: int, norms: Any) -> tuple[Any, int]:
+    norms = norm_map(x, block) if norms is None else np.asarray(norms, np.float64)
     largest = float(norms.max(initial=0.0))
     if largest == 0 or math.isnan(largest) or _SAFE_NORMS[0] <= largest <= _SAFE_NORMS[1]:
         return norms, 0

@@ -98,7 +98,7 @@ def threshold_cpu(a: Any, b: Any, request: Request) -> Threshold:
     # One operand at a time is copied where its rows are not as its norms are taken from.
     needed = max(map(_copied_bytes, (a, b))) + _map_bytes(shape, request.block)
     require_host_free(needed, f"the threshold of a product of shape {(shape[0], shape[2])}")
-    maps = Maps.of(a, b, request.block)
+    maps = Maps.of(a, b, request.block, request.norms)
     check_norms(maps)
     tau, compared = threshold(maps, request, shape)
     left = share_of(maps.a, maps.b, count_valid(maps.a, maps.b, compared))
@@ -162,7 +162,7 @@ def _one(
         request = dataclasses.replace(request, block=block)
     at_once = chooses and dense.prospect(shape, request).at_once
     x, y = row_major(as_summed(a)), row_major(as_summed(b))
-    maps = Maps.of(x, y, request.block)
+    maps = Maps.of(x, y, request.block, request.norms)
     if request.norms_first:
         check_norms(maps)
     if at_once:

@@ -109,6 +109,16 @@ class NormMaps(Norms):
         if self.pairing is not None:
             self.pairing.launch()
 
+    def take(self, norms_a: Any, norms_b: Any) -> None:
+        """Copy maps that are known, as :func:`spectile.nearsparse.norm_map` returns them, in place of a call."""
+        import cupy
+
+        for into, given in ((self.a, norms_a), (self.b, norms_b.T)):
+            # Of the real form of a complex matrix several tiles have one norm.
+            for axis in (0, 1):
+                given = cupy.repeat(given, ceil_div(into.shape[axis], max(1, given.shape[axis])), axis=axis)
+            into[...] = given[: into.shape[0], : into.shape[1]]
+
     def bind(self) -> list[launch.BoundLaunch]:
         """Return the launches with their parameters, which may be changed in place."""
         measure = self._kernel.bind(self._shape, self.parameters)

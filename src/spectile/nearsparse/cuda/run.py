@@ -281,7 +281,9 @@ def _launch(a: Any, b: Any, c: Any, out: Any, request: Request) -> list[_Item]:
 def _measured(a: Any, b: Any, request: Request) -> NormMaps:
     """Return the norm maps of the real forms of A and B, enqueued."""
     maps = NormMaps(a, b, request.block, paired=request.arithmetic.parts == 2)
-    if a.size or b.size:
+    if request.norms is not None:
+        maps.take(*(arrays.to_device(x, "a norm map")[0] for x in request.norms))
+    elif a.size or b.size:
         maps()
     return maps
 

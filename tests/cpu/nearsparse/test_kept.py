@@ -1,0 +1,95 @@
+"""Operands that keep their norms, and errors relative to the product's own norm."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spectile
+from spectile.nearsparse import NormMap, norm_map, spamm_threshold
+
+
+def operand(rng: np.random.Generator, m: int, n: int, dtype: str) -> np.ndarray:
+    """Return a matrix whose entries decay away from its diagonal."""
+    near = np.exp(-abs(np.arange(m)[:, None] * n / m - np.arange(n)) / 9)
+    x = rng.normal(size=(m, n)) * near
+    return (x + 1j * rng.normal(size=(m, n)) * near if dtype.startswith("c") else x).astype(dtype)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128"])
+def test_kept_norms_are_those_that_would_be_taken(dtype: str, order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    a, b = (np.asarray(operand(rng, *shape, dtype), order=order) for shape in ((90, 130), (130, 70)))
+    kept = norm_map(a, 16), norm_map(b, 16)
+    assert kept[0].matrix is a
+    for asked in ({"tau": 0.5}, {"valid_ratio": 0.4}, {"rtol_factors": 0.1}):
+        found = spectile.spamm(*kept, block=16, backend="cpu", method="spamm", **asked)
+        wanted = spectile.spamm(a, b, block=16, backend="cpu", method="spamm", **asked)
+        np.testing.assert_allclose(found.c, wanted.c, rtol=1e-3, atol=1e-3)
+        assert 0 < found.valid_ratio < 1
+        assert found.valid_ratio == pytest.approx(wanted.valid_ratio, abs=0.02)
+        assert found.error_bound == pytest.approx(wanted.error_bound, rel=1e-3)
+        assert found.norms.matrix is found.c
+        np.testing.assert_allclose(found.norms.norms, norm_map(found.c, 16).norms)
+        left = spamm_threshold(*kept, block=16, backend="cpu", **asked)
+        assert left.valid_ratio == pytest.approx(found.valid_ratio, abs=0.02)
+    # They are read, and no others are taken, but those that are checked.
+    halved = NormMap(kept[0].norms / 2, 16, a)
+    found = spectile.spamm(halved, kept[1], tau=0.25, block=16, backend="cpu", check_finite=False)
+    wanted = spectile.spamm(a, b, tau=0.5, block=16, backend="cpu")
+    np.testing.assert_allclose(found.c, wanted.c, rtol=1e-3, atol=1e-3)
+
+
+def test_norms_of_another_matrix_are_refused() -> None:
+    a, b = np.eye(64), np.ones((64, 64))
+    kept = norm_map(a)
+    a[40, 40] = 9.0
+    with pytest.raises(ValueError, match=r"a is not what it was .* call norm_map\(a\) again"):
+        spectile.spamm(kept, b, tau=0.0)
+    with pytest.raises(ValueError, match="b is not what it was"):
+        spectile.spamm(a, NormMap(np.ones((3, 2)), 32, b), tau=0.0)
+    with pytest.raises(ValueError, match="a is a norm map without its matrix"):
+        spectile.spamm(NormMap(np.ones((2, 2))), b, tau=0.0)
+    with pytest.raises(ValueError, match="norms of tiles of 32, and block is 16"):
+        spectile.spamm(norm_map(a), b, tau=0.0, block=16)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_rtol_is_relative_to_the_product(dtype: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    m, k, n = rng.integers(1, 200, 3)
+    a, b = operand(rng, m, k, dtype), operand(rng, k, n, dtype)
+    if seed % 2:  # much of it cancels
+        b -= (np.linalg.pinv(a) @ a @ b).astype(dtype) * dtype_share(dtype)
+    exact = a.astype(complex) @ b.astype(complex)
+    for rtol in (1e-1, 3e-3):
+        for words in ({}, {"alpha": -2.5}, {"method": "spamm"}, {"method": "spamm", "block": 8}):
+            found = spectile.spamm(a, b, rtol=rtol, backend="cpu", **words)
+            alpha = words.get("alpha", 1.0)
+            size = abs(alpha) * np.linalg.norm(exact)
+            assert np.linalg.norm(found.c - alpha * exact) <= found.error_bound <= rtol * size
+
+
+def dtype_share(dtype: str) -> float:
+    """Return how much may cancel so that what is left is above rounding."""
+    return 0.9 if dtype in ("float32", "complex64") else 1 - 1e-6
+
+
+def test_rtol_is_refused_where_it_cannot_be_kept() -> None:
+    a = np.ones((64, 64), np.float32)
+    with pytest.raises(ValueError, match="rtol = 1e-09 is below what rounding alone"):
+        spectile.spamm(a, a, rtol=1e-9, backend="cpu")
+    b = np.eye(64)
+    with pytest.raises(ValueError, match="atol and rtol were given"):
+        spectile.spamm(b, b, atol=1.0, rtol=0.1)
+    with pytest.raises(ValueError, match="is not a tolerance: give a finite"):
+        spectile.spamm(b, b, rtol=-1.0)
+    with pytest.raises(ValueError, match="without C: leave beta out"):
+        spectile.spamm(b, b, rtol=0.1, beta=1.0, c=b)
+    assert spectile.spamm(b, b, rtol=0.1, alpha=0.0).error_bound == 0.0
+    assert math.isfinite(spectile.spamm(1e200 * b, 1e-150 * b, rtol=0.1, backend="cpu").error_bound)
