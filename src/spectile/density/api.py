@@ -72,9 +72,10 @@ def density_matrix(
         its LUMO and the inverse factor of its overlap save the search for them.  They are taken as guesses: nothing
         that is guaranteed depends on them.
     devices : int or sequence of int, optional
-        How many GPUs of this host share the matrices and the work, or which ones: each has tile rows of every matrix,
-        as `TileMatrix.to_devices` gives them out, and reads what it needs of the others'.  The default is one, or the
-        host, where `f` is.
+        How many GPUs of this host share the matrices, or which ones: each has tile rows of every matrix, as
+        `TileMatrix.to_devices` gives them out, and reads what it needs of the others'.  It is for matrices that are too
+        large for the memory of one: no faster, while lists of tiles, which the host makes, take most of the time.  The
+        default is one, or the host, where `f` is.
 
     Returns
     -------
@@ -137,6 +138,7 @@ class _Asked(NamedTuple):
     beta: float | None
     method: str
     start: DensityMatrix | None
+    ways: list[Candidate]  #: Those that were compared.
 
     def told(self) -> str:
         """Return what is computed and where."""
@@ -172,12 +174,9 @@ def _asked(
         raise ValueError(f"mu is {mu}: pass a finite number")
     if start is not None and not _alike(start.matrix, h):
         raise ValueError("start has other tiles or another order of rows than f: give both the same, or no start")
-    taken = (
-        "fermi"
-        if beta is not None
-        else method or cheapest("density", candidates(h, error, _occupied(electrons))).kernel
-    )
-    return _Asked(h, electrons, mu, error, beta, taken, start)
+    ways = [] if beta is not None or method else candidates(h, error, _occupied(electrons))
+    taken = "fermi" if beta is not None else method or cheapest("density", ways).kernel
+    return _Asked(h, electrons, mu, error, beta, taken, start, ways)
 
 
 def _occupied(electrons: float | None) -> int:
@@ -187,7 +186,7 @@ def _occupied(electrons: float | None) -> int:
 
 def _found(asked: _Asked, s: Any) -> DensityMatrix:
     """Return the density matrix."""
-    h, electrons, mu, error, beta, method, start = asked
+    h, electrons, mu, error, beta, method, start, _ = asked
     if s is None:
         return _orthogonal(h, electrons, mu, error, beta, method, start)
     overlap: Any = within_range("s", hermitian_operand("s", s, np.diff(h.rows), h.permutation))
@@ -270,8 +269,7 @@ def explain(
     if beta is not None:
         return [Candidate("fermi", math.nan, f"a series of the Fermi function, {asked.told()}")]
     if method is None:
-        listed = candidates(asked.h, asked.error, _occupied(asked.electrons))
-        return [*listed, *(Candidate(one, None, "not asked for") for one in METHODS if one != listed[1].kernel)]
+        return [*asked.ways, *(Candidate(one, None, "not asked for") for one in METHODS if one != asked.ways[1].kernel)]
     steps = "the steps are unknown before the gap is"
     if start is not None and start.edges is not None and method in METHODS:
         low, high = asked.h.eigenvalue_bounds()

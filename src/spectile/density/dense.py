@@ -20,19 +20,20 @@ from spectile.evd.types import Subset
 from spectile.tiles import TileMatrix
 from spectile.tiles.grid import GridMatrix, in_lists
 from spectile.tiles.layout import Layout
+from spectile.tiles.norms import spectral_bound
 from spectile.tiles.spread import Spread
 from spectile.tiles.types import SLACK, Error, gamma, roundoff
 
 #: Products that a purification and its certificate take, about.
 _PRODUCTS = 25
 #: Operations of a product of tiles, as dense matrices would take them: half of all by symmetry, at the rate of dense
-#: ones on a GPU, and at half of it on a host.
-_ON_GPU, _ON_HOST = 1, 2
+#: ones or above it on a GPU, where those of small norms are made in float16, and at half of it on a host.
+_ON_GPU, _ON_HOST = 0.7, 2
 #: Scalar operations of the host that a product of tile matrices takes besides those of its tiles; of a GPU its steps,
 #: and how often it reads or writes each number, in lists, norms and dense arrays too (seven clusters of waters, H200).
 _SCALAR, _STEPS, _PASSES = 5e5, 180, 12
 #: Bytes that a GPU streams to tridiagonalize in two stages, over those of one (these clusters again).
-_TWO_STAGES = 0.2
+_TWO_STAGES = 0.3
 
 
 def near(h: TileMatrix, error: float) -> Layout:
@@ -57,7 +58,8 @@ def candidates(h: TileMatrix | GridMatrix, error: float, occupied: int) -> list[
     part = Subset(True, 0, occupied) if 0 <= occupied < n - 1 else None
     found = dense((n, n), (np.zeros(0, h.dtype),), vectors=True, subset=part)
     columns = n if part is None else occupied + 1
-    flops = found.flops + parts * (n**2 * (4.0 * columns + n / 3) + 2.0 * n * columns**2)
+    # A GPU makes a Cholesky factor at about half of the rate.
+    flops = found.flops + parts * (n**2 * (4.0 * columns + (2 if on_gpu else 1) * n / 3) + 2.0 * n * columns**2)
     vectors = found._replace(moved=0, flops=flops, streamed=found.streamed * (_TWO_STAGES if on_gpu else 1))
     flops = _PRODUCTS * (_ON_GPU if on_gpu else _ON_HOST) * parts * share * n**3
     if isinstance(h.data, Spread):
@@ -69,13 +71,22 @@ def candidates(h: TileMatrix | GridMatrix, error: float, occupied: int) -> list[
     def seconds(work: Work) -> float:
         return placement.on_gpu(work, described) if described is not None else placement.on_host(work, cores())
 
-    parted = isinstance(h.data, Spread)
+    # Whatever the gap is, so much is what rounding alone is bounded by.
+    least = _lost(n, np.result_type(h.dtype, np.float64)) * math.sqrt(n * max(occupied, 1))
+    eigenvectors = Candidate("eigh", seconds(vectors), f"{columns} eigenvectors, n = {n}")
+    if isinstance(h.data, Spread):
+        eigenvectors = Candidate("eigh", None, "the matrix is on several GPUs")
+    elif least > error:
+        eigenvectors = Candidate("eigh", None, f"at best certified to {least:.1g}")
     return [
-        Candidate("eigh", None, "the matrix is on several GPUs")
-        if parted
-        else Candidate("eigh", seconds(vectors), f"{columns} eigenvectors, n = {n}"),
+        eigenvectors,
         Candidate("sp2_accelerated", seconds(tiles), f"{share:.2g} of the products of tiles in a step"),
     ]
+
+
+def _lost(n: int, dtype: Any) -> float:
+    """Return what sums of n products are off by, at most, and of some more, relative to the sum of their moduli."""
+    return 1.1 * float(gamma(n + 8, dtype))
 
 
 def diagonalized(given: TileMatrix | GridMatrix, occupied: int, mu: float | None) -> DensityMatrix | None:
@@ -108,12 +119,14 @@ def diagonalized(given: TileMatrix | GridMatrix, occupied: int, mu: float | None
     _shift(gram, 1, xp)
     told = xp.stack([values, *((abs(x) ** 2).sum(axis=0) for x in (a @ v - v * values, gram))])
     w, *squares = told if xp is np else told.get()
-    lost, size = 1.1 * float(gamma(n + 8, a.dtype)), given.norm() * unit
+    lost, size = _lost(n, a.dtype), given.norm() * unit
+    # Of the matrix of the moduli this bounds the spectral norm.
+    moduli = min(given.norm(), spectral_bound(tiles.spectral_norms, tiles.layout)) * unit
 
     def norms(k: int) -> list[float]:
         return [
             (math.sqrt(one[:k].sum()) * (1 + 2 * lost) + lost * of * math.sqrt(k)) * SLACK
-            for one, of in zip(squares, (size, math.sqrt(n)), strict=True)
+            for one, of in zip(squares, (moduli, math.sqrt(n)), strict=True)
         ]
 
     (r, d), (r_u, d_u) = norms(count + 1), norms(count)
