@@ -12,10 +12,12 @@ import numpy as np
 
 from spectile.density.dense import diagonalized, require_inside
 from spectile.density.maps import distance
-from spectile.density.purify import Pass, budgets, exact, purify
+from spectile.density.purify import MOST_STEPS, Pass, budgets, exact, purify
 from spectile.density.result import DensityMatrix
+from spectile.evd import eigvalsh
 from spectile.tiles import TileMatrix
 from spectile.tiles.grid import GridMatrix, in_lists, on_grid
+from spectile.tiles.spread import Spread
 from spectile.tiles.types import EXACT, SLACK, Error, excess, roundoff
 
 _LOGGER = logging.getLogger("spectile.density")
@@ -38,6 +40,9 @@ _IDEMPOTENT = 0.3
 _SURE = 0.1
 #: Budget of all steps together that leaves no doubt which subspace was found.
 _LARGEST = 0.3
+#: Eigenvalues of tiles on either side of a gap whose distances it is compared with, how much wider it has to be, and
+#: what is left out of it on either side; steps of a pass after its plan, where HOMO and LUMO are but guessed.
+_AROUND, _CLEAR, _LEFT, _MORE = 8, 16.0, 0.125, 10
 
 
 class Unresolved(ValueError):
@@ -85,7 +90,8 @@ def projector(
     def trial(by: Pass, wanted: float) -> tuple[Pass, DensityMatrix]:
         end = ends_at(error)
         budget, polynomials = budgets(by, method, wanted, end)
-        last = purify(x0, occupied, image, end, budget, polynomials, fine(by))
+        most = MOST_STEPS if known else len(polynomials) + _MORE
+        last = purify(x0, occupied, image, end, budget, polynomials, fine(by), most)
         last.know(by)
         found = _certified(h, last, occupied, mu, error, low, high, width, wide)
         _LOGGER.debug("a pass with a budget of %.2g has a certificate of %.2g, of %.2g", wanted, found.error, error)
@@ -97,9 +103,11 @@ def projector(
 
     wanted = min(pessimism(x0) * error, _LARGEST)
     hint = None if guess is None else ((high - guess[0]) / width, (high - guess[1]) / width)
-    plan = None if hint is None else _guessed(x0, *hint)
+    about = _of_tiles(h, occupied, mu) if guess is None else guess
+    plan = None if about is None else _guessed(x0, *((high - edge) / width for edge in about))
     # What a bad guess cannot resolve may have a gap all the same.
     seen, known = _look(x0, occupied, image, width) if plan is None else (plan, False)
+    sure = plan is None or guess is not None
     for _ in range(_PASSES):
         try:
             last, found = trial(seen, wanted)
@@ -109,7 +117,8 @@ def projector(
                 raise
             certain = False
         if not (certain or known):
-            seen, known = _look(x0, occupied, image, width, certain=True)
+            seen, known = _look(x0, occupied, image, width, certain=sure)
+            sure = True
             continue
         if found.error <= error:
             return _in_tiles(found)
@@ -165,6 +174,23 @@ def _look(
                 return likely, False
         resolved = max([size, *(error.spectral for error in seen.errors)])  # rounding may be the larger part
     raise _no_gap(2e3 * resolved * width)
+
+
+def _of_tiles(h: TileMatrix | GridMatrix, occupied: int, mu: float | None) -> tuple[float, float] | None:
+    """Return about HOMO and LUMO by the eigenvalues of the tiles on the diagonal, where these have a gap there.
+
+    Of whole molecules they do.  It is much wider than the distances between the eigenvalues around it.
+    """
+    found = [eigvalsh(tiles, check_finite=False).ravel() for tiles in h.diagonal_tiles()]
+    values = np.sort(
+        np.concatenate([np.zeros(0), *(one if isinstance(one, np.ndarray) else one.get() for one in found)])
+    )
+    k = int(np.searchsorted(values, mu)) if mu is not None else occupied
+    if not 0 < k < len(values) == h.shape[0]:
+        return None
+    near, gap = np.diff(values[max(0, k - 1 - _AROUND) : k + 1 + _AROUND]), values[k] - values[k - 1]
+    margin = _LEFT * gap
+    return (values[k - 1] + margin, values[k] - margin) if gap > _CLEAR * float(np.median(near)) else None
 
 
 def _looks(size: float, number: int) -> float:
@@ -245,12 +271,43 @@ def _certified(
     )  # fmt: skip
     if h.error.fro:
         energy_error += min(h.error.fro * math.sqrt(count), slip * count)
+    nearest = _nearest(shifted, q, g, size, bound)
+    homo_low, lumo_up = max(homo_low, centre + nearest[0]), min(lumo_up, centre + nearest[1])
     bound = (bound + moved) * SLACK
     return DensityMatrix(
         q._with(error=Error.of(bound, bound)), bound, energy + centre * count, energy_error * SLACK,
         (homo_low - slip, homo_up + slip), (lumo_low - slip, lumo_up + slip), centre if mu is None else mu,
         float(count), last.history(),
     )  # fmt: skip
+
+
+def _nearest(a: Any, q: Any, g: Any, size: float, off: float) -> tuple[float, float]:
+    """Return what the last eigenvalue of A below 0 is at least, and the first above 0 at most, where Q is about P.
+
+    For ``v = Q e``, e in one tile, ``v* A v`` is at most that eigenvalue times ``|v|^2``, but for what v has outside of
+    the subspace, `off`, squared, times `size` twice; the same for ``(I - Q) e``.  ``v* A v`` follows from G, about A Q.
+    """
+    if isinstance(q.data, Spread):
+        return -math.inf, math.inf
+    of_a, of_q, of_g = (np.real(x.diagonal()) for x in (a, q, g))
+    ends, found = [-math.inf, math.inf], q.rows
+    inside = np.where(of_q > 0.3, of_g / np.maximum(of_q, 0.3), -math.inf).argmax()
+    outside = np.where(of_q < 0.7, (of_a - of_g) / np.maximum(1 - of_q, 0.3), math.inf).argmin()
+    lost = 8 * g.error.spectral + (4 * off**2 + 32 * len(of_q) * roundoff(np.float64)) * size
+    for empty, entry in enumerate((inside, outside)):
+        t = int(np.searchsorted(found, entry, side="right")) - 1
+        own = slice(int(found[t]), int(found[t + 1]))
+        column, image = (x.column_of_tiles(t).astype(np.complex128) for x in (q, g))
+        squares, energies = column.conj().T @ column, column.conj().T @ image
+        if empty:
+            squares += np.eye(len(squares)) - column[own] - column[own].conj().T
+            energies += a.column_of_tiles(t)[own] - image[own] - image[own].conj().T
+        lengths, e = np.linalg.eigh(squares)
+        e = e[:, lengths > 0.5] / np.sqrt(lengths[lengths > 0.5])
+        values = np.linalg.eigvalsh(e.conj().T @ (energies + energies.conj().T) @ e) / 2
+        if len(values):
+            ends[empty] = values[0] + lost if empty else values[-1] - lost
+    return ends[0], ends[1]
 
 
 def _uncertain(q: TileMatrix) -> DensityMatrix:

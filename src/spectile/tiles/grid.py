@@ -17,7 +17,7 @@ from spectile.tiles.cuda import grid as kernels
 from spectile.tiles.cuda.grid import APART, LOST, NORMS, PRODUCTS, SEARCH, SKIPPED, Room
 from spectile.tiles.cuda.units import MOST_ROWS, in_blocks
 from spectile.tiles.layout import Layout
-from spectile.tiles.matrix import Apart, NormName, TileMatrix, checked_permutation, partitions
+from spectile.tiles.matrix import Apart, NormName, TileMatrix, checked_permutation, partitions, stacked
 from spectile.tiles.spread import Spread
 from spectile.tiles.types import EXACT, SLACK, Error, carried, excess, gamma, roundoff, underflow
 
@@ -238,7 +238,7 @@ class GridMatrix:
         radii = kernels.row_sums(self.room, self.data, self.norms) * SLACK - abs(d)
         ends = cupy.stack([radii - d, radii + d]).max(axis=1)
         if self.room.uniform:
-            tiles = self._diagonal_tiles()
+            (tiles,) = self.diagonal_tiles()
             most, between = _largest_within(cupy.stack([-tiles, tiles])), self.norms.copy()
             least, bounds = most.min(axis=1), []
             for diagonal in most - least[:, None]:
@@ -251,16 +251,33 @@ class GridMatrix:
         self._ends = -low - slack, high + slack
         return self._ends
 
-    def _diagonal_tiles(self) -> Any:
-        """Return the tiles on the diagonal, all of one size."""
+    def diagonal(self) -> np.ndarray:
+        """Return the real parts of the diagonal, on the host."""
+        return kernels.diagonal(self.room, self.data, self.norms).get()
+
+    def diagonal_tiles(self) -> list[Any]:
+        """Return the tiles on the diagonal, those of one size in one array."""
         import cupy
 
-        room, size = self.room, self.room.largest
-        flat = cupy.empty(room.n * size, self.dtype)
-        numbers = cupy.arange(room.size)
-        kernels.copy(room, flat, numbers * size * size, numbers * (room.size + 1), self.data, to_grid=False)
-        present = self.norms.diagonal() > 0
-        return cupy.where(present[:, None, None], flat.reshape(-1, size, size), 0)
+        sizes = np.diff(self.rows)
+        flat, starts = self._tiles_at(np.arange(self.room.size) * (self.room.size + 1), sizes * sizes)
+        return stacked(cupy, flat, starts, sizes)
+
+    def column_of_tiles(self, number: int) -> np.ndarray:
+        """Return a tile column, on the host."""
+        sizes = np.diff(self.rows)
+        flat, _ = self._tiles_at(np.arange(self.room.size) * self.room.size + number, sizes * sizes[number])
+        return flat.get().reshape(self.room.n, -1)
+
+    def _tiles_at(self, places: np.ndarray, counts: np.ndarray) -> tuple[Any, np.ndarray]:
+        """Return tiles at places of the map, of so many entries each, one after the other, and where they begin."""
+        import cupy
+
+        starts, at = np.cumsum(counts) - counts, cupy.asarray(places)
+        flat = cupy.empty(int(counts.sum()), self.dtype)
+        kernels.copy(self.room, flat, cupy.asarray(starts), at, self.data, to_grid=False)
+        owner = cupy.asarray(np.repeat(np.arange(len(counts)), counts))
+        return cupy.where(self.norms.ravel()[at][owner] > 0, flat, 0), starts
 
     def whole(self) -> GridMatrix:
         """Return the matrix itself, all of which is stored."""

@@ -470,6 +470,27 @@ class TileMatrix:
             out[ranges(self.rows[layout.tile_rows[on]], sizes)] = _on_diagonal(self._xp, self.data, layout)
         return out
 
+    def column_of_tiles(self, number: int) -> np.ndarray:
+        """Return a tile column of a square matrix, all rows of it, on the host."""
+        layout = self.layout
+        mine = np.flatnonzero((layout.indices == number) | (self.hermitian & (layout.tile_rows == number)))
+        some, flipped = layout.of_tiles(mine), layout.indices[mine] != number
+        rows = np.where(flipped, some.indices, some.tile_rows)
+        out = np.zeros((self.shape[0], int(np.diff(self.columns)[number])), self.dtype)
+        flat = gather(self._xp, self.data, layout, some, mine)
+        flat = flat if self._xp is np else flat.get()
+        for tile, row in enumerate(rows.tolist()):
+            block = flat[some.starts[tile] : some.starts[tile + 1]].reshape(some.heights[tile], -1)
+            out[self.rows[row] : self.rows[row + 1]] = block.conj().T if flipped[tile] else block
+        return out
+
+    def diagonal_tiles(self) -> list[Any]:
+        """Return the tiles on the diagonal that are stored, those of one size in one array; none of parts."""
+        layout, on = self.layout, self.layout.diagonal
+        return (
+            [] if isinstance(self.data, Spread) else stacked(self._xp, self.data, layout.starts[on], layout.heights[on])
+        )
+
     def dot(self, other: TileMatrix) -> Any:
         """Return the inner product ``trace(self.conj().T @ other)`` of the stored matrices, summed in float64.
 
@@ -1174,6 +1195,15 @@ def _spectral(norm: str) -> bool:
     if norm not in ("fro", "spectral"):
         raise ValueError(f"norm is {norm!r}: choose one of fro, spectral")
     return norm == "spectral"
+
+
+def stacked(xp: Any, data: Any, starts: np.ndarray, sizes: np.ndarray) -> list[Any]:
+    """Return square tiles that begin at these places of a flat array, those of one size in one array."""
+    made = []
+    for size in np.unique(sizes).tolist():
+        at = xp.asarray(starts[sizes == size])[:, None] + xp.arange(size * size)
+        made.append(data[at].reshape(-1, size, size))
+    return made
 
 
 def _together(x: TileMatrix, y: TileMatrix) -> tuple[TileMatrix, TileMatrix]:

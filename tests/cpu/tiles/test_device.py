@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import spectile
-from spectile.density import exp
+from spectile.density import exp, projector
 from spectile.tiles import TileMatrix, matrix, spread
 from spectile.tiles.cuda import grid as grid_kernels
 from spectile.tiles.cuda import launch
@@ -242,6 +242,7 @@ def cupy(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Any
 
     monkeypatch.setattr(matrix, "_module", module_of)
     monkeypatch.setattr(matrix, "require_device", lambda: None)
+    monkeypatch.setattr(projector, "eigvalsh", lambda a, **_: _wrapped(np.linalg.eigvalsh(a.view(np.ndarray))))
     spread._connected.cache_clear()
     return module
 
