@@ -77,6 +77,8 @@ class Layout:
         self.indptr, self.indices = np.asarray(indptr, np.int64), np.asarray(indices, np.int64)
         self._placed: dict[int, Places] = {}
         self._parts: dict[tuple[int, ...], list[tuple[slice, Layout]]] = {}
+        #: Another layout, and what :func:`joined` made of both: a step adds the same matrices twice.
+        self._last: Any = None
 
     @classmethod
     def of_keys(cls, rows: Any, columns: Any, keys: Any, hermitian: bool = False) -> Layout:
@@ -147,7 +149,7 @@ class Layout:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave what is on a GPU behind."""
-        return self.__dict__ | {"_placed": {}, "_parts": {}}
+        return self.__dict__ | {"_placed": {}, "_parts": {}, "_last": None}
 
     def parts(self, cuts: tuple[int, ...]) -> list[tuple[slice, Layout]]:
         """Return the tiles between cuts of the tile rows, and the layouts of the matrices that have no others."""
@@ -221,9 +223,12 @@ def joined(a: Layout, b: Layout) -> tuple[Layout, list[np.ndarray]]:
     """Return the layout of the tiles that either of two has, of one partition, and where theirs are in it."""
     if a.shared(b) is a:
         return a, [np.arange(len(a.indices))] * 2
-    keys, places = merged(a.keys, b.keys)
-    held = [one for one in (a, b) if len(one.indices) == len(keys)]
-    return held[0] if held else Layout.of_keys(a.rows, a.columns, keys, a.hermitian), [*places]
+    if a._last is None or a._last[0] is not b:
+        keys, places = merged(a.keys, b.keys)
+        held = [one for one in (a, b) if len(one.indices) == len(keys)]
+        made = held[0] if held else Layout.of_keys(a.rows, a.columns, keys, a.hermitian)
+        a._last = b, made, [*places]
+    return a._last[1:]
 
 
 def owners(xp: Any, starts: Any, count: int | None = None) -> Any:

@@ -1053,18 +1053,19 @@ class TileMatrix:
         (0.25, True)
         """
         atol = _tolerance("atol", atol)
-        layout, order = self.layout, np.argsort(self.norms, kind="stable")
+        layout = self.layout
         if _spectral(norm):
-            sums = np.zeros((2, max(layout.grid)))
+            small = np.flatnonzero(self.norms <= atol)
+            order, sums = small[np.argsort(self.norms[small], kind="stable")], np.zeros((2, max(layout.grid)))
             count = kernels.drop_by_sums(
                 order, layout.tile_rows, layout.indices, self.norms, layout.hermitian, atol / SLACK, sums
             )
+            dropped = np.zeros(len(self.norms), bool)
+            dropped[order[:count]] = True
         else:
-            count = _smallest(self.norms[order], 1.0 + layout.mirrored[order], atol)
-        if count == 0:
+            dropped = _smallest(self.norms, 1.0 + layout.mirrored, atol)
+        if not dropped.any():
             return self
-        dropped = np.zeros(len(order), bool)
-        dropped[order[:count]] = True
         kept = np.flatnonzero(~dropped)
         some = layout.of_tiles(kept)
         data = gather(self._xp, self.data, layout, some, kept)
@@ -1106,13 +1107,23 @@ def _least(made: TileMatrix, own: Error, norm: NormName) -> float:
     return max(0.0, least * (1 - excess(made.rows) - excess(made.columns)) - own[norm == "spectral"])
 
 
-def _smallest(norms: np.ndarray, weights: np.ndarray, atol: float) -> int:
-    """Return how many of rising norms have a root of the sum of their squares of at most `atol`."""
+def _smallest(norms: np.ndarray, weights: np.ndarray, atol: float) -> np.ndarray:
+    """Return which norms, the smallest, have a root of the sum of their squares of at most `atol`."""
     if atol == 0 or not len(norms):
-        return int(np.searchsorted(norms, 0.0, side="right"))
+        return norms == 0
     with np.errstate(over="ignore", under="ignore"):
-        shares = np.minimum(norms / atol, 2.0)
-        return int(np.searchsorted(np.cumsum(shares * shares * weights) * SLACK**3, 1.0, side="right"))
+        shares = np.minimum(norms / atol, 2.0) ** 2 * weights
+    # By their first digits, and by all of them where these do not decide.
+    bins = np.ascontiguousarray(norms).view(np.int64) >> 47
+    bins -= bins.min()
+    sums = np.cumsum(np.bincount(bins, shares))
+    first = int(np.searchsorted(sums * SLACK**3, 1.0, side="right"))
+    inside = np.flatnonzero(bins == first)
+    order = inside[np.argsort(norms[inside], kind="stable")]
+    rising = (sums[first - 1] if first else 0.0) + np.cumsum(shares[order])
+    dropped = bins < first
+    dropped[order[: int(np.searchsorted(rising * SLACK**3, 1.0, side="right"))]] = True
+    return dropped
 
 
 def _underflow(layout: Layout, dtype: Any) -> np.ndarray:

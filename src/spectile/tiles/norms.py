@@ -62,11 +62,9 @@ def row_and_column_sums(norms: Any, layout: Layout) -> tuple[np.ndarray, np.ndar
     """Return the sums of numbers of tiles over tile rows and over tile columns, mirror images included."""
     i, j = layout.tile_rows, layout.indices
     rows = np.bincount(i, norms, layout.grid[0])
-    columns = np.bincount(j, norms, layout.grid[1])
+    columns = np.bincount(j, np.where(layout.mirrored, norms, 0.0) if layout.hermitian else norms, layout.grid[1])
     if layout.hermitian:
-        twice = layout.mirrored
-        rows = rows + np.bincount(j[twice], norms[twice], layout.grid[0])
-        columns = rows
+        rows = columns = rows + columns
     return rows * SLACK, columns * SLACK
 
 
