@@ -91,6 +91,7 @@ DRAWS = {
 LEFT_OUT = {
     "nearsparse.distribute": "devices calls it on a GPU",
     "TileMatrix.to_device": "tile_matrix calls it on a GPU",
+    "TileMatrix.to_devices": "it needs a GPU; tests/cpu/tiles/test_spread.py does the same on the host",
     "TileMatrix.plot": "a picture",
     "kpm.from_kwant": "of a library that is no dependency",
     "kpm.from_pybinding": "of a library that is no dependency",

@@ -181,7 +181,7 @@ def _of_tiles(h: TileMatrix | GridMatrix, occupied: int, mu: float | None) -> tu
 
     Of whole molecules they do.  It is much wider than the distances between the eigenvalues around it.
     """
-    found = [eigvalsh(tiles, check_finite=False).ravel() for tiles in h.diagonal_tiles()]
+    found = [eigvalsh(tiles, check_finite=False).ravel() for tiles in h._diagonal_tiles()]
     values = np.sort(
         np.concatenate([np.zeros(0), *(one if isinstance(one, np.ndarray) else one.get() for one in found)])
     )
@@ -297,11 +297,11 @@ def _nearest(a: Any, q: Any, g: Any, size: float, off: float) -> tuple[float, fl
     for empty, entry in enumerate((inside, outside)):
         t = int(np.searchsorted(found, entry, side="right")) - 1
         own = slice(int(found[t]), int(found[t + 1]))
-        column, image = (x.column_of_tiles(t).astype(np.complex128) for x in (q, g))
+        column, image = (x._column_of_tiles(t).astype(np.complex128) for x in (q, g))
         squares, energies = column.conj().T @ column, column.conj().T @ image
         if empty:
             squares += np.eye(len(squares)) - column[own] - column[own].conj().T
-            energies += a.column_of_tiles(t)[own] - image[own] - image[own].conj().T
+            energies += a._column_of_tiles(t)[own] - image[own] - image[own].conj().T
         lengths, e = np.linalg.eigh(squares)
         e = e[:, lengths > 0.5] / np.sqrt(lengths[lengths > 0.5])
         values = np.linalg.eigvalsh(e.conj().T @ (energies + energies.conj().T) @ e) / 2

@@ -238,7 +238,7 @@ class GridMatrix:
         radii = kernels.row_sums(self.room, self.data, self.norms) * SLACK - abs(d)
         ends = cupy.stack([radii - d, radii + d]).max(axis=1)
         if self.room.uniform:
-            (tiles,) = self.diagonal_tiles()
+            (tiles,) = self._diagonal_tiles()
             most, between = _largest_within(cupy.stack([-tiles, tiles])), self.norms.copy()
             least, bounds = most.min(axis=1), []
             for diagonal in most - least[:, None]:
@@ -255,7 +255,7 @@ class GridMatrix:
         """Return the real parts of the diagonal, on the host."""
         return kernels.diagonal(self.room, self.data, self.norms).get()
 
-    def diagonal_tiles(self) -> list[Any]:
+    def _diagonal_tiles(self) -> list[Any]:
         """Return the tiles on the diagonal, those of one size in one array."""
         import cupy
 
@@ -263,7 +263,7 @@ class GridMatrix:
         flat, starts = self._tiles_at(np.arange(self.room.size) * (self.room.size + 1), sizes * sizes)
         return stacked(cupy, flat, starts, sizes)
 
-    def column_of_tiles(self, number: int) -> np.ndarray:
+    def _column_of_tiles(self, number: int) -> np.ndarray:
         """Return a tile column, on the host."""
         sizes = np.diff(self.rows)
         flat, _ = self._tiles_at(np.arange(self.room.size) * self.room.size + number, sizes * sizes[number])

@@ -470,7 +470,7 @@ class TileMatrix:
             out[ranges(self.rows[layout.tile_rows[on]], sizes)] = _on_diagonal(self._xp, self.data, layout)
         return out
 
-    def column_of_tiles(self, number: int) -> np.ndarray:
+    def _column_of_tiles(self, number: int) -> np.ndarray:
         """Return a tile column of a square matrix, all rows of it, on the host."""
         layout = self.layout
         mine = np.flatnonzero((layout.indices == number) | (self.hermitian & (layout.tile_rows == number)))
@@ -484,7 +484,7 @@ class TileMatrix:
             out[self.rows[row] : self.rows[row + 1]] = block.conj().T if flipped[tile] else block
         return out
 
-    def diagonal_tiles(self) -> list[Any]:
+    def _diagonal_tiles(self) -> list[Any]:
         """Return the tiles on the diagonal that are stored, those of one size in one array; none of parts."""
         layout, on = self.layout, self.layout.diagonal
         return (

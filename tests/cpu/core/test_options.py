@@ -81,6 +81,7 @@ NUMBERS = {
     "valid_ratio",
     "atol",
     "rtol_factors",
+    "rtol",
     "alpha",
     "beta",
     "block",
@@ -234,7 +235,7 @@ def test_numbers_of_any_kind_are_taken_or_refused_by_name(name, option):
     given, words = CALLS[name]
     if option in ("overwrite_b", "type"):
         words = words | {"b": np.eye(N)}
-    if option in ("atol", "rtol_factors"):
+    if option in ("atol", "rtol_factors", "rtol"):
         words = {key: value for key, value in words.items() if key not in ("tau", "rtol_factors")}
     for value in KINDS:
         with warnings.catch_warnings():
