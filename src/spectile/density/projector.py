@@ -42,7 +42,7 @@ _SURE = 0.1
 _LARGEST = 0.3
 #: Eigenvalues of tiles on either side of a gap whose distances it is compared with, how much wider it has to be, and
 #: what is left out of it on either side; steps of a pass after its plan, where HOMO and LUMO are but guessed.
-_AROUND, _CLEAR, _LEFT, _MORE = 8, 16.0, 0.125, 10
+_AROUND, _CLEAR, _LEFT, _MORE = 8, 16.0, 1 / 16, 10
 
 
 class Unresolved(ValueError):
