@@ -142,6 +142,23 @@ def test_a_mask_costs_what_it_holds():
     assert C.nnz == 1 and peak < 2**20
 
 
+@pytest.mark.parametrize("semiring", SEMIRINGS)
+@pytest.mark.parametrize("turn_cost", [-(10**6), 10**6])
+def test_rows_of_a_mask_by_rows_and_by_columns_of_B(semiring, turn_cost, monkeypatch):
+    """Rows whose entries meet fewer in the columns of B are made so where B is turned at no cost."""
+    monkeypatch.setattr(masked, "TURN_COST", turn_cost)
+    rng = np.random.default_rng(3)
+    A, B = (sp.random_array((90, 90), density=0.2, rng=rng, format="csr") for _ in range(2))
+    mask = sp.random_array((90, 90), density=0.02, rng=rng, format="csr")
+    mask = sp.csr_array(sp.vstack([mask[:60], sp.csr_array(np.ones((30, 90)))]))
+    by_rows, least = masked.costs(*[(x.indptr, x.indices, x.data) for x in (A, B)], (mask.indptr, mask.indices), 90)
+    assert 0 < (least < by_rows).sum() < 90
+    whole, C = multiply(A, B, semiring=semiring), multiply(A, B, semiring=semiring, mask=mask)
+    inside = mask.toarray()[np.repeat(np.arange(90), np.diff(whole.indptr)), whole.indices] != 0
+    np.testing.assert_array_equal(C.indices, whole.indices[inside])
+    np.testing.assert_array_equal(C.data, whole.data[inside])
+
+
 @pytest.mark.parametrize("name", ["karate_club_graph", "davis_southern_women_graph", "les_miserables_graph"])
 def test_triangles_of_known_graphs(name):
     networkx = pytest.importorskip("networkx")

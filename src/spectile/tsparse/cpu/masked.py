@@ -23,6 +23,7 @@ from spectile.tsparse.room import Room
 from spectile.tsparse.selection import Rows
 
 TURN_COST = 8  # entries of the product that turning an entry of B to columns costs
+COUNTED = 4  # the kind of products that are counted, beside the codes of semirings
 
 
 @functools.cache
@@ -49,7 +50,8 @@ def _masked_rows(kind: int) -> Any:
     ):
         """Values of the entries of the mask in rows start to stop, and whether a product falls on each.
 
-        place[j] is one more than where the mask holds column j in the row at hand, or A column k, and 0 elsewhere.
+        place[j] is one more than where the mask holds column j in the row at hand, or A column k, and 0 elsewhere;
+        where products are counted, one more than these.  What is met counts or not without a jump.
         """
         for i in range(start, stop):
             first, last = indptr_m[i], indptr_m[i + ONE]
@@ -62,24 +64,30 @@ def _masked_rows(kind: int) -> Any:
                     j = np.uint64(indices_m[t])
                     for q in range(indptr_t[j], indptr_t[j + ONE]):
                         at = place[indices_t[q]]
-                        if at > ZERO:
+                        if kind == COUNTED:
+                            data_c[t] += at != ZERO
+                        elif at > ZERO:
                             p = at - ONE
                             if kind == PLUS_TIMES:
                                 data_c[t] += data_a[p] * data_t[q]
                             else:
                                 data_c[t] = multiply_add(kind, data_a[p], data_t[q], data_c[t], not found[t])
                             found[t] = True
+                    if kind == COUNTED:
+                        found[t] = data_c[t] != 0
                 for p in range(indptr_a[i], indptr_a[i + ONE]):
                     place[indices_a[p]] = 0
                 continue
             for t in range(first, last):
-                place[indices_m[t]] = t + ONE
+                place[indices_m[t]] = ONE if kind == COUNTED else t + ONE
             for p in range(indptr_a[i], indptr_a[i + ONE]):
                 k = np.uint64(indices_a[p])
                 factor = data_a[p]
                 for q in range(indptr_b[k], indptr_b[k + ONE]):
                     at = place[indices_b[q]]
-                    if at > ZERO:
+                    if kind == COUNTED:
+                        place[indices_b[q]] = at + np.uint64(at != ZERO)
+                    elif at > ZERO:
                         t = at - ONE
                         if kind == PLUS_TIMES:
                             data_c[t] += factor * data_b[q]
@@ -87,6 +95,9 @@ def _masked_rows(kind: int) -> Any:
                             data_c[t] = multiply_add(kind, factor, data_b[q], data_c[t], not found[t])
                         found[t] = True
             for t in range(first, last):
+                if kind == COUNTED:
+                    data_c[t] = place[indices_m[t]] - ONE
+                    found[t] = data_c[t] != 0
                 place[indices_m[t]] = 0
 
     return masked_rows
@@ -104,13 +115,14 @@ def multiply(A: Arrays, B: Arrays, mask: tuple[np.ndarray, np.ndarray], columns:
     columns : int
         Of B and of the mask.
     kind : int
-        Code of the semiring.
+        Code of the semiring, or `COUNTED` for values that are all 1 and are not read.
     room : Room
         What is left of a limit.
     """
     rows, inner, entries = len(A[0]) - 1, len(B[0]) - 1, len(mask[1])
     nothing, found = (np.zeros(1, np.int64), B[1][:0], B[2][:0]), np.zeros(0, bool)
-    room, place = room.nested(), 8 * max(columns, inner)
+    numbers = np.uint32 if max(entries, len(A[1])) < 2**32 - 1 else np.uint64
+    room, place = room.nested(), np.dtype(numbers).itemsize * max(columns, inner)
     values = entries * (1 + A[2].itemsize)
     room.require(9 * rows + max(16 * rows + 8 * columns, values + place))
     by_columns, turned = np.zeros(rows, bool), nothing
@@ -127,7 +139,7 @@ def multiply(A: Arrays, B: Arrays, mask: tuple[np.ndarray, np.ndarray], columns:
     if entries:
         factors = ((*threads.unsigned(*x[:2]), x[2]) for x in (A, B, turned))
         arrays = (*itertools.chain(*factors), *threads.unsigned(*mask))
-        space = _Places(max(columns, inner))
+        space = _Places(max(columns, inner), numbers)
         kernel = _masked_rows(kind)
 
         def work(start: np.uint64, stop: np.uint64) -> None:
@@ -169,8 +181,8 @@ def _keep_found(found, indices_m, indices, data):  # type: ignore[no-untyped-def
 class _Places(threading.local):
     """Where the row at hand holds a column, of each thread."""
 
-    def __init__(self, columns: int) -> None:
-        self.place = np.zeros(columns, np.uint64)
+    def __init__(self, columns: int, numbers: Any) -> None:
+        self.place = np.zeros(columns, numbers)
 
 
 def costs(A: Arrays, B: Arrays, mask: tuple[np.ndarray, np.ndarray], columns: int) -> tuple[np.ndarray, np.ndarray]:

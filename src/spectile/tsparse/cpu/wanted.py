@@ -201,6 +201,7 @@ def _rows(
     if mask is None or not inside:
         yield from in_blocks_of(A, B, room, each, kind, beside, 4 * booleans)
         return
+    kind = kind if wanted.semiring.reads_values else masked.COUNTED
     made = masked.multiply(arrays(A), arrays(B), (mask.indptr, mask.indices), B.shape[1], kind, room)
     own = room.nested()
     if judging:
