@@ -1,8 +1,10 @@
 """The kernels of masked products, compiled for the host."""
 
+import ctypes
 import dataclasses
 import sys
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -32,11 +34,25 @@ def library(request, tmp_path_factory):
     return request.param, made
 
 
+class Memory:
+    """Memory that is not cleared, and 64 bytes behind it that nothing writes to."""
+
+    held: ClassVar[list] = []
+
+    def __init__(self, size):
+        self.array = np.full(size + 64, 0xAB, np.uint8)
+        self.ptr = self.array.ctypes.data
+        self.held.append(self)
+
+
 @pytest.fixture
 def product(library, monkeypatch):
     """Return what makes the entries of a product that a mask has, and tells the pieces of warps and of blocks."""
     name, functions = library
-    device = SimpleNamespace(runtime=SimpleNamespace(getDevice=lambda: 0))
+    runtime = SimpleNamespace(
+        getDevice=lambda: 0, memsetAsync=lambda at, value, size, _: ctypes.memset(at, value, size)
+    )
+    device = SimpleNamespace(runtime=runtime, alloc=Memory)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(**vars(np), asnumpy=np.asarray, cuda=device))
     monkeypatch.setattr(masked, "kernel", kernels(functions))
     for module in (masked, factors):
@@ -48,7 +64,8 @@ def product(library, monkeypatch):
         left, right = (Factor(one.shape, one.indptr, one.indices, one.data) for one in (A, B))
         of = masked.MaskedProduct(left, right, lookup("float64"), SEMIRINGS[name].code, ones and name == "plus_times")
         C = of.rows((mask.indptr, mask.indices, held), first, counters)
-        assert counters.reads == 1
+        assert counters.reads == 1 and all((one.array[-64:] == 0xAB).all() for one in Memory.held)
+        Memory.held.clear()
         pieces = counters.words[HEAD["MASK_PIECES"] :][:2].tolist()
         return sp.csr_array(C[::-1], shape=mask.shape), pieces
 

@@ -5,6 +5,7 @@ See ``masked.cu``.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from spectile.tsparse.selection import Rows
 from spectile.tsparse.types import Factor, Precision
 
 #: Bytes of work space: of a row, of an entry of the mask beside its value, and of what has its own piece of the pool.
-_ROW, _ENTRY, _PIECES = 8, 18, 8 * 512
+_ROW, _ENTRY, _PIECES = 8, 18, 4 * 512
 
 
 class MaskedProduct:
@@ -64,11 +65,14 @@ class MaskedProduct:
         if not (entries and left.nnz and right.nnz):
             counters.read().raise_invalid()
             return cupy.zeros(rows + 1, np.int32), cupy.empty(0, np.int32), cupy.empty(0, self._dtype)
+        # Products of each row, states of the scan, what is found, values; pieces, in whose place entries are numbered.
+        lengths = _ROW * rows, 8 * ceil_div(entries, CONSTANTS["SCAN_ROWS"]), entries, self._dtype.itemsize * entries
+        *starts, end = itertools.accumulate((ceil_div(x, 16) * 16 for x in (*lengths, 16 * entries)), initial=0)
+        work = cupy.cuda.alloc(end)
+        met, states, found, data, pieces = (work.ptr + start for start in starts)
         # What a scaled product is divided by is found for entries without products, too, and blocks add to theirs.
-        data = (cupy.zeros if self._counted or left.exponents is not None else cupy.empty)(entries, self._dtype)
-        states = 8 * ceil_div(entries, CONSTANTS["SCAN_ROWS"])
-        cleared = cupy.zeros(_ROW * rows + states + ceil_div(entries, 8) * 8, np.uint8)
-        pieces, met = cupy.empty(4 * entries, np.int32), address(cleared)
+        cleared = starts[4 if self._counted or left.exponents is not None else 3]
+        cupy.cuda.runtime.memsetAsync(work.ptr, 0, cleared, counters.stream)
         sizes = rows, entries, left.nnz, self._counted, None if values is None else values.dtype
         key = "masked", counters.device, id(self._unit), sizes
         launches: _Launches = plan(key, lambda: _Launches(self._unit, *sizes))
@@ -76,15 +80,16 @@ class MaskedProduct:
         launches.addresses.set(
             address(indptr), address(indices), 0 if values is None else address(values),
             address(left.indptr) + 4 * first, address(left.indices), val_a, address(right.indptr),
-            address(right.indices), val_b, met, met + _ROW * rows, met + _ROW * rows + states, address(pieces),
-            address(data), counters.head, 0, 0, 0,
+            address(right.indices), val_b, met, states, found, pieces, data, counters.head, 0, 0, 0,
         )  # fmt: skip
         for launch in launches.before:
             launch(counters.stream)
         counted = counters.read()
         counted.raise_invalid()
         total = counted.wide("ENTRIES")
-        data = unscale(data, indptr, indices, left, right, first)
+        if left.exponents is not None:
+            whole = cupy.ndarray(entries, self._dtype, work + starts[3])
+            unscale(whole, indptr, indices, left, right, first)
         C = cupy.empty(rows + 1, np.int32), cupy.empty(total, np.int32), cupy.empty(total, self._dtype)
         for number, array in enumerate(C, 15):
             launches.addresses.replace(number, address(array))
