@@ -15,7 +15,7 @@ from spectile.tsparse import spgemm
 from spectile.tsparse.cuda import factors, masked, plans, units, wanted
 from spectile.tsparse.cuda.counters import Invalid
 from spectile.tsparse.cuda.given import Given
-from spectile.tsparse.cuda.shared import FLAGS, HEAD
+from spectile.tsparse.cuda.shared import CONSTANTS, FLAGS, HEAD
 from spectile.tsparse.semirings import SEMIRINGS
 from spectile.tsparse.types import Factor, lookup
 from tests.cuda_on_host import compiled, kernels
@@ -190,10 +190,10 @@ def test_entries_count_that_are_not_0(product, kind):
 def test_work_is_cut_into_a_piece_for_each_warp(product):
     """One row of many products is not one warp's."""
     name, made = product
-    A, B, mask = matrix(3, 200, 0.5, 40), matrix(200, 90, 0.9, 41), matrix(3, 90, 0.9, 42)
+    A, B, mask = matrix(3, 20, 0.5, 40), matrix(20, 2000, 0.9, 41), matrix(3, 2000, 0.1, 42)
     found, (warps, _) = made(A, B, mask, mask.data)
     assert_same(found, spgemm(A, B, semiring=name, mask=mask, backend="cpu"))
-    assert warps > 2 * 2
+    assert warps > 2 * (2000 * 0.1 // CONSTANTS["MASK_PIECE"] + 1) * 2
 
 
 def test_values_that_are_all_one_are_not_read(product):

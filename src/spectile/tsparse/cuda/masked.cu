@@ -298,7 +298,9 @@ extern "C" __global__ void __launch_bounds__(256) list_pieces(int rows, int warp
     if (row < rows) {
         begin = ptr_m[row], entries = ptr_m[row + 1] - begin;
         if (const u64 all = entries ? met[row] : 0) {
-            const u64 each = MASK_SEARCH * u64(ptr_a[row + 1] - ptr_a[row]), of_warp = min(max(fair, each), u64(MASK_PRODUCTS));
+            // Each piece is searched for in all rows of B that are met: where sums have an order, for a quarter of its products at most.
+            const u64 each = MASK_SEARCH * u64(ptr_a[row + 1] - ptr_a[row]);
+            const u64 of_warp = min(max(fair, (ORDERED ? 4 : 1) * each), u64(MASK_PRODUCTS));
             large = KIND == 4 && (entries > MASK_PIECE || all > of_warp);
             searched = !large && entries * each < all;
             const u64 most = large ? MASK_BLOCK : MASK_PIECE;
