@@ -145,13 +145,15 @@ def test_a_mask_costs_what_it_holds():
 @pytest.mark.parametrize("semiring", SEMIRINGS)
 @pytest.mark.parametrize("turn_cost", [-(10**6), 10**6])
 def test_rows_of_a_mask_by_rows_and_by_columns_of_B(semiring, turn_cost, monkeypatch):
-    """Rows whose entries meet fewer in the columns of B are made so where B is turned at no cost."""
+    """Rows whose entries meet fewer in the columns of B are made so where B is turned at no cost; B's rows are long."""
     monkeypatch.setattr(masked, "TURN_COST", turn_cost)
     rng = np.random.default_rng(3)
-    A, B = (sp.random_array((90, 90), density=0.2, rng=rng, format="csr") for _ in range(2))
-    mask = sp.random_array((90, 90), density=0.02, rng=rng, format="csr")
-    mask = sp.csr_array(sp.vstack([mask[:60], sp.csr_array(np.ones((30, 90)))]))
-    by_rows, least = masked.costs(*[(x.indptr, x.indices, x.data) for x in (A, B)], (mask.indptr, mask.indices), 90)
+    A = sp.random_array((90, 90), density=0.2, rng=rng, format="csr")
+    B = sp.random_array((90, 3 * int(masked.PIECE)), density=0.6, rng=rng, format="csr")
+    mask = sp.random_array((60, B.shape[1]), density=0.02, rng=rng, format="csr")
+    mask = sp.csr_array(sp.vstack([mask, sp.csr_array(np.ones((30, B.shape[1])))]))
+    factors = [(x.indptr, x.indices, x.data) for x in (A, B)]
+    by_rows, least = masked.costs(*factors, (mask.indptr, mask.indices), B.shape[1])
     assert 0 < (least < by_rows).sum() < 90
     whole, C = multiply(A, B, semiring=semiring), multiply(A, B, semiring=semiring, mask=mask)
     inside = mask.toarray()[np.repeat(np.arange(90), np.diff(whole.indptr)), whole.indices] != 0

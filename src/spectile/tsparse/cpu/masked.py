@@ -24,6 +24,7 @@ from spectile.tsparse.selection import Rows
 
 TURN_COST = 8  # entries of the product that turning an entry of B to columns costs
 COUNTED = 4  # the kind of products that are counted, beside the codes of semirings
+PIECE = np.uint64(256)  # entries of a row of B of which those that the mask holds are listed
 
 
 @functools.cache
@@ -45,13 +46,14 @@ def _masked_rows(kind: int) -> Any:
         indptr_m,
         indices_m,
         place,
+        hits,
         found,
         data_c,
     ):
         """Values of the entries of the mask in rows start to stop, and whether a product falls on each.
 
         place[j] is one more than where the mask holds column j in the row at hand, or A column k, and 0 elsewhere;
-        where products are counted, one more than these.  What is met counts or not without a jump.
+        where products are counted, one more than these.  What is met counts, or is listed in `hits`, without a jump.
         """
         for i in range(start, stop):
             first, last = indptr_m[i], indptr_m[i + ONE]
@@ -82,13 +84,20 @@ def _masked_rows(kind: int) -> Any:
                 place[indices_m[t]] = ONE if kind == COUNTED else t + ONE
             for p in range(indptr_a[i], indptr_a[i + ONE]):
                 k = np.uint64(indices_a[p])
-                factor = data_a[p]
-                for q in range(indptr_b[k], indptr_b[k + ONE]):
-                    at = place[indices_b[q]]
-                    if kind == COUNTED:
+                if kind == COUNTED:
+                    for q in range(indptr_b[k], indptr_b[k + ONE]):
+                        at = place[indices_b[q]]
                         place[indices_b[q]] = at + np.uint64(at != ZERO)
-                    elif at > ZERO:
-                        t = at - ONE
+                    continue
+                factor = data_a[p]
+                for base in range(indptr_b[k], indptr_b[k + ONE], PIECE):
+                    met = ZERO
+                    for q in range(base, min(base + PIECE, indptr_b[k + ONE])):
+                        hits[met] = q
+                        met += np.uint64(place[indices_b[q]] != ZERO)
+                    for h in range(met):
+                        q = hits[h]
+                        t = place[indices_b[q]] - ONE
                         if kind == PLUS_TIMES:
                             data_c[t] += factor * data_b[q]
                         else:
@@ -143,7 +152,7 @@ def multiply(A: Arrays, B: Arrays, mask: tuple[np.ndarray, np.ndarray], columns:
         kernel = _masked_rows(kind)
 
         def work(start: np.uint64, stop: np.uint64) -> None:
-            kernel(start, stop, by_columns, *arrays, space.place, found, data)
+            kernel(start, stop, by_columns, *arrays, space.place, space.hits, found, data)
 
         count = entries // threads.WORTH_A_PIECE
         parts = threads.between(np.arange(1, 8 * count) * rows // max(8 * count, 1), rows)
@@ -182,7 +191,7 @@ class _Places(threading.local):
     """Where the row at hand holds a column, of each thread."""
 
     def __init__(self, columns: int, numbers: Any) -> None:
-        self.place = np.zeros(columns, numbers)
+        self.place, self.hits = np.zeros(columns, numbers), np.empty(PIECE, np.uint64)
 
 
 def costs(A: Arrays, B: Arrays, mask: tuple[np.ndarray, np.ndarray], columns: int) -> tuple[np.ndarray, np.ndarray]:
