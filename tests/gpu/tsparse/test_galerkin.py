@@ -32,7 +32,9 @@ def test_the_entries_are_those_of_the_cpu(dtype, block, monkeypatch):
         other.data = (factor * A.data * np.linspace(1, 2, A.nnz)).astype(dtype)
         assert_same(product.numeric(on_gpu(other)), known.numeric(other), ROUND[dtype])
     assert_same(galerkin(right.T, middle, right).C, known.C, ROUND[dtype])
-    assert_same(galerkin(left, middle, right, memory_limit=10**6).C, known.C, ROUND[dtype])
+    assert_same(galerkin(left, middle, right, memory_limit=2 * 10**6).C, known.C, ROUND[dtype])
+    with pytest.raises(MemoryError, match="memory_limit is 5000 bytes, and copies of R, A and P and a row"):
+        galerkin(left, middle, right, memory_limit=5000)
 
 
 def test_the_middle_product_is_never_whole(monkeypatch):

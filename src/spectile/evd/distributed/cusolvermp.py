@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core import memory
+from spectile.core.pointers import address
 from spectile.core.ranks import on_every_rank
 from spectile.evd.distributed.matrix import BlockCyclicMatrix
 from spectile.evd.types import SCALARS, Options, not_definite
@@ -84,12 +85,12 @@ class Grid:
             of_a, of_v = places[id(a)], (0, 1, 1, 0) if v is None else places[id(v)]
             if b is None:
                 job = ctypes.c_char_p((self.job if v is not None else "N").encode())
-                given = [job, _LOWER, a.shape[0], *of_a, w.data.ptr, *of_v]
+                given = [job, _LOWER, a.shape[0], *of_a, address(w), *of_v]
                 info = self._run("Syevd", a, given, given)
             else:
                 head, of_b = [_TYPE_1, _VECTORS, _LOWER, a.shape[0]], places[id(b)]
                 asked = [*head, *of_a[1:], *of_b[1:], *of_v[1:]]
-                info = self._run("Sygvd", a, asked, [*head, *of_a, *of_b, w.data.ptr, *of_v])
+                info = self._run("Sygvd", a, asked, [*head, *of_a, *of_b, address(w), *of_v])
         if info:
             raise np.linalg.LinAlgError(f"cuSOLVERMp's eigensolver ended with info = {info}: no convergence")
         return w.get(), v if options.vectors else None
@@ -116,7 +117,7 @@ class Grid:
         arguments = self.grid, _ENTRIES[matrix.dtype.name], *layout
         description = _new("CreateMatrixDesc", *arguments)
         stack.callback(_call, "DestroyMatrixDesc", description)
-        return matrix.local.data.ptr, 1, 1, description
+        return address(matrix.local), 1, 1, description
 
     def _run(self, name: str, a: BlockCyclicMatrix, asked: list[Any], given: list[Any]) -> int:
         """Return the info of a routine on all ranks; `asked` are the arguments that tell the size of its work space."""
@@ -131,8 +132,8 @@ class Grid:
             return module.empty(here, np.uint8), np.empty(beside, np.uint8), module.zeros(1, np.int32)
 
         here, beside, info = on_every_rank(a.comm, spaces)
-        work = here.data.ptr, here.size, beside.ctypes.data, beside.size
-        on_every_rank(a.comm, lambda: _call(name, self.handle, *given, kind, *work, info.data.ptr))
+        work = address(here), here.size, address(beside), beside.size
+        on_every_rank(a.comm, lambda: _call(name, self.handle, *given, kind, *work, address(info)))
         return max(a.comm.allgather(int(info.get()[0])), key=abs)
 
 
