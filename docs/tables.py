@@ -426,8 +426,9 @@ def _draws() -> list[pandas.DataFrame]:
 
 def _drawn(frame: pandas.DataFrame) -> str:
     """Return the line below a table of everyday draws."""
-    name, seed = f"{frame['machine'].iloc[0]}/everyday", frame["seed"].iloc[0]
-    return _source(frame[frame["commit"].notna()], name, f"seed {seed}, ")
+    name, seeds = f"{frame['machine'].iloc[0]}/everyday", sorted(set(frame["seed"]))
+    told = f"seed{'s' if len(seeds) > 1 else ''} {' and '.join(map(str, seeds))}, "
+    return _source(frame[frame["commit"].notna()], name, told)
 
 
 def everyday() -> str:
@@ -453,7 +454,7 @@ def worst(system: str) -> str:
     rows, lines = [], []
     for frame in _draws():
         found = drawing.compared(frame, system).head(drawing.WORST)
-        lines += [_drawn(frame)] if len(found) else []
+        lines += [_drawn(frame[frame["system"] == system])] if len(found) else []
         rows += [
             [
                 row["device"], row["draw"], row["library"] or "", _duration(row["seconds"]),

@@ -26,7 +26,7 @@ NOT_RECORDED = {
     r"|density_(32|128|1000|2000).*|partition_.*",
     "tsparse": r"-",
     "evd": r"devices_32768_(values|vectors)_complex128",
-    "kpm": r"evolution_.*",
+    "kpm": r"-",
 }
 
 

@@ -88,8 +88,8 @@ def check(table: pandas.DataFrame, what: str) -> None:
         raise FrameError(
             f"{what} is no frame of everyday draws: {', '.join([*missing, *map(str, foreign)])} is wrong there"
         )
-    if len(table) and (len(set(table["machine"])) > 1 or len(set(table["seed"])) > 1):
-        raise FrameError(f"{what} holds draws of several machines or seeds: record each by itself")
+    if len(set(table["machine"])) > 1 or (table.groupby("system")["seed"].nunique() > 1).any():
+        raise FrameError(f"{what} holds draws of several machines or seeds of a system: record each by itself")
     if table.duplicated(["system", "index"]).any():
         raise FrameError(f"{what} holds a draw twice: record it again")
     for _, row in table.iterrows():

@@ -250,7 +250,7 @@ def test_a_frame_is_read_as_it_was_written(tmp_path):
         ({"status": "failed", "reason": "wrong"}, "has a time"),
         ({"status": "failed", "seconds": None}, "no reason"),
         ({"machine": "other"}, "several machines"),
-        ({"seed": 8}, "several machines or seeds"),
+        ({"seed": 8}, "several machines or seeds of a system"),
         ({"index": 0}, "twice"),
         ({"unheard": 1}, "unheard"),
         ({"rival_s": 1.0, "rival_samples_s": [2.0, 2.0]}, "rival_s"),
