@@ -537,6 +537,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "kpm dos gpu": lambda: kpm_dos("h200"),
     "density": lambda: density("h200"),
     "tsparse capabilities": lambda: capabilities("h200"),
+    "tsparse host": lambda: capabilities("epyc2"),
     **{
         f"evd {name}": functools.partial(as_drawn, "evd", name, "h200")
         for name in ("devices", "gradients", "sequences")
