@@ -64,7 +64,8 @@ if comm.size == 1:
 
 REFUSED = """
 sys.modules["scalapack4py"] = None
-import numpy as np, spectile
+import numpy as np, spectile, spectile.core.device
+spectile.core.device.refusal = lambda: "no GPU is there"
 comm = MPI.COMM_WORLD
 a = spectile.evd.distributed.BlockCyclicMatrix(comm, (4, 4), block=2)
 bad = np.eye(3 if comm.rank == 0 else 4)
@@ -78,6 +79,8 @@ calls = {
     "leave out": lambda: spectile.eigh(np.eye(4), driver="ev", comm=comm),
     "backend = 'cuda'": lambda: spectile.eigh(a, backend="cuda"),
     "leave out devices": lambda: spectile.eigh(a, devices=2),
+    "no GPU": lambda: spectile.eigh(np.eye(64), comm=comm, backend="cuda"),
+    "no GPU is there": lambda: spectile.evd.distributed.BlockCyclicMatrix(comm, (4, 4), backend="cuda"),
     "backend": lambda: spectile.eigh(a, backend="gpu"),
     "one matrix": lambda: spectile.eigvalsh(np.zeros((2, 4, 4)), comm=comm),
     "other ranks": lambda: spectile.eigh(a, comm=MPI.COMM_SELF),
@@ -91,7 +94,7 @@ for words, call in calls.items():
         continue
     try:
         call()
-    except (ImportError, ValueError, TypeError) as error:
+    except (ImportError, RuntimeError, ValueError, TypeError) as error:
         assert words in str(error) and "\\n" not in str(error), error
     else:
         raise AssertionError(words)
@@ -140,7 +143,7 @@ import ctypes, sys, types
 import numpy as np
 from mpi4py import MPI
 from spectile.evd.cpu import run
-import spectile.core.memory, spectile.evd.distributed.solver as solver
+import spectile.core.device, spectile.core.memory, spectile.evd.distributed.solver as solver
 from spectile.evd.distributed import cusolvermp, matrix
 world, version, answers, alive = MPI.COMM_WORLD, int(sys.argv[1]), {}, {}
 
@@ -170,6 +173,7 @@ cupy.cuda.runtime = types.SimpleNamespace(getDevice=lambda: 0)
 cupy.cuda.nccl = types.SimpleNamespace(get_unique_id=lambda: (1, 2), NcclCommunicator=Communicator, available=True)
 sys.modules |= {"cupy": cupy, "cupy.cuda": cupy.cuda}
 spectile.core.memory.free_bytes = lambda: 2**40
+spectile.core.device.refusal = lambda: None
 solver._alone = lambda backend: types.SimpleNamespace(eigh=lambda *a: [part.view(Array) for part in run.eigh(*a)])
 matrix.on_device = lambda array: type(array) is Array
 solver.any_on_device = lambda operands: any(map(matrix.on_device, operands))

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from spectile.core.arrays import on_device, to_device
+from spectile.core.device import require_device
 from spectile.core.options import word
 from spectile.core.pictures import shown, shown_html
 from spectile.core.ranks import on_every_rank
@@ -112,7 +113,8 @@ class BlockCyclicMatrix:
             raise ValueError(f"dtype {self.dtype} is not solved: choose float32, float64, complex64 or complex128")
         if math.prod(self.grid) != comm.size:
             raise ValueError(f"grid = {self.grid} has not the {comm.size} ranks of comm: leave it out, or name another")
-        word("backend", backend, "cpu", "cuda")
+        if word("backend", backend, "cpu", "cuda") == "cuda":
+            require_device()
         self.backend = backend
         self.rows, self.columns = self._held(comm.rank)
         self._local = self.module.zeros((self.rows.size, self.columns.size), self.dtype, order="F")

@@ -11,6 +11,7 @@ import numpy as np
 
 from spectile.core import memory
 from spectile.core.arrays import host_array, require_here, to_device
+from spectile.core.device import require_device
 from spectile.core.ranks import on_every_rank
 from spectile.evd.arguments import any_on_device
 from spectile.evd.cpu import run
@@ -114,6 +115,8 @@ def _operands(
             f"operands lie on {' and '.join(sorted(places))}, and backend = {backend!r}: make all with that backend"
         )
     (place,) = places
+    if place == "cuda":
+        require_device()
     arrays = {k: host_array(k, one) if place == "cpu" else to_device(one, k)[0] for k, one in rest.items()}
     every: list[Any] = [*dealt.values(), *arrays.values()]
     dtype = np.result_type(*[working_dtype(one.dtype) for one in every])
