@@ -420,10 +420,7 @@ def engine_for(H: Any, vectors: Any, backend: Backend, *, spread: bool = False) 
     vectors = to_device(vectors, "vectors")[0] if on_device(vectors) else host_array("vectors", vectors)
     if backend == "auto" and is_on_gpu(vectors) and not getattr(H, "on_gpu", False):
         backend = "cuda"
-    dtype = vectors.dtype
-    if dtype.kind not in "biufc" or dtype.char in "gG":
-        raise TypeError(f"vectors are {dtype}: convert them to float32, float64, complex64 or complex128")
-    engine = make_engine(H, backend, at_least=np.empty(0, vector_dtype(dtype)).real.dtype)
+    engine = make_engine(H, backend, at_least=np.empty(0, _kind("vectors", vectors)).real.dtype)
     rows = rows_held(engine, H) if spread else engine.num_rows
     if rows == engine.num_rows:
         return engine, given_vectors("vectors", vectors, engine.xp, (rows, None))
@@ -482,6 +479,7 @@ def is_on_gpu(array: Any) -> bool:
 def given_vectors(name: str, array: Any, xp: Any, shape: tuple[int | None, ...]) -> Any:
     """Return a caller's vectors as an array of the engine's module, shape (N, R), which may be the caller's own."""
     found = host_array(name, array) if xp is np else to_device(array, name)[0]
+    dtype = _kind(name, found)
     if found.ndim == 1:
         found = found[:, None]
     wanted, columns = shape
@@ -492,8 +490,15 @@ def given_vectors(name: str, array: Any, xp: Any, shape: tuple[int | None, ...])
         )
     if not bool(xp.isfinite(found).all()):
         raise ValueError(f"{name} hold NaN or infinity: every entry must be a finite number")
-    dtype = vector_dtype(found.dtype)
     return found.astype(dtype) if dtype != found.dtype else found
+
+
+def _kind(name: str, array: Any) -> Any:
+    """Return the type in which vectors are computed with; TypeError where they are no numbers of a width it has."""
+    dtype = array.dtype
+    if dtype.kind not in "biufc" or dtype.char in "gG":
+        raise TypeError(f"{name} are {dtype}: convert them to float32, float64, complex64 or complex128")
+    return vector_dtype(dtype)
 
 
 def within_bounds(

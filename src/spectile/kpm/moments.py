@@ -128,7 +128,7 @@ def advance_watched(
 
     Returns the scalar products, shape (2 * steps, R), `etas` before them, and whether the spectrum stayed inside;
     `after` gets those so far whenever they have been found to be inside.  Raises ValueError if the numbers are no
-    longer finite though they did not grow before: H holds NaN or infinity.
+    longer finite though they did not grow before: H holds NaN or infinity, or the start vectors are too large.
     """
     target = -(-num_moments // 2)
     while len(etas) < 2 * target:
@@ -139,7 +139,7 @@ def advance_watched(
         if progress is not None:
             progress.add(steps * recursion.num_vectors)
         # |T_m(x)| <= 1 inside, so no norm may exceed the first one by more than rounding.
-        if not np.all(etas[2 * done :: 2] <= etas[0] * (1 + 1e-3)):
+        if np.isinf(etas[0]).any() or not np.all(etas[2 * done :: 2] <= etas[0] * (1 + 1e-3)):
             if not np.isfinite(etas[:2]).all():
                 raise ValueError(OUT_OF_RANGE)
             return etas, False

@@ -227,10 +227,12 @@ def _correlated(
         if callable(vectors):
             raise TypeError("vectors is a function: give a block of them, shape (N, R)")
         engine, given = engine_for(H, vectors, backend)
-        norms = (abs(given) ** 2).sum(axis=0)
-        if not bool((norms > 0).all()):
+        largest = abs(given).max(axis=0)
+        if not bool((largest > 0).all()):
             raise ValueError("vectors hold a column of zeros: leave it out")
-        given = given * (np.sqrt(engine.num_rows) / engine.xp.sqrt(norms)).astype(norms.dtype)
+        given = given / largest  # whose squares are within any type's range
+        norms = (abs(given) ** 2).sum(axis=0)
+        given *= (np.sqrt(engine.num_rows) / engine.xp.sqrt(norms)).astype(norms.dtype)
         num_vectors, seed = given.shape[1], -1
     require_host_free(3 * 16 * num_vectors * num_moments**2, "the moments of all vectors")
     start = random_source(engine, seed) if given is None else lambda first, stop: given[:, first:stop]

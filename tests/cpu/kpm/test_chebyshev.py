@@ -162,8 +162,10 @@ def test_bad_input_is_one_sentence():
         arguments = dict(H=H, vectors=start, num_moments=4, backend="cpu") | wrong
         with pytest.raises(ValueError, match=message):
             list(chebyshev(**arguments))
-    with pytest.raises(TypeError, match="vectors are <U1"):
-        chebyshev(H, np.full((90, 1), "a"), 4, backend="cpu")
+    for name in ("vectors", "bra"):
+        for wrong in (np.full((90, 2), "a"), np.full((90, 2), None), np.ones((90, 2), np.longdouble)):
+            with pytest.raises(TypeError, match=f"{name} are {wrong.dtype}: convert"):
+                chebyshev(H, **(dict(vectors=start, bra=start) | {name: wrong}), num_moments=4, backend="cpu")
 
     class Writes:
         shape, dtype = (90, 90), np.dtype(np.float64)

@@ -235,3 +235,13 @@ def test_a_resolution_is_positive():
     for resolution, error in ((-1.0, ValueError), (np.nan, ValueError), ("a", TypeError)):
         with pytest.raises(error, match="resolution = "):
             LorentzKernel(resolution)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(np.float32, 1e25), (np.complex64, 1e25), (float, 1e200), (complex, 1e300)])
+@pytest.mark.parametrize("operator", [None, np.eye(30)])
+def test_vectors_whose_norms_leave_the_range_are_refused(dtype, size, operator):
+    H = np.diag(np.linspace(-1, 1, 30)).astype(dtype)
+    vectors = np.full((30, 3), size, dtype)
+    for given in (vectors, lambda number: vectors[:, number]):
+        with np.errstate(over="ignore"), pytest.raises(ValueError, match="not finite"):
+            kpm_dos(H, 8, 3, vectors=given, operator=operator, backend="cpu")

@@ -347,3 +347,25 @@ def test_a_chain_conducts_where_it_has_a_band():
     unit = unit_vectors(200, [7])
     sigma = conductivity(chain(200, periodic=True), "x", "x", sites, periods=[[200.0]], vectors=unit, backend="cpu")
     assert sigma(3.0) == 0 and sigma(0.0) > 10
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64, np.float64, np.complex128])
+def test_the_size_of_given_vectors_is_divided_out_whatever_it_is(dtype):
+    H = np.diag(np.linspace(-1, 1, 30)).astype(dtype)
+    start = np.random.default_rng(3).standard_normal((30, 3)).astype(dtype)
+    limits = np.finfo(dtype)
+    wanted = correlator(H, None, None, num_moments=5, vectors=start, backend="cpu").moments
+    for size in (limits.max / 16, limits.tiny * 16):
+        found = correlator(H, None, None, num_moments=5, vectors=start * dtype(size), backend="cpu").moments
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e3 * limits.eps)
+
+
+def test_operators_may_be_lists_as_h_may():
+    H, A = np.diag(np.linspace(-1, 1, 6)), np.arange(36.0).reshape(6, 6)
+    lists, arrays = (
+        correlator(*each, None, num_moments=5, vectors=np.eye(6), backend="cpu").moments
+        for each in ((H.tolist(), A.tolist()), (H, A))
+    )
+    np.testing.assert_array_equal(lists, arrays)
+    with pytest.raises(TypeError, match="A is no array"):
+        correlator(H, [[1.0], [1.0, 2.0]], None, backend="cpu")
