@@ -38,7 +38,7 @@ class Observable:
         if A is None:
             return
         n = engine.num_rows
-        A = host_array(name, A) if isinstance(A, list) or hasattr(A, "__dlpack__") and not lies_on_gpu(A) else A
+        A = host_array(name, A) if isinstance(A, list) or (hasattr(A, "__dlpack__") and not lies_on_gpu(A)) else A
         shape = getattr(A, "shape", None)
         if shape is None and not callable(A):
             raise TypeError(f"{name} is a {type(A).__name__}: give a matrix, an object with @, a callable or None")

@@ -237,7 +237,9 @@ def test_a_resolution_is_positive():
             LorentzKernel(resolution)
 
 
-@pytest.mark.parametrize(("dtype", "size"), [(np.float32, 1e25), (np.complex64, 1e25), (float, 1e200), (complex, 1e300)])
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(np.float32, 1e25), (np.complex64, 1e25), (float, 1e200), (complex, 1e300)]
+)
 @pytest.mark.parametrize("operator", [None, np.eye(30)])
 def test_vectors_whose_norms_leave_the_range_are_refused(dtype, size, operator):
     H = np.diag(np.linspace(-1, 1, 30)).astype(dtype)

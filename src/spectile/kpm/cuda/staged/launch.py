@@ -97,7 +97,7 @@ class StagedOperator(StoredOperator):
         float32, float64, complex64 or complex128.  Columns from N on are rows of V that others compute; N is then a
         multiple of four.
     tuning : StagedShape or None
-        Shape of the kernel; None takes :func:`spectile.kpm.cuda.staged.when.staged_shape`.
+        Shape of the kernel; None takes one of :func:`spectile.kpm.cuda.staged.when.staged_shapes`.
 
     Raises
     ------
