@@ -91,7 +91,8 @@ class LatticeModel:
         Parameters
         ----------
         sizes : sequence of d int
-            Cells along each lattice vector; along periodic ones more than twice the longest hopping's.
+            Cells along each lattice vector; along periodic ones more than twice the longest hopping's.  A velocity is
+            that of the model where each hop is also shorter than its other images, which oblique lattices ask more for.
         periodic : bool or sequence of d bool
             Which ends are joined.
         twist : sequence of d float or None
