@@ -27,6 +27,9 @@ from spectile.kpm.operators.protocol import namespace, on_host
 from spectile.kpm.reference import seed_of
 from spectile.kpm.types import Array, Engine, Recursion
 
+#: What files of each kind hold, and those of no other.
+_MARKS = {"density": "kernel", "state of a call": "call", "iterator": "single"}
+
 
 class SavedState:
     """The arrays of a file that :func:`write_arrays` wrote, read at once; `kind` is what it is to hold, for messages.
@@ -45,7 +48,7 @@ class SavedState:
         except (OSError, ValueError, EOFError, KeyError, AttributeError, TypeError, SyntaxError, NotImplementedError,
                 MemoryError, zipfile.BadZipFile, zlib.error) as error:  # fmt: skip
             raise ValueError(f"{path} holds no saved {kind}, or not all of it: remove it, and begin again") from error
-        if "fingerprint" not in self._arrays:
+        if not {"fingerprint", _MARKS.get(kind, "fingerprint")} <= self._arrays.keys():
             raise ValueError(f"{path} holds no saved {kind}: give a file that holds one")
 
     def __contains__(self, name: str) -> bool:
@@ -441,7 +444,7 @@ def require_alike(comm: Any, path: Path, *names: str) -> bool:
     if comm is not None:
         number = None
         with contextlib.suppress(ValueError, OSError):
-            number = [SavedState(path).number(name, 0) for name in names] if there else None
+            number = [SavedState(path, "state").number(name, 0) for name in names] if there else None
         if any(each != number for each in comm.allgather(number)):
             raise ValueError(f"{path} is not of the same time as the files of other ranks: remove them all")
     return there

@@ -501,3 +501,30 @@ def test_short_calls_show_nothing_and_lines_are_ten_seconds_apart(caplog, monkey
     assert [record.getMessage() for record in caplog.records] == [
         f"work: {share} % of 90 rows in {seconds} s" for share, seconds in ((33, 10), (67, 20), (100, 30))
     ]
+
+
+def test_a_file_of_another_kind_is_not_called_damaged(tmp_path):
+    matrix, calls = graphene(4, 4), iter(range(100))
+
+    class Ends:
+        shape, dtype = matrix.shape, matrix.dtype
+
+        def __matmul__(self, x):
+            if next(calls, None) is None:
+                raise KeyboardInterrupt
+            return matrix @ x
+
+    density, terms, call = (tmp_path / name for name in ("density.npz", "terms.npz", "call.npz"))
+    SpectralDensity(matrix, 16, 2, backend="cpu").save(density)
+    chebyshev(matrix, np.eye(32), 9, backend="cpu").save(terms)
+    with pytest.raises(KeyboardInterrupt):
+        evolve(Ends(), np.eye(32), [200.0], checkpoint=call, checkpoint_s=0, backend="cpu")
+    readers = {
+        density: lambda file: SpectralDensity.load(file, matrix, backend="cpu"),
+        terms: lambda file: Chebyshev.load(file, matrix, backend="cpu"),
+        call: lambda file: evolve(matrix, np.eye(32), [200.0], checkpoint=file, backend="cpu"),
+    }
+    for own, read in readers.items():
+        for other in readers.keys() - {own}:
+            with pytest.raises(ValueError, match=rf"{other.name} holds no saved .*: give a file that holds one"):
+                read(other)
