@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from spectile.core.arrays import host_array
 from spectile.core.memory import require_host_free
 from spectile.core.options import generator, numbers, whole_number
+from spectile.kpm.observables import shortest
 from spectile.kpm.reference import standard_error
 from spectile.kpm.types import Array
 
@@ -91,8 +93,7 @@ class LatticeModel:
         Parameters
         ----------
         sizes : sequence of d int
-            Cells along each lattice vector; along periodic ones more than twice the longest hopping's.  A velocity is
-            that of the model where each hop is also shorter than its other images, which oblique lattices ask more for.
+            Cells along each lattice vector; along periodic ones more than twice the longest hopping's.
         periodic : bool or sequence of d bool
             Which ends are joined.
         twist : sequence of d float or None
@@ -109,6 +110,12 @@ class LatticeModel:
             If a number does not fit.
         MemoryError
             If the sample does not fit into memory.
+
+        Warns
+        -----
+        UserWarning
+            If a hop has a shorter image, as in few cells of an oblique lattice: H is that of the model, and a velocity
+            that is made of the positions is not.
 
         Examples
         --------
@@ -151,6 +158,14 @@ class LatticeModel:
         H = sp.coo_array((values, (rows.astype(int), columns.astype(int))), shape=(size, size)).tocsr()
         positions = (cells @ self.lattice)[:, None] + self.orbitals
         periods = (np.array(shape)[:, None] * self.lattice)[list(joined)]
+        for cell, t in self.hoppings.items() if len(periods) else ():
+            hops = (np.array(cell) @ self.lattice + self.orbitals - self.orbitals[:, None])[t != 0]
+            if not np.allclose(shortest(hops.copy(), periods, np.zeros(len(hops), bool)), hops):
+                told = (
+                    f"a hop over {cell} has a shorter image in {shape} cells: take more cells where velocities are made"
+                )
+                warnings.warn(told, stacklevel=2)
+                break
         return Sample(H, positions.reshape(-1, d), periods if len(periods) else None)
 
 

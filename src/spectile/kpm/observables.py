@@ -207,7 +207,7 @@ def velocity(H: Any, direction: str, positions: npt.ArrayLike, *, periods: npt.A
         sites = namespace(matrix.data).asarray(r)
         hops = sites[matrix.indices] - sites[first + matrix.tocoo(copy=False).row]
         if periods is not None:
-            hops = _shortest(hops, periods, matrix.data != 0)
+            hops = shortest(hops, periods, matrix.data != 0)
         return _with_data(matrix, 1j * matrix.data * hops[:, axis].astype(matrix.data.real.dtype))
 
     if isinstance(operator, PartitionedOperator):
@@ -217,7 +217,7 @@ def velocity(H: Any, direction: str, positions: npt.ArrayLike, *, periods: npt.A
     return entries(whole_csr(operator if isinstance(operator, TopologicalInsulator) else operator.matrix), 0)
 
 
-def _shortest(hops: Any, periods: npt.ArrayLike, there: Any) -> Any:
+def shortest(hops: Any, periods: npt.ArrayLike, there: Any) -> Any:
     """Return the shortest images of hops, shape (K, d); `there` says which of them must have but one."""
     lattice = np.atleast_2d(numbers("periods", periods))
     if lattice.ndim != 2 or lattice.shape[1] != hops.shape[1] or not np.isfinite(lattice).all():

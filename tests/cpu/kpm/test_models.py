@@ -59,6 +59,19 @@ def test_a_sample_is_haldanes_model_with_its_plateau():
     assert sigma(0.0) == pytest.approx(1, abs=0.01)
 
 
+@pytest.mark.parametrize("cells", [5, 14])
+def test_a_hop_with_a_shorter_image_is_told(cells):
+    hoppings = {(0, 1): [[-1.0]], (0, -1): [[-1.0]]}
+    model = LatticeModel([[1.0, 0.0], [3.0, 1.0]], [[0.0, 0.0]], hoppings)
+    if cells == 5:
+        with pytest.warns(UserWarning, match=r"a hop over \(0, -?1\) has a shorter image in \(5, 5\) cells"):
+            model.sample([cells, cells])
+        return
+    H, positions, periods = model.sample([cells, cells])
+    v = velocity(H, "x", positions, periods=periods)
+    assert abs(v).power(2).sum() == pytest.approx(2 * 9 * cells**2)
+
+
 def test_open_ends_have_no_hops_around():
     model = haldane_model()
     H, positions, periods = model.sample([4, 3], periodic=[True, False])
