@@ -121,6 +121,30 @@ def test_each_operation_of_a_complex_product_is_rounded():
         assert plain(complex(a, b), complex(c, d)) == complex(re, im)
 
 
+PRODUCTS = """
+import numba, numpy
+from spectile.core.jit import njit
+from spectile.tsparse.cpu.kernels import plus_times
+
+@numba.njit(forceinline=True)
+def helper(x, y):
+    return x * y
+
+fast = njit(fastmath={"contract"})(lambda x, y: helper(x, y))
+plain = njit()(lambda x, y: plus_times(0j, x, y))
+a, b, c, d = numpy.random.default_rng(2).standard_normal((4, 200)).tolist()
+for a, b, c, d in zip(a, b, c, d):
+    fast(complex(a, b), complex(c, d))
+    assert plain(complex(a, b), complex(c, d)) == complex(a * c - b * d, a * d + b * c)
+"""
+
+
+def test_products_of_sparse_matrices_are_rounded_whatever_was_compiled_before():
+    # A process of its own: Numba keeps the product of complex numbers that it compiled first.
+    done = subprocess.run([sys.executable, "-c", PRODUCTS], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 FUNCTION = """
 from spectile.core.jit import njit
 

@@ -43,7 +43,7 @@ def plus_times(total: Any, a: Any, b: Any) -> Any:
     """Return ``total + a b``, in compiled code; of bytes, which are Booleans, whether it is one of both."""
 
 
-@overload(plus_times)
+@overload(plus_times, inline="always")
 def _plus_times(total, a, b):  # type: ignore[no-untyped-def]
     if a == types.uint8:
         return lambda total, a, b: total | (b & np.uint8(-(a != 0)))
