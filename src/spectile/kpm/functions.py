@@ -538,7 +538,7 @@ def additions(weights: Array, terms: int = 3) -> list[Array | None]:
     the shape (M, K).
     """
     count, sums = weights.shape
-    padded = np.concatenate([np.zeros((2, sums), weights.dtype), weights, np.zeros((2, sums), weights.dtype)])
+    padded = np.pad(weights, ((2, 2), (0, 0)))
     found: list[Array | None] = [None] * (count - 1)
     for k in range(sums):
         added = 0  # terms before this one are in the sum

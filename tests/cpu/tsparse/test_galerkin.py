@@ -56,12 +56,17 @@ def test_duplicates_do_not_change_the_type(dtype):
     assert two.numeric(twice).dtype == one.numeric(twice).dtype == one.C.dtype
 
 
+def with_large_middle(rows, columns, density):
+    """Return R, A and P, whose product R A has far more entries than they, and whose product has one column."""
+    rng = np.random.default_rng(1)
+    R = sp.random_array((rows, 300), density=0.05, rng=rng, format="csr")
+    A = sp.random_array((300, columns), density=density, rng=rng, format="csr")
+    return R, A, sp.csr_array(np.ones((columns, 1)))
+
+
 def test_the_middle_product_is_never_whole(monkeypatch):
     monkeypatch.setattr(wanted, "_BLOCK_PRODUCTS", 2**14)
-    rng = np.random.default_rng(1)
-    R = sp.random_array((3000, 300), density=0.05, rng=rng, format="csr")
-    A = sp.random_array((300, 2000), density=0.05, rng=rng, format="csr")
-    P = sp.csr_array(np.ones((2000, 1)))
+    R, A, P = with_large_middle(3000, 2000, 0.05)
     middle = spgemm(R, A, backend="cpu")
     galerkin(R, A, P)
     tracemalloc.start()

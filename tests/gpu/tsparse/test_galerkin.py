@@ -7,7 +7,7 @@ import scipy.sparse as sp
 from spectile.tsparse import galerkin
 from spectile.tsparse.cuda import galerkin as on_device
 
-from ...cpu.tsparse.test_galerkin import grid
+from ...cpu.tsparse.test_galerkin import grid, with_large_middle
 from .test_semirings import assert_same, on_gpu
 from .test_spgemm import peak_bytes
 
@@ -39,10 +39,7 @@ def test_the_entries_are_those_of_the_cpu(dtype, block, monkeypatch):
 
 def test_the_middle_product_is_never_whole(monkeypatch):
     monkeypatch.setattr(on_device, "_BLOCK_PRODUCTS", 2**16)
-    rng = np.random.default_rng(1)
-    R = sp.random_array((30_000, 300), density=0.05, rng=rng, format="csr")
-    A = sp.random_array((300, 20_000), density=0.02, rng=rng, format="csr")
-    P = sp.csr_array(np.ones((20_000, 1)))
+    R, A, P = with_large_middle(30_000, 20_000, 0.02)
     left, middle, right = map(on_gpu, (R, A, P))
     galerkin(left, middle, right)
     products = int(np.diff(A.indptr)[R.indices].sum())

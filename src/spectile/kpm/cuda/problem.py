@@ -92,10 +92,9 @@ def lanes_of(problem: Problem, paired: bool) -> Lanes:
 
 def loads_of(problem: Problem) -> tuple[int, ...]:
     """Return R, and R padded to longer loads of a thread, up to whole ones; one vector is never padded."""
-    vectors, loads = problem.vectors, (1, 2, 4)
-    if vectors == 1:
+    if problem.vectors == 1:
         return (1,)
-    return tuple(sorted({ceil_div(vectors, n) * n for n in loads if n * problem.item <= max(LOAD_BYTES, problem.item)}))
+    return tuple(sorted({ceil_div(problem.vectors, n) * n for n in (1, 2, 4) if n * problem.item <= LOAD_BYTES}))
 
 
 def threads_of(registers: int, columns: int) -> int:

@@ -14,7 +14,7 @@ from spectile.tsparse.cuda.counters import Counters
 from spectile.tsparse.cuda.factors import checked, compare, with_checked_factors
 from spectile.tsparse.cuda.given import MOST_INDEX, Given, copied_bytes, one_given
 from spectile.tsparse.cuda.rows.count import count_rows
-from spectile.tsparse.cuda.run import chunk_of, finish, least_bytes, to_csr
+from spectile.tsparse.cuda.run import beside_copies, chunk_of, finish, least_bytes, to_csr
 from spectile.tsparse.cuda.spread import products_before
 from spectile.tsparse.cuda.symbolic import SymbolicProduct, pattern_of, raise_flags
 from spectile.tsparse.matrices import choose_precision, device_csr, index_type, is_array
@@ -32,14 +32,9 @@ class GalerkinProduct(host.GalerkinProduct):
         self._kind, self._array = kind, is_array(R, A, P)
         precision = self._precision = of_values(kind)
         if memory_limit is not None:
+            least = 2 * least_bytes(1, A.shape[1]) + least_bytes(1, P.shape[1])
             copies = sum(copied_bytes(one, precision, False) for one in (R, A, P))
-            need = copies + 2 * least_bytes(1, A.shape[1]) + least_bytes(1, P.shape[1])
-            if memory_limit < need:
-                raise MemoryError(
-                    f"memory_limit is {memory_limit} bytes, and copies of R, A and P and a row of each product take "
-                    f"{need}; raise it to at least {need}"
-                )
-            memory_limit -= copies
+            memory_limit = beside_copies(memory_limit, copies, least, "R, A and P and a row of each product")
         self._limit = memory_limit
         #: Both products of two, once they were asked for: of few products, without a limit.
         self._pair: tuple[SymbolicProduct, SymbolicProduct] | None = None

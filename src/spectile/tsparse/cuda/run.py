@@ -44,14 +44,9 @@ def spgemm(
     precision, kind = of_device(precision)
     exact = kind is not None
     if memory_limit is not None:
+        least = least_bytes(1, B.shape[1] if B.shape[1] <= MOST_INDEX else min(B.nnz, MOST_INDEX))
         copies = sum(copied_bytes(matrix, precision, exact) for matrix in ((A,) if A is B else (A, B)))
-        need = copies + least_bytes(1, B.shape[1] if B.shape[1] <= MOST_INDEX else min(B.nnz, MOST_INDEX))
-        if memory_limit < need:
-            raise MemoryError(
-                f"memory_limit is {memory_limit} bytes, and copies of A and B and one row take {need}; "
-                f"raise it to at least {need}"
-            )
-        memory_limit -= copies
+        memory_limit = beside_copies(memory_limit, copies, least, "A and B and one row")
     array, rows = is_array(A, B), A.shape[0]
     columns = B.columns if isinstance(B, Given) and B.columns is not None else B.shape[1]
     scaled = precision.name == "float16"
@@ -148,6 +143,19 @@ def least_bytes(rows: int, columns: int) -> int:
     """Return the work space of some rows made together, of which one at a time may need bitmaps in global memory."""
     bitmap = 8 * choose.bitmap_words(columns)
     return 4 * HEAD_WORDS + (bitmap if bitmap > choose.shared_limit(describe()) else 0) + rows * choose.ROW_BYTES
+
+
+def beside_copies(memory_limit: int, copies: int, least: int, what: str) -> int:
+    """Return what a limit leaves beside copies of factors; raise MemoryError if that is less than `least` bytes.
+
+    `what` names the factors and what takes these.
+    """
+    need = copies + least
+    if memory_limit < need:
+        raise MemoryError(
+            f"memory_limit is {memory_limit} bytes, and copies of {what} take {need}; raise it to at least {need}"
+        )
+    return memory_limit - copies
 
 
 def finish(A: Factor, B: Factor, phase: Phase, precision: Precision) -> tuple[Any, Any, Any]:
