@@ -26,6 +26,44 @@ def sorted_rows(indptr: Any, norms: Any, order: Any, sorted_norms: Any, tail_fro
 
 
 @njit(nogil=True)
+def merge(a: Any, b: Any, both: Any, of_a: Any, of_b: Any) -> int:
+    """Write the numbers of two rising lists, each once, and where theirs are; return how many there are."""
+    i, j, count = 0, 0, 0
+    while i < len(a) or j < len(b):
+        first = j == len(b) or (i < len(a) and a[i] <= b[j])
+        key = a[i] if first else b[j]
+        if first:
+            of_a[i] = count
+            i += 1
+        if j < len(b) and b[j] == key:
+            of_b[j] = count
+            j += 1
+        both[count] = key
+        count += 1
+    return count
+
+
+@njit(nogil=True)
+def by_columns(indices: Any, cursor: Any, order: Any) -> None:
+    """Write the numbers of tiles by rising column, of which each begins at its cursor, each column's in their order."""
+    for t in range(len(indices)):
+        order[cursor[indices[t]]] = t
+        cursor[indices[t]] += 1
+
+
+@njit(nogil=True)
+def sums(indptr: Any, indices: Any, numbers: Any, both: bool, rows: Any, columns: Any) -> None:
+    """Add the numbers of tiles to those of their rows and columns; with `both` a tile is its mirror image, too."""
+    for i in range(len(rows)):
+        total = 0.0
+        for p in range(indptr[i], indptr[i + 1]):
+            total += numbers[p]
+            if not both or indices[p] != i:
+                columns[indices[p]] += numbers[p]
+        rows[i] += total
+
+
+@njit(nogil=True)
 def cut(norms: Any, low: int, high: int, limit: float) -> int:
     """Return the first place of falling norms whose norm is below a limit."""
     while low < high:
@@ -199,10 +237,11 @@ def line_sums(data: Any, starts: Any, heights: Any, widths: Any, rows: Any, colu
 
 
 @njit(nogil=True)
-def map_bound(indptr: Any, indices: Any, norms: Any, hermitian: bool, x: Any, y: Any, count: int) -> float:
+def map_bound(indptr: Any, indices: Any, norms: Any, hermitian: bool, x: Any, y: Any, count: int, near: float) -> float:
     """Return ``min of max(N y / x) max(N^T x / y)`` over steps of the power method, for a map N of norms; x, y are 1.
 
-    With `hermitian` a norm off the diagonal stands for its mirror image, too.
+    They end where one leaves more than a share `near`.  With `hermitian` a norm off the diagonal stands for its mirror
+    image, too.
     """
     best = math.inf
     for _ in range(count):
@@ -215,7 +254,9 @@ def map_bound(indptr: Any, indices: Any, norms: Any, hermitian: bool, x: Any, y:
                 if hermitian and i != j:
                     left[j] += norm * y[i]
                     right[i] += norm * x[j]
-        best = min(best, (left / x).max() * (right / y).max())
+        before, best = best, min(best, (left / x).max() * (right / y).max())
+        if best > near * before:
+            break
         # Not 0, that the quotients stay finite.
         x, y = left / left.max() + 1e-3, right / right.max() + 1e-3
     return best

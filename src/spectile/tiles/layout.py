@@ -84,8 +84,9 @@ class Layout:
     def of_keys(cls, rows: Any, columns: Any, keys: Any, hermitian: bool = False) -> Layout:
         """Return the layout of tiles by their numbers in row-major order, rising."""
         width = max(1, len(columns) - 1)
-        indptr = np.searchsorted(keys, np.arange(len(rows)) * width)
-        return cls(rows, columns, indptr, keys % width, hermitian)
+        firsts = np.arange(len(rows)) * width
+        indptr = np.searchsorted(keys, firsts)
+        return cls(rows, columns, indptr, keys - np.repeat(firsts[:-1], np.diff(indptr)), hermitian)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -121,6 +122,11 @@ class Layout:
     def starts(self) -> np.ndarray:
         """Where each tile begins in the flat array, and the end."""
         return np.concatenate([[0], np.cumsum(self.heights * self.widths)]).astype(np.int64)
+
+    @property
+    def largest(self) -> float:
+        """The root of the number of entries that a tile has at most."""
+        return float(np.sqrt(np.diff(self.rows).max(initial=0) * np.diff(self.columns).max(initial=0)))
 
     @cached_property
     def mirrored(self) -> np.ndarray:
@@ -171,14 +177,14 @@ class Layout:
 
     def transposed(self) -> tuple[Layout, np.ndarray]:
         """Return the layout of the transpose, and which tile each of its tiles is."""
-        order = np.argsort(self.indices * self.grid[0] + self.tile_rows, kind="stable")
-        indptr = np.searchsorted(self.indices[order], np.arange(self.grid[1] + 1))
+        indptr, order = by_columns(self.indices, self.grid[1])
         return Layout(self.columns, self.rows, indptr, self.tile_rows[order]), order
 
     @cached_property
     def whole(self) -> tuple[Layout, np.ndarray, np.ndarray]:
         """Return the layout with the tiles below the diagonal, which tile each one is, and which are mirror images."""
         twice = np.flatnonzero(self.mirrored)
+        twice = twice[by_columns(self.indices[twice], self.grid[1])[1]]
         mirror = self.indices[twice] * self.grid[1] + self.tile_rows[twice]
         keys, places = merged(self.keys, mirror)
         source, flipped = np.empty(len(keys), np.int64), np.zeros(len(keys), bool)
@@ -204,19 +210,22 @@ class Layout:
         return Layout.of_keys(self.rows, self.columns, self.keys[kept], self.hermitian)
 
 
-def merged(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """Return the numbers that either of two lists without repetitions has, rising, and where theirs are.
+def by_columns(indices: np.ndarray, columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return where the tiles of each column begin, and the end, and the numbers of tiles by rising column."""
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(indices, minlength=columns))]).astype(np.int64)
+    order = np.empty(len(indices), np.int64)
+    kernels.by_columns(indices, indptr.copy(), order)
+    return indptr, order
 
-    >>> merged(np.array([1, 5]), np.array([5, 0]))
-    (array([0, 1, 5]), (array([1, 2]), array([2, 0])))
+
+def merged(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
+    """Return the numbers that either of two rising lists without repetitions has, rising, and where theirs are.
+
+    >>> merged(np.array([1, 5]), np.array([0, 5]))
+    (array([0, 1, 5]), (array([1, 2]), array([0, 2])))
     """
-    both = np.concatenate([a, b])
-    order = np.argsort(both, kind="stable")
-    rising = both[order]
-    first = np.diff(rising, prepend=-1) != 0
-    place = np.empty(len(both), np.int64)
-    place[order] = np.cumsum(first) - 1
-    return rising[first], (place[: len(a)], place[len(a) :])
+    both, of_a, of_b = (np.empty(count, np.int64) for count in (len(a) + len(b), len(a), len(b)))
+    return both[: kernels.merge(a, b, both, of_a, of_b)], (of_a, of_b)
 
 
 def joined(a: Layout, b: Layout) -> tuple[Layout, list[np.ndarray]]:

@@ -1127,7 +1127,7 @@ def _smallest(norms: np.ndarray, weights: np.ndarray, atol: float) -> np.ndarray
 
 
 def _underflow(layout: Layout, dtype: Any) -> np.ndarray:
-    return underflow(1, dtype) * np.sqrt((layout.heights * layout.widths).astype(np.float64))
+    return np.full(len(layout.indices), underflow(1, dtype) * layout.largest)
 
 
 def _summed(xp: Any, terms: list[tuple[Any, Layout, Any, Any]], layout: Layout, dtype: Any, shift: complex) -> Any:

@@ -217,11 +217,11 @@ def _maps(factor: Factor, unit: float) -> tuple[Any, Any]:
     """Return the maps of norms, divided by a power of two, and of the numbers of the tiles."""
     import cupy
 
-    layout = factor.layout
-    norms, numbers = np.zeros(layout.grid), np.zeros(layout.grid, np.int32)
-    norms.reshape(-1)[layout.keys] = factor.norms / unit
-    numbers.reshape(-1)[layout.keys] = np.arange(len(layout.keys))
-    return cupy.asarray(norms), cupy.asarray(numbers)
+    grid, keys = factor.layout.grid, cupy.asarray(factor.layout.keys)
+    norms, numbers = cupy.zeros(grid), cupy.zeros(grid, np.int32)
+    norms.reshape(-1)[keys] = cupy.asarray(factor.norms / unit)
+    numbers.reshape(-1)[keys] = cupy.arange(len(keys), dtype=np.int32)
+    return norms, numbers
 
 
 #: A GPU looks at so many triples of tiles while the host finds one product in sorted rows.
@@ -288,7 +288,8 @@ def list_products(a: Factor, b: Factor, skipping: Skipping, tau: float, upper: b
 
 def _rounding(sums: np.ndarray, terms: np.ndarray, layout: Layout, dtype: Any) -> Error:
     """Bound the rounding of tiles by the sums of the products of norms in them, and by the terms of an entry."""
-    lost = gamma(terms, dtype) * sums * SLACK + underflow(terms, dtype) * np.sqrt(layout.heights * layout.widths)
+    most = int(terms.max(initial=0))
+    lost = gamma(np.arange(most + 1), dtype)[terms] * sums * SLACK + underflow(most, dtype) * layout.largest
     return bound_of_map(lost, layout)
 
 

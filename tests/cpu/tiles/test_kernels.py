@@ -102,7 +102,7 @@ def on_host(monkeypatch: pytest.MonkeyPatch, libraries: Any, tmp_path_factory: p
 
     monkeypatch.setattr(launch, "kernel", kernel)
     monkeypatch.setattr(launch, "require_here", lambda name, array: None)
-    names = "asarray", "argsort", "cumsum", "diff", "flatnonzero", "zeros"
+    names = "arange", "asarray", "argsort", "cumsum", "diff", "flatnonzero", "zeros"
     module = SimpleNamespace(**{name: _plain(getattr(np, name)) for name in names})
     module.empty = lambda shape, dtype=float: np.full(shape, 7, dtype).view(Plain)
     monkeypatch.setitem(sys.modules, "cupy", module)
