@@ -29,11 +29,11 @@ _SEEN = 0.05
 #: Passes with a budget; each tightens it by what the certificate of the last one was off by.
 _PASSES = 4
 #: The a-priori bound of the error over the certificate, about, for one term in an entry.
-_PESSIMISM = 1.2
+_PESSIMISM = 0.9
 #: What the products of the certificate may be off by, as shares of the error: Q^2 - Q, and F Q - Q F in gaps.
 _FINE, _CLOSE = 0.1, 0.05
-#: A certificate of at most so many errors is worth a step that turns Q back; what its direction may be off by.
-_NEAR, _ABOUT = 3.0, 0.1
+#: A certificate of at most so many errors is worth steps that turn Q back; how many, and what one may be off by.
+_NEAR, _TURNS, _ABOUT = 3.0, 2, 0.1
 #: What the last iterate may lack in idempotency, as a share of the error.
 _IDEMPOTENT = 0.3
 #: Error over the root of the order beyond which nothing is gained: P is no longer told from zero.
@@ -126,7 +126,7 @@ def projector(
         # Rounding alone: what the squares and sums of a step may be off by, whatever is kept.
         if wanted < 40 * roundoff(h.dtype) * math.sqrt(n):
             break
-        wanted *= min(0.5, 0.7 * error / found.error) if certain else 0.03
+        wanted *= 0.7 * error / found.error if certain else 0.03
         seen, known = (last, True) if certain else (seen, known)
     enough = 2 * reached * share
     if reached == math.inf and error < _LARGEST:  # how far one comes is seen by coming there
@@ -237,13 +237,13 @@ def _certified(
     moved = math.sqrt(2) * h.error.fro / (gap - slip) if h.error.fro else 0.0
     close = _CLOSE * gap * error
     g = shifted._times(q, close)
-    for turned in (False, True):
+    for turns_left in range(_TURNS, -1, -1):
         skew = g - g.H
         off = (z.norm() + z.error.fro) * SLACK
         d_q, between = distance(off), (skew.norm() + skew.error.fro) / gap / math.sqrt(2) * SLACK
         d = distance((off + math.sqrt(2) * between**2) * SLACK)
         bound = math.hypot(math.sqrt(2) * between, d) * SLACK
-        if turned or not error < bound < _NEAR * error or between < d or skew.norm() < 2 * skew.error.fro:
+        if not (turns_left and error < bound < _NEAR * error and between > d and skew.norm() > 2 * skew.error.fro):
             break
         # Q turned back by a step of a solver of the Sylvester equation: whatever Y is, W becomes W - (F Y - Y F).
         y = exact(skew._times(exact(q._combined(2.0, shift=-1.0)), _ABOUT * skew.norm(), half="upper"))
@@ -297,11 +297,13 @@ def _nearest(a: Any, q: Any, g: Any, size: float, off: float) -> tuple[float, fl
     for empty, entry in enumerate((inside, outside)):
         t = int(np.searchsorted(found, entry, side="right")) - 1
         own = slice(int(found[t]), int(found[t + 1]))
-        column, image = (x._column_of_tiles(t).astype(np.complex128) for x in (q, g))
-        squares, energies = column.conj().T @ column, column.conj().T @ image
+        columns = (x._column_of_tiles(t) for x in (q, g, a))
+        column, image, tile = (one.astype(np.result_type(one.dtype, np.float64)) for one in columns)
+        told = np.stack([column.conj().T @ column, column.conj().T @ image, column[own], image[own], tile[own]])
+        squares, energies, column, image, tile = told if type(told) is np.ndarray else told.get()
         if empty:
-            squares += np.eye(len(squares)) - column[own] - column[own].conj().T
-            energies += a._column_of_tiles(t)[own] - image[own] - image[own].conj().T
+            squares += np.eye(len(squares)) - column - column.conj().T
+            energies += tile - image - image.conj().T
         lengths, e = np.linalg.eigh(squares)
         e = e[:, lengths > 0.5] / np.sqrt(lengths[lengths > 0.5])
         values = np.linalg.eigvalsh(e.conj().T @ (energies + energies.conj().T) @ e) / 2

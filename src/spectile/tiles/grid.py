@@ -16,7 +16,7 @@ from spectile.core.progress import MATRICES, count
 from spectile.tiles.cuda import grid as kernels
 from spectile.tiles.cuda.grid import APART, LOST, NORMS, PRODUCTS, SEARCH, SKIPPED, Room
 from spectile.tiles.cuda.units import MOST_ROWS, in_blocks
-from spectile.tiles.layout import Layout
+from spectile.tiles.layout import Layout, owners
 from spectile.tiles.matrix import Apart, NormName, TileMatrix, checked_permutation, partitions, stacked
 from spectile.tiles.spread import Spread
 from spectile.tiles.types import EXACT, SLACK, Error, carried, excess, gamma, roundoff, underflow
@@ -161,16 +161,12 @@ class GridMatrix:
         """Return the same matrix with the tiles that are not zero."""
         import cupy
 
-        size = self.room.size
-        norms = self.norms.get().ravel()
-        kept = norms > 0
-        if self.hermitian:
-            kept &= np.triu(np.ones((size, size), bool)).ravel()
-        keys = np.flatnonzero(kept)
-        layout = Layout.of_keys(self.rows, self.rows, keys, self.hermitian)
+        places = cupy.flatnonzero(cupy.triu(self.norms) if self.hermitian else self.norms)
+        layout = Layout.of_keys(self.rows, self.rows, places.get(), self.hermitian)
         flat = cupy.empty(int(layout.starts[-1]), self.dtype)
-        kernels.copy(self.room, flat, cupy.asarray(layout.starts), cupy.asarray(keys), self.data, to_grid=False)
-        made = TileMatrix(layout, flat, error=self.error, permutation=self.permutation, norms=norms[keys])
+        kernels.copy(self.room, flat, cupy.asarray(layout.starts), places, self.data, to_grid=False)
+        norms = self.norms.ravel()[places].get()
+        made = TileMatrix(layout, flat, error=self.error, permutation=self.permutation, norms=norms)
         made.products = self.products
         return made
 
@@ -263,21 +259,20 @@ class GridMatrix:
         flat, starts = self._tiles_at(np.arange(self.room.size) * (self.room.size + 1), sizes * sizes)
         return stacked(cupy, flat, starts, sizes)
 
-    def _column_of_tiles(self, number: int) -> np.ndarray:
-        """Return a tile column, on the host."""
+    def _column_of_tiles(self, number: int) -> Any:
+        """Return a tile column."""
         sizes = np.diff(self.rows)
         flat, _ = self._tiles_at(np.arange(self.room.size) * self.room.size + number, sizes * sizes[number])
-        return flat.get().reshape(self.room.n, -1)
+        return flat.reshape(self.room.n, -1)
 
     def _tiles_at(self, places: np.ndarray, counts: np.ndarray) -> tuple[Any, np.ndarray]:
         """Return tiles at places of the map, of so many entries each, one after the other, and where they begin."""
         import cupy
 
-        starts, at = np.cumsum(counts) - counts, cupy.asarray(places)
-        flat = cupy.empty(int(counts.sum()), self.dtype)
+        starts, at = np.concatenate([[0], np.cumsum(counts)]), cupy.asarray(places)
+        flat = cupy.empty(int(starts[-1]), self.dtype)
         kernels.copy(self.room, flat, cupy.asarray(starts), at, self.data, to_grid=False)
-        owner = cupy.asarray(np.repeat(np.arange(len(counts)), counts))
-        return cupy.where(self.norms.ravel()[at][owner] > 0, flat, 0), starts
+        return cupy.where(self.norms.ravel()[at][owners(cupy, starts)] > 0, flat, 0), starts[:-1]
 
     def whole(self) -> GridMatrix:
         """Return the matrix itself, all of which is stored."""

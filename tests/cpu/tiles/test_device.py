@@ -215,7 +215,7 @@ def cupy(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Any
     peers = "peers" not in request.fixturenames or request.getfixturevalue("peers")
     names = (
         "arange", "array", "asarray", "concatenate", "cumsum", "empty", "exp", "eye", "fill_diagonal", "flatnonzero",
-        "log", "minimum", "ones", "searchsorted", "sqrt", "stack", "where", "zeros",
+        "log", "minimum", "ones", "searchsorted", "sqrt", "stack", "triu", "where", "zeros",
     )  # fmt: skip
     module = SimpleNamespace(**{name: _on_device(name) for name in names}, ndarray=DeviceArray)
     runtime = SimpleNamespace(
