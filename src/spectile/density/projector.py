@@ -299,7 +299,7 @@ def _nearest(a: Any, q: Any, g: Any, size: float, off: float) -> tuple[float, fl
         own = slice(int(found[t]), int(found[t + 1]))
         columns = (x._column_of_tiles(t) for x in (q, g, a))
         column, image, tile = (one.astype(np.result_type(one.dtype, np.float64)) for one in columns)
-        told = np.stack([column.conj().T @ column, column.conj().T @ image, column[own], image[own], tile[own]])
+        told: Any = np.stack([column.conj().T @ column, column.conj().T @ image, column[own], image[own], tile[own]])
         squares, energies, column, image, tile = told if type(told) is np.ndarray else told.get()
         if empty:
             squares += np.eye(len(squares)) - column - column.conj().T

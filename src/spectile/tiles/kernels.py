@@ -44,14 +44,6 @@ def merge(a: Any, b: Any, both: Any, of_a: Any, of_b: Any) -> int:
 
 
 @njit(nogil=True)
-def by_columns(indices: Any, cursor: Any, order: Any) -> None:
-    """Write the numbers of tiles by rising column, of which each begins at its cursor, each column's in their order."""
-    for t in range(len(indices)):
-        order[cursor[indices[t]]] = t
-        cursor[indices[t]] += 1
-
-
-@njit(nogil=True)
 def sums(indptr: Any, indices: Any, numbers: Any, both: bool, rows: Any, columns: Any) -> None:
     """Add the numbers of tiles to those of their rows and columns; with `both` a tile is its mirror image, too."""
     for i in range(len(rows)):

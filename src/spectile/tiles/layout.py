@@ -177,14 +177,17 @@ class Layout:
 
     def transposed(self) -> tuple[Layout, np.ndarray]:
         """Return the layout of the transpose, and which tile each of its tiles is."""
-        indptr, order = by_columns(self.indices, self.grid[1])
-        return Layout(self.columns, self.rows, indptr, self.tile_rows[order]), order
+        import scipy.sparse
+
+        numbered = np.arange(len(self.indices)), self.indices, self.indptr
+        turned = scipy.sparse.csr_array(numbered, self.grid).tocsc()
+        return Layout(self.columns, self.rows, turned.indptr, turned.indices), turned.data
 
     @cached_property
     def whole(self) -> tuple[Layout, np.ndarray, np.ndarray]:
         """Return the layout with the tiles below the diagonal, which tile each one is, and which are mirror images."""
-        twice = np.flatnonzero(self.mirrored)
-        twice = twice[by_columns(self.indices[twice], self.grid[1])[1]]
+        order = self.transposed()[1]
+        twice = order[self.mirrored[order]]
         mirror = self.indices[twice] * self.grid[1] + self.tile_rows[twice]
         keys, places = merged(self.keys, mirror)
         source, flipped = np.empty(len(keys), np.int64), np.zeros(len(keys), bool)
@@ -208,14 +211,6 @@ class Layout:
     def of_tiles(self, kept: Any) -> Layout:
         """Return the layout of some of the tiles, by their numbers, rising."""
         return Layout.of_keys(self.rows, self.columns, self.keys[kept], self.hermitian)
-
-
-def by_columns(indices: np.ndarray, columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return where the tiles of each column begin, and the end, and the numbers of tiles by rising column."""
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(indices, minlength=columns))]).astype(np.int64)
-    order = np.empty(len(indices), np.int64)
-    kernels.by_columns(indices, indptr.copy(), order)
-    return indptr, order
 
 
 def merged(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
