@@ -93,8 +93,8 @@ class GridMatrix:
     """
 
     __slots__ = (
-        "_ends", "_known", "_sizes", "_trace", "_turned", "data", "error", "hermitian", "norms", "permutation",
-        "products", "room", "rows",
+        "_ends", "_halves", "_known", "_sizes", "_trace", "_turned", "data", "error", "hermitian", "norms",
+        "permutation", "products", "room", "rows",
     )  # fmt: skip
 
     def __init__(
@@ -106,6 +106,7 @@ class GridMatrix:
         self.permutation: Any = permutation if like is None else like.permutation
         self._sizes = sizes
         self._turned: Any = None
+        self._halves: Any = None
         self._trace: float | None = None
         self._ends: tuple[float, float] | None = None
         self._known = math.inf
@@ -385,8 +386,15 @@ class GridMatrix:
             self, self.room, self.rows, self.data, self.norms, self._sizes, error, self.hermitian,
             products=self.products,
         )  # fmt: skip
-        made._turned, made._known, made._trace = self._turned, self._known, self._trace
+        made._turned, made._known, made._trace, made._halves = self._turned, self._known, self._trace, self._halves
         return made
+
+    @property
+    def halves(self) -> Any:
+        """The tiles as two float16 for each number, where they are in blocks, or None."""
+        if self._halves is None and in_blocks(self.dtype.name, self.room.largest, self.room.uniform):
+            self._halves = kernels.halved(self.room, self.data, self.norms)
+        return self._halves
 
     @property
     def turned(self) -> Any:
@@ -405,7 +413,8 @@ class GridMatrix:
         share = float(gamma(self.room.n, self.dtype)) * SLACK
         least = float(underflow(self.room.n, self.dtype)) * self.room.n
         room, units = self.room, (_unit(self.norm()), _unit(other.norm()))
-        halves = in_blocks(self.dtype.name, room.largest, room.uniform)
+        # They are made first: the device is busy while the host asks for the search.
+        halves = self.halves is not None
         return kernels.search_product(
             room, self.norms, self.turned, other.norms, other.turned, units, half is not None, atol,
             self._guess(atol), share, least, norm == "spectral" and half is not None, halves,
@@ -420,7 +429,7 @@ class GridMatrix:
         unit = _unit(self.norm()) * _unit(other.norm())
         return kernels.multiply(
             self.room, self.data, self.norms, other.data, other.turned, data, norms, found, unit, scale, weight, shift,
-            half is not None, other.hermitian,
+            half is not None, other.hermitian, self.halves, other.halves if other.hermitian else None,
         )  # fmt: skip
 
     def _made(self, data: Any, maps: Any, sizes: list[Sizes], hermitian: bool) -> GridMatrix:

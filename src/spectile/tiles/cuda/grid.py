@@ -154,25 +154,28 @@ def drop(norms: Any, found: Any) -> None:
 
 def multiply(
     room: Room, a: Any, norms_a: Any, b: Any, turned_b: Any, d: Any, norms_d: Any, found: Any, unit: float,
-    alpha: float, beta: float, shift: float, hermitian: bool, hermitian_b: bool,
+    alpha: float, beta: float, shift: float, hermitian: bool, hermitian_b: bool, halves_a: Any = None,
+    halves_b: Any = None,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Return ``alpha A B + beta D + shift I`` with the products that were found, and its maps.
 
     Norms reach the first threshold of `found`; where tiles are in blocks, products below the second one are made in
     float16, and below the third one of two float16 for each number.  `unit`, a power of two, is no smaller than the
-    product of the norms of the matrices.
+    product of the norms of the matrices.  What `halved` makes of A and of a Hermitian B may be given.
     """
     import cupy
 
     for one in (a, b) if d is None else (a, b, d):
         require_here("the matrix", one)
     kind = a.dtype.name, room.largest, room.uniform
-    halves_a = halves_b = None
     if in_blocks(*kind) and not hermitian_b:
-        b = adjoint(room, b, turned_b)
+        b, halves_b = adjoint(room, b, turned_b), None
     if in_blocks(*kind) and _IN_HALVES[0] < unit < _IN_HALVES[1]:
-        halves_a = halved(room, a, norms_a)
-        halves_b = halves_a if b is a and turned_b is norms_a else halved(room, b, turned_b)
+        halves_a = halved(room, a, norms_a) if halves_a is None else halves_a
+        if halves_b is None:
+            halves_b = halves_a if b is a and turned_b is norms_a else halved(room, b, turned_b)
+    else:
+        halves_a = halves_b = None
     c, maps = cupy.empty_like(a), cupy.empty((MAPS, room.size, room.size))
     lists = cupy.empty((room.size, room.size, _KINDS, ceil_div(room.size, 32)), np.uint32)
     numbers = np.float64(unit), np.float64(alpha), np.float64(beta), np.float64(shift), room.argument
