@@ -108,7 +108,7 @@ def spgemm(
         It is respected by using fewer threads (CPU) or chunks of rows (GPU).
     check_finite : bool, default True
         Whether entries that are NaN or infinite are refused.  If not, entries of C are what IEEE arithmetic makes of
-        them.
+        them.  On a CPU, rows of a large B that a small A does not meet are not looked at.
     devices : int or sequence of int, optional
         GPUs of this host that make rows of like work side by side, with the bits of one: the first so many, or those
         named, each once.  B is copied to each.  Matrices on a GPU lie on one of them, which then has C; `memory_limit`

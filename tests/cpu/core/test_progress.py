@@ -23,7 +23,7 @@ SPARSE = sp.random_array((300, 300), density=0.05, format="csr", rng=1)
 
 CALLS = {
     "spamm": lambda: spectile.spamm(DECAYING, DECAYING, tau=1e-6, block=8, backend="cpu").c,
-    "spgemm": lambda: spectile.spgemm(SPARSE, SPARSE, backend="cpu").toarray(),
+    "spgemm": lambda: spectile.spgemm(SPARSE, SPARSE, memory_limit=10**9, backend="cpu").toarray(),
     "spgemm under a mask": lambda: spectile.spgemm(SPARSE, SPARSE, mask=SPARSE, backend="cpu").toarray(),
     "density_matrix": lambda: spectile.density_matrix(GAPPED, electrons=48, method="sp2").matrix.to_dense(),
     "inverse_sqrt": lambda: inverse_sqrt(DECAYING).to_dense(),

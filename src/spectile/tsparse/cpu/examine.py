@@ -18,7 +18,8 @@ OUTSIDE, INFINITE, UNSORTED, FALLS = 1, 2, 4, 8
 
 
 @njit(**JIT)
-def _examine(start, stop, indptr, indices, data, columns):  # type: ignore[no-untyped-def]
+def examine_rows(start, stop, indptr, indices, data, columns):  # type: ignore[no-untyped-def]
+    """Return the flags of rows start to stop."""
     indptr, indices = unsigned(indptr), unsigned(indices)  # a negative column is a large one
     most, infinite, descents, falls = indices.dtype.type(0), ZERO, ZERO, ZERO
     for i in range(start, stop):
@@ -44,13 +45,13 @@ def _examine(start, stop, indptr, indices, data, columns):  # type: ignore[no-un
     return OUTSIDE * outside + INFINITE * (infinite > ZERO) + UNSORTED * (descents > ZERO)
 
 
-_NO_VALUES = np.empty(0)
+NO_VALUES = np.empty(0)
 
 
 def examine(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray | None, columns: int) -> int:
     """Return what the product must not walk, the flags of this module together; values only where they are given."""
-    arrays = indptr, indices, _NO_VALUES if data is None else data, columns
+    arrays = indptr, indices, NO_VALUES if data is None else data, columns
     pieces = threads.pieces(indptr)
     if len(pieces) == 1:
-        return _examine(*pieces[0], *arrays)
-    return functools.reduce(operator.or_, results(pieces, num_threads(), lambda piece: _examine(*piece, *arrays)))
+        return examine_rows(*pieces[0], *arrays)
+    return functools.reduce(operator.or_, results(pieces, num_threads(), lambda piece: examine_rows(*piece, *arrays)))

@@ -60,14 +60,13 @@ def popcount(x):  # type: ignore[no-untyped-def]
 
 
 @njit(**JIT)
-def count_products(start, stop, indptr_a, indices_a, begin_b, end_b, before):  # type: ignore[no-untyped-def]
-    """before[i + 1] = multiplications of blocks start to i of the rows, for start <= i < stop."""
-    rows, blocks = np.uint64(len(indptr_a) - 1), np.uint64(len(before) - 1)
+def count_products(start, stop, each, indptr_a, indices_a, begin_b, end_b, before):  # type: ignore[no-untyped-def]
+    """before[i + 1] = multiplications of blocks start to i of so many rows each, for start <= i < stop."""
+    rows = np.uint64(len(indptr_a) - 1)
     indptr_a, indices_a, begin_b, end_b = unsigned(indptr_a), unsigned(indices_a), unsigned(begin_b), unsigned(end_b)
     total = ZERO
     for i in range(start, stop):
-        first, last = (i, i + ONE) if rows == blocks else (i * rows // blocks, (i + ONE) * rows // blocks)
-        for p in range(indptr_a[first], indptr_a[last]):
+        for p in range(indptr_a[i * each], indptr_a[min((i + ONE) * each, rows)]):
             k = np.uint64(indices_a[p])
             total += end_b[k] - begin_b[k]
         before[i + ONE] = total

@@ -10,7 +10,7 @@ import numpy as np
 
 from spectile.core.progress import PARTS, Progress
 from spectile.core.threads import num_threads
-from spectile.tsparse.cpu import one_pass, symmetric
+from spectile.tsparse.cpu import at_once, one_pass, symmetric
 from spectile.tsparse.cpu.dense import multiply as multiply_dense
 from spectile.tsparse.cpu.memory import workspace
 from spectile.tsparse.cpu.operands import factors, renumbered
@@ -22,6 +22,7 @@ from spectile.tsparse.matrices import (
     host_csr,
     in_format,
     index_type,
+    is_array,
     require_exact,
     transpose,
 )
@@ -33,7 +34,6 @@ _LOG = logging.getLogger("spectile.tsparse")
 CSR = tuple[np.ndarray, np.ndarray, np.ndarray]  # row pointer, columns and values
 
 
-@Progress("spgemm", unit=PARTS)
 def spgemm(
     A: Any,
     B: Any,
@@ -49,6 +49,19 @@ def spgemm(
         _LOG.debug("C is made by columns")
         right = A.T
         A, B = right if A is B else B.T, right
+    if memory_limit is None and form == ("csc" if turned else "csr"):
+        product = at_once.multiply(A, B, precision, check_finite)
+        if product is not None:
+            C = host_csr((A.shape[0], B.shape[1]), *product, is_array(A, B))
+            return transpose(C) if turned else C
+    return _in_order(A, B, precision, memory_limit, check_finite, form, turned)
+
+
+@Progress("spgemm", unit=PARTS)
+def _in_order(
+    A: Any, B: Any, precision: Precision, memory_limit: int | None, check_finite: bool, form: str, turned: bool
+) -> Any:
+    """Multiply factors that are checked, brought in order and converted first."""
     exact = precision.dtype.kind in "iu"
     room = Room(memory_limit)
     left, right = factors(A, B, turned, check_finite=check_finite, integers=exact, room=room)

@@ -18,9 +18,10 @@ WORTH_ALONE = 2**26  # the same where it is alone: what an interrupt waits for, 
 
 
 class Work(NamedTuple):
-    """The multiplications of ``A @ B``, rows of A taken together by some: block i begins at row i rows // blocks."""
+    """The multiplications of ``A @ B``, of blocks of so many rows of A and what is left."""
 
     rows: int
+    each: int
     before: np.ndarray  # multiplications of the rows before each block, and of all
 
     @property
@@ -31,11 +32,11 @@ class Work(NamedTuple):
     @property
     def edges(self) -> np.ndarray:
         """The first row of each block, and the number of rows."""
-        return np.arange(len(self.before)) * self.rows // max(len(self.before) - 1, 1)
+        return np.minimum(np.arange(len(self.before)) * self.each, self.rows)
 
     def products_before(self, row: int) -> int:
         """Return the multiplications of the rows before the first one of a block, or before the end."""
-        return int(self.before[ceil_div(row * (len(self.before) - 1), max(self.rows, 1))])
+        return int(self.before[ceil_div(row, self.each)])
 
 
 def work_bytes(rows: int) -> int:
@@ -46,9 +47,10 @@ def work_bytes(rows: int) -> int:
 def survey(indptr_a: np.ndarray, indices_a: np.ndarray, rows_b: threads.Pointer) -> Work:
     """Return the multiplications of ``A @ B``."""
     rows = len(indptr_a) - 1
-    blocks = min(rows, BLOCKS)
+    each = max(1, ceil_div(rows, BLOCKS))
+    blocks = ceil_div(rows, each)
     before = np.zeros(blocks + 1, np.int64)
-    arrays = indptr_a, indices_a, *threads.bounds(rows_b), before
+    arrays = np.uint64(each), indptr_a, indices_a, *threads.bounds(rows_b), before
     count = num_threads() if len(indices_a) >= threads.WORTH_A_PIECE else 1
     pieces = [(ZERO, np.uint64(blocks))]
     if count > 1:
@@ -56,7 +58,7 @@ def survey(indptr_a: np.ndarray, indices_a: np.ndarray, rows_b: threads.Pointer)
     threads.over_rows(pieces, count, lambda start, stop: count_products(start, stop, *arrays))
     for start, stop in pieces[1:]:
         before[int(start) + 1 : int(stop) + 1] += before[int(start)]
-    return Work(rows, before)
+    return Work(rows, each, before)
 
 
 def chunks(work: Work, count: int | None = None, worth: int = WORTH_A_CHUNK) -> threads.Chunks:
