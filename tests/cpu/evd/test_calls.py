@@ -231,6 +231,7 @@ def peak_and_asked(keywords, pair, n=1200):
             a = np.asfortranarray(random_hermitian(n, np.random.default_rng(1), dtype))
             operands = (a, np.eye(n, dtype=dtype, order="F") + np.asarray(1e-9, dtype)) if pair else (a,)
             asked = []
+            cpu_run.memory.UNASKED = 0
             cpu_run.memory.require_host_free = lambda size, what: asked.append(size)
 
             def status(key):
@@ -266,7 +267,7 @@ def traced_and_asked(operands, keywords):
     """Return the most that Python allocated in a call, and the bytes that it asked for."""
     asked = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu_run, "CHECKED_ORDER", 0)
+        patch.setattr(cpu_run.memory, "UNASKED", 0)
         patch.setattr(cpu_run.memory, "require_host_free", lambda size, what: asked.append(size))
         evd.eigh(*([np.eye(3)] * len(operands)), backend="cpu")  # what a first call keeps
         asked.clear()

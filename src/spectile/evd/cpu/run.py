@@ -22,8 +22,8 @@ from spectile.evd.types import SCALARS, Definite, Options, Subset, require_finit
 #: Bytes of a matrix from which our two stages find eigenvalues faster than LAPACK's one stage, which reads the matrix
 #: from memory again and again once it outgrows the caches (docs/notes).
 STAGES_BYTES = 72 * 2**20
-#: Order from which the host's memory is looked up before it is used, which takes 0.3 ms; below, a matrix is a few MB.
-CHECKED_ORDER = 1024
+#: Matrices that LAPACK works in, at most.
+MOST_MATRICES = 4
 #: Orders up to which NumPy's loop over a batch, in C, takes less time than a call from Python for each matrix, which
 #: costs 10 to 25 us: for eigenvalues alone, and with eigenvectors.  The loop works in double precision, so that for
 #: single it soon takes twice LAPACK's time.  For double both call the same driver: the loop has memory that is touched
@@ -149,7 +149,7 @@ def _solve(array: np.ndarray, options: Options, definite: Definite | None) -> tu
     n = len(array)
     way = _way(array, options)
     driver = "evx" if way == "call" and driver is None else driver
-    if n >= CHECKED_ORDER:
+    if _is_large(array):
         _require_memory(array, _elements(array, options, driver or drivers.fastest(n, vectors)))
     part_of, scale = subset if driver in ("evr", "evx") else None, 0
     if way == "steps" or part_of is not None:
@@ -159,16 +159,21 @@ def _solve(array: np.ndarray, options: Options, definite: Definite | None) -> tu
     overwrite = overwrite and array.flags.writeable
     if way == "steps":
         return part.solve(array, lower, vectors, overwrite, subset, scale)
-    w, v = _told(n, drivers.standard, array, lower, vectors, overwrite, driver, part_of, scale)
+    w, v = _told(drivers.standard, array, lower, vectors, overwrite, driver, part_of, scale)
     return (w, v) if subset is None or part_of is not None else _part(w, v, subset)
 
 
-def _told(n: int, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _is_large(array: np.ndarray) -> bool:
+    """Return whether the host's memory is asked for one matrix; otherwise a call is short, too."""
+    return MOST_MATRICES * array.nbytes > memory.UNASKED
+
+
+def _told(call: Callable[..., Any], array: np.ndarray, *args: Any, **kwargs: Any) -> Any:
     """Return what one call of LAPACK gives; one that may take long is told of."""
-    if n < CHECKED_ORDER:
-        return call(*args, **kwargs)
+    if not _is_large(array):
+        return call(array, *args, **kwargs)
     with progress.Progress("eigh", unit=progress.OPERATIONS):
-        return call(*args, **kwargs)
+        return call(array, *args, **kwargs)
 
 
 def _generalized_driver(n: int, options: Options) -> str:
@@ -199,7 +204,7 @@ def explain(shape: tuple[int, ...], a: Any, options: Options, definite: Definite
 
 def _solve_generalized(array: np.ndarray, options: Options, definite: Definite) -> tuple[Any, Any]:
     driver = _generalized_driver(len(array), options)
-    if len(array) >= CHECKED_ORDER:
+    if _is_large(array):
         both = options._replace(overwrite=options.overwrite and definite.overwrite)
         _require_memory(array, _elements(array, both, driver))
     scale_a = exponent_of(array, options.lower, options.check_finite)
@@ -208,7 +213,7 @@ def _solve_generalized(array: np.ndarray, options: Options, definite: Definite) 
     # The ends of an interval are compared with all eigenvalues, whose norm says what roundoff is.
     part = options.subset if driver == "gvx" and options.subset is not None and options.subset.by_index else None
     w, v = _told(
-        len(array), drivers.generalized, array, definite.b, kind=definite.kind, lower=options.lower,
+        drivers.generalized, array, definite.b, kind=definite.kind, lower=options.lower,
         vectors=options.vectors, overwrite=options.overwrite and array.flags.writeable,
         overwrite_b=definite.overwrite and definite.b.flags.writeable, driver=driver, scale_a=scale_a, part=part,
     )  # fmt: skip
@@ -283,8 +288,7 @@ def _converted(array: np.ndarray, dtype: Any, copy: bool = False) -> np.ndarray:
     """Return an array in a dtype; a new one is in columns, as LAPACK works, and its memory is asked for."""
     if not copy and array.dtype == dtype:
         return array
-    if array.shape[-1:] >= (CHECKED_ORDER,):
-        _require_memory(array, array.size, dtype)
+    _require_memory(array, array.size, dtype)
     return array.astype(dtype, order="F" if array.ndim == 2 else "C")
 
 
