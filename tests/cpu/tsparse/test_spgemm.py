@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spectile.tsparse import error_bound, rounding, spgemm, symbolic
+from spectile.tsparse.cpu import kernels
 
 from ...on_host import host_library
 
@@ -146,6 +147,45 @@ def test_unsorted_and_duplicate_entries():
     assert C.has_sorted_indices
     np.testing.assert_array_equal(A.indices, before.indices)
     np.testing.assert_array_equal(A.data, before.data)
+
+
+@pytest.mark.parametrize("columns", [50, 4_000, 300_000, 900_000])
+@pytest.mark.parametrize("limited", [False, True])
+def test_rows_of_every_length_are_sorted_over_every_distance(columns, limited):
+    """Short and long, in runs and scattered, over one word of the coarsest bitmap and several."""
+    rng, lengths = np.random.default_rng(columns), [0, 1, 2, 5, 12, 13, 16, 17, 40, 65, 400, 3000]
+    rows = [np.sort(rng.choice(columns, min(n, columns), replace=False)) for n in lengths]
+    rows += [np.arange(first, min(first + 90, columns)) for first in (0, 17, columns - 30)]
+    indptr = np.cumsum([0, *map(len, rows)])
+    B = sp.csr_array((rng.standard_normal(indptr[-1]), np.concatenate(rows), indptr), shape=(len(rows), columns))
+    A = random(200, len(rows), 0.3, 3)
+    assert_rows(multiply(A, B, **({"memory_limit": 10**9} if limited else {})), A, B)
+
+
+@pytest.mark.parametrize("way", ["one pass", "counted", "values alone"])
+def test_rows_of_a_factor_that_no_cache_holds_are_those_of_a_small_one(way):
+    """What is fetched ahead changes nothing, at the end of A and in rows that it leaves out, too."""
+    A, B = random(900, 20_000, 5e-4, 1), random(20_000, 3_000, 3e-3, 2)
+    assert 12 * B.nnz > kernels.CACHED and A.nnz > kernels.FIRST_AHEAD
+    if way == "values alone":
+        C = symbolic(A, B, backend="cpu")
+        C = sp.csr_array((C.numeric(A.data, B.data), C.indices, C.indptr), shape=(900, 3_000))
+    else:
+        C = multiply(A, B, memory_limit=None if way == "one pass" else 10**9)
+    assert_rows(C, A, B)
+
+
+def assert_rows(C, A, B):
+    """Compare a product with the sums of multiples of rows, in their order."""
+    for i in range(A.shape[0]):
+        total, met = np.zeros(B.shape[1]), np.zeros(B.shape[1], bool)
+        for p in range(A.indptr[i], A.indptr[i + 1]):
+            row = slice(*B.indptr[A.indices[p] : A.indices[p] + 2])
+            total[B.indices[row]] += A.data[p] * B.data[row]
+            met[B.indices[row]] = True
+        found = slice(*C.indptr[i : i + 2])
+        np.testing.assert_array_equal(C.indices[found], np.flatnonzero(met))
+        np.testing.assert_array_equal(C.data[found], total[met])
 
 
 def test_int64_indices_are_taken():

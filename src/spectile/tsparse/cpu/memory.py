@@ -6,11 +6,14 @@ from typing import Any
 
 #: Columns from which they may be renumbered, and how many times more than entries there have to be.
 _MANY_COLUMNS, _EMPTY_COLUMNS = 2**16, 64
+#: The logarithms of the columns for which a bitmap of the work space has a word.
+LEVELS = 6, 12, 18
 
 
 def workspace(columns: int, itemsize: int) -> int:
-    """Return the bytes of one thread's marks, bitmap, list of words, columns met and sums."""
-    return columns * (4 + itemsize) + 16 * (columns // 64 + 2) + (columns + 65) * (8 if columns >= 2**32 else 4)
+    """Return the bytes of one thread's marks, bitmaps, columns met and sums."""
+    bitmaps = sum(8 * ((columns >> bits) + 1) for bits in LEVELS)
+    return columns * (4 + itemsize) + bitmaps + (columns + 17) * (8 if columns >= 2**32 else 4)
 
 
 def renumbers(columns: int, entries: int, limited: bool) -> bool:

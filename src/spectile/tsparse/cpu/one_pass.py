@@ -53,7 +53,7 @@ def multiply(
 
     def make(start: np.uint64, stop: np.uint64, to: Room) -> int:
         """Fill rows start to stop from the beginning of `to`, their ends counted from there; return the last."""
-        room = space.mark, space.bitmap, space.words, space.met, space.sums
+        room = space.mark, space.bitmap, space.middle, space.upper, space.met, space.sums
         return int(fill_rows(start, stop, ZERO, *factors, *room, indptr, *to))
 
     if max(sizes) <= LARGEST_KEPT:

@@ -8,22 +8,21 @@ import numpy as np
 
 from spectile.tsparse.cpu import threads
 from spectile.tsparse.cpu.kernels import PLUS_TIMES, count_rows, fill_rows_of, refill_rows
-from spectile.tsparse.cpu.memory import workspace
+from spectile.tsparse.cpu.memory import LEVELS, workspace
 from spectile.tsparse.room import Room
 
 Arrays = threads.Arrays
 
 
 class Workspaces(threading.local):
-    """Marks, bitmap, words, columns met and sums of each thread, made on first use; what is not asked for is empty."""
+    """Marks, bitmaps, columns met and sums of each thread, made on first use; what is not asked for is empty."""
 
     def __init__(self, rows: int, columns: int, dtype: np.dtype | None, marks: bool = True) -> None:
         if marks:
             self.mark = np.zeros(columns, np.uint64 if rows >= 2**31 else np.uint32)
         if marks and dtype is not None:
-            self.bitmap = np.zeros(columns // 64 + 1, np.uint64)
-            self.words = np.empty(columns // 64 + 2, np.uint64)
-            self.met = np.empty(columns + 65, np.uint64 if columns >= 2**32 else np.uint32)
+            self.bitmap, self.middle, self.upper = (np.zeros((columns >> bits) + 1, np.uint64) for bits in LEVELS)
+            self.met = np.empty(columns + 17, np.uint64 if columns >= 2**32 else np.uint32)
         if dtype is not None:
             self.sums = np.zeros(columns, dtype)
 
@@ -70,7 +69,7 @@ def fill(
     space = Workspaces(len(indptr) - 1, columns, dtype)
 
     def work(start: np.uint64, stop: np.uint64) -> None:
-        room = space.mark, space.bitmap, space.words, space.met, space.sums
+        room = space.mark, space.bitmap, space.middle, space.upper, space.met, space.sums
         fill_rows(start, stop, np.uint64(indptr[int(start)]), *factors, *room, indptr, *C)
 
     threads.over_rows(rows, room.workers(workspace(columns, dtype.itemsize)), work)

@@ -8,10 +8,18 @@ import numba
 import numpy as np
 
 from spectile.core.jit import njit
-from spectile.tsparse.cpu.kernels import popcount
 
 ZERO = np.uint64(0)
 _PIECES = 16  # of a thread, so that rows of more work even out
+
+
+@njit(nogil=True, boundscheck=False)
+def popcount(x):  # type: ignore[no-untyped-def]
+    """Return the number of set bits."""
+    x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
+    x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return (x * np.uint64(0x0101010101010101)) >> np.uint64(56)
 
 
 @njit(nogil=True, boundscheck=False)
