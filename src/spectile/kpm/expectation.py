@@ -34,6 +34,8 @@ from spectile.kpm.operators.protocol import on_host
 from spectile.kpm.reference import standard_error
 from spectile.kpm.types import Array, Engine, Kernel
 
+#: Of 2, whose square moments in float64 may have as a factor.
+LARGEST_POWER = 510
 #: Returns the number of moments for half the width of the expansion.
 Count = Callable[[float], int]
 
@@ -197,11 +199,28 @@ class _Block(ABC):
         self._engine, self._vectors, self.width, self._bounds = engine, vectors, width, bounds
         self._recurrence: Any = None
         self._held: Array | None = None  # moments without the recurrence that made them
+        self._weights: Array | float = 1.0  # of the moments: squares of what the vectors were divided by
+
+    def _begun(self) -> Any:
+        """Return the vectors, divided by powers of two where squares would leave the range of their type."""
+        xp, vectors, kind = self._engine.xp, self._vectors(), np.finfo(self._engine.dtype)
+        powers = on_host(xp.frexp(abs(vectors).max(axis=0))[1])
+        powers = np.where(abs(powers) > -(kind.minexp + 2 * kind.nmant) // 2, powers, 0)
+        if powers.any():
+            if abs(powers).max() > LARGEST_POWER:
+                raise ValueError(
+                    "the squares of the vectors' entries leave the range of float64: scale the vectors, and the result "
+                    "by the square"
+                )
+            self._weights = np.ldexp(1.0, 2 * powers)
+            for part in (powers // 2, powers - powers // 2):  # whose own range is half of it
+                vectors = vectors * xp.asarray(np.ldexp(np.ones(1, vectors.real.dtype), -part))
+        return vectors
 
     @property
     def moments(self) -> Array:
         """The moments, at least as many as were asked for, shape (M, R)."""
-        return self._found() if self._held is None else self._held
+        return self._found() * self._weights if self._held is None else self._held
 
     def hold(self, moments: Array) -> None:
         """Take these moments and let the recurrence go: for more of them it begins anew."""
@@ -237,7 +256,7 @@ class _Alone(_Block):
 
     def _extend(self, length: int, run: Run) -> None:
         if self._recurrence is None:
-            vectors = self._vectors()
+            vectors = self._begun()
             # Of complex vectors on a real H the moments are those of their parts.
             self._doubled = is_doubled(self._engine, vectors)
             self._recurrence = begun(self._engine, vectors, self._bounds)
@@ -279,7 +298,7 @@ class _Between(_Block):
 
     def _extend(self, length: int, run: Run) -> None:
         if self._recurrence is None:
-            vectors = self._vectors()
+            vectors = self._begun()
             bra = self.operator.adjoint(self._engine.xp.ascontiguousarray(vectors)).conj()
             # No rank needs all of a term for its part of the products.
             vectors, self._bra = (own_rows(self._engine, each) for each in (vectors, bra))

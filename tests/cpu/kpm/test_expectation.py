@@ -237,13 +237,28 @@ def test_a_resolution_is_positive():
             LorentzKernel(resolution)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "size"), [(np.float32, 1e25), (np.complex64, 1e25), (float, 1e200), (complex, 1e300)]
-)
+@pytest.mark.parametrize(("dtype", "size"), [(float, 1e200), (complex, 1e300), (float, 1e-170), (np.complex64, 1e-170)])
 @pytest.mark.parametrize("operator", [None, np.eye(30)])
 def test_vectors_whose_norms_leave_the_range_are_refused(dtype, size, operator):
     H = np.diag(np.linspace(-1, 1, 30)).astype(dtype)
-    vectors = np.full((30, 3), size, dtype)
+    vectors = np.full((30, 3), size)
     for given in (vectors, lambda number: vectors[:, number]):
-        with np.errstate(over="ignore"), pytest.raises(ValueError, match="not finite"):
+        with pytest.raises(ValueError, match="range of float64: scale the vectors"):
             kpm_dos(H, 8, 3, vectors=given, operator=operator, backend="cpu")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64, np.float64, np.complex128])
+@pytest.mark.parametrize("power", [-500, -120, -100, -45, 3, 70, 120, 500])
+@pytest.mark.parametrize("operator", [None, np.diag(np.arange(30.0))])
+def test_vectors_of_any_size_have_the_moments_of_others_by_its_square(dtype, power, operator):
+    """In bits where the type holds the vectors; beside columns of other sizes and zeros."""
+    H = np.diag(np.linspace(-1, 1, 30)).astype(dtype)
+    vectors = np.random.default_rng(3).standard_normal((30, 3)).astype(dtype)
+    vectors[:, 2] = 0
+    kind = dtype if abs(power) < np.finfo(dtype).maxexp - 4 else np.result_type(dtype, np.float64)
+    expected = kpm_dos(H, 16, 3, vectors=vectors.astype(kind), operator=operator, mean=False, backend="cpu")
+    given = vectors.astype(kind) * np.array([2.0**power, 1, 1]).astype(kind)
+    found = kpm_dos(H, 16, 3, vectors=given, operator=operator, mean=False, backend="cpu")
+    np.testing.assert_array_equal(found.moments, expected.moments * [4.0**power, 1, 1])
+    found.add_moments(10)
+    assert np.isfinite(found.moments).all() and len(found.moments) == 26
