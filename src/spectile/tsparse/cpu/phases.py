@@ -21,7 +21,7 @@ class Workspaces(threading.local):
         if marks:
             self.mark = np.zeros(columns, np.uint64 if rows >= 2**31 else np.uint32)
         if marks and dtype is not None:
-            self.bitmap, self.middle, self.upper = (np.zeros((columns >> bits) + 1, np.uint64) for bits in LEVELS)
+            self.bitmap, self.middle, self.upper = [np.zeros((columns >> bits) + 1, np.uint64) for bits in LEVELS]
             self.met = np.empty(columns + 17, np.uint64 if columns >= 2**32 else np.uint32)
         if dtype is not None:
             self.sums = np.zeros(columns, dtype)
