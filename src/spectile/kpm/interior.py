@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import reprlib
+import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -41,6 +42,10 @@ ALIKE = 0.1
 MOST_SWEEPS = 60
 #: Moments of the density by which states are counted.
 MOST_MOMENTS = 1 << 15
+#: Times the width of a spectrum from which bounds are told to be too wide.
+WIDE = 10.0
+#: Resolutions from an end of the interval beyond which its sharpness does not matter.
+FAR = 2.0
 #: Half widths, over that of the interval, beyond which a filter leaves little.
 LEAST_REACH, MOST_REACH = 1.25, 64.0
 #: Growth with the degree that stands for none that float64 shows, of an interval too narrow for its reach.
@@ -60,7 +65,8 @@ class Count(NamedTuple):
 
     #: Number of states, not rounded.
     value: float
-    #: Standard error over the vectors, with half of the states that the energy resolution leaves at either end.
+    #: Standard error over the vectors, with half of the states that the energy resolution leaves at either end and what
+    #: is counted of those beyond, or is not of those well within.
     error: float
 
 
@@ -149,14 +155,22 @@ def count(
 
 
 def _counted(density: SpectralDensity, low: float, high: float) -> Count:
-    each = density.moments_by_vector * reference.jackson_kernel(density.num_moments)[:, None]
-    ends = (np.array([low, high]) - density.centre) / density.scale
-    by_vector = _window(ends, len(each)) @ each
+    from scipy.fft import dct
+
+    each, M = density.moments_by_vector, density.num_moments
+    ends = np.clip((np.array([low, high]) - density.centre) / density.scale, -1, 1)
+    weights = _window(ends, M) * reference.jackson_kernel(M)
+    by_vector = weights @ each
     size = by_vector.size
     spread = by_vector.std(ddof=1) / math.sqrt(size) if size > 1 else math.sqrt(2 * abs(float(by_vector.mean())))
-    resolution = np.pi / len(each) * np.sqrt(1 - np.clip(ends, -1, 1) ** 2) * density.scale
+    resolution = np.pi / M * np.sqrt(1 - ends**2) * density.scale
     blurred = density(np.array([low, high])) * resolution / 2
-    return Count(float(by_vector.mean()), float(np.sqrt(spread**2 + np.sum(blurred**2)) + 1e-12 * size))
+    # States farther from both ends than the resolution count as what the damped window is there, which is not 1 or 0.
+    x = np.clip((density.energies - density.centre) / density.scale, -1, 1)
+    far = (abs(np.arccos(x)[:, None] - np.arccos(ends)) > FAR * np.pi / M).all(axis=1)
+    window = dct(weights / np.where(np.arange(M), 2, 1), type=3, n=len(x))[::-1]
+    tails = density.integrate(lambda _: far * abs(window - ((ends[0] < x) & (x < ends[1]))))
+    return Count(float(by_vector.mean()), float(np.sqrt(spread**2 + np.sum(blurred**2) + tails**2) + 1e-12 * size))
 
 
 def filter_diagonalize(
@@ -203,6 +217,11 @@ def filter_diagonalize(
         ``eigenvalues``, ``eigenvectors``, ``residuals`` and the ``estimate`` of :func:`count`, with which the number
         found agrees within four of its errors.
 
+    Warns
+    -----
+    RuntimeWarning
+        If the given bounds are more than ten times as wide as the spectrum: the products grow with their width.
+
     Raises
     ------
     ValueError, TypeError
@@ -243,6 +262,8 @@ def filter_diagonalize(
 
         if wanted is not None and wanted > engine.num_rows:
             raise ValueError(f"num_states = {reprlib.repr(num_states)} is too many: H has {engine.num_rows} states")
+        if bounds is not None:
+            _tell_if_wide(spectrum.given_or_found(engine, bounds), spectrum.lanczos(engine))
         if given is not None:
             require_host_free(16 * given, "a polynomial of so many moments")
 
@@ -269,6 +290,18 @@ def filter_diagonalize(
 
         pairs: InteriorPairs = within_bounds(engine, bounds, work, run)
         return pairs
+
+
+def _tell_if_wide(bounds: tuple[float, float], near: tuple[float, float]) -> None:
+    """Warn where given bounds lie far from those near the spectrum: a filter's degree grows with their width."""
+    times = (bounds[1] - bounds[0]) / max(near[1] - near[0], np.finfo(float).tiny)
+    if times > WIDE:
+        warnings.warn(
+            f"bounds={bounds} are {times:.2g} times as wide as the spectrum, about {near}, and the filter takes so "
+            "many times the products: leave them out, or give closer ones",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 class _Filter:
@@ -490,7 +523,7 @@ def _orthonormal(block: Any, xp: Any) -> Any:
 
 def _window(ends: Array, count: int) -> Array:
     """Return the coefficients of a function that is 1 between two scaled energies and 0 beyond, shape (count,)."""
-    upper, lower = np.arccos(np.clip(ends, -1, 1))
+    upper, lower = np.arccos(ends)
     m = np.arange(1, count)
     return np.concatenate([[(upper - lower) / np.pi], 2 * (np.sin(m * upper) - np.sin(m * lower)) / (np.pi * m)])
 

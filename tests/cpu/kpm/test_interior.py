@@ -55,6 +55,19 @@ def test_the_error_of_a_count_holds_half_the_states_of_the_resolution_at_either_
     assert abs(found.value - 1001) < found.error
 
 
+@pytest.mark.parametrize("num_moments", [64, 256, 1024])
+@pytest.mark.parametrize("interval", [(-0.2, 0.2), (-0.1, 0.25), (0.05, 0.06), (-0.5, 0.1), (-0.7, 0.7)])
+def test_a_count_is_within_its_error_in_a_gap_and_in_bands(interval, num_moments):
+    """In a gap the window's tail counts states of both bands, and the vectors do not differ."""
+    rng = np.random.default_rng(1)
+    energies = np.concatenate([rng.uniform(-1, -0.3, 3000), rng.uniform(0.3, 1, 3000)])
+    exact = int(((energies > interval[0]) & (energies < interval[1])).sum())
+    options = {"bounds": (-1.05, 1.05), "num_moments": num_moments, "rng": 1, "backend": "cpu"}
+    found = count(sp.diags_array(energies), interval, **options)
+    assert abs(found.value - exact) < 1.5 * found.error
+    assert found.error < (20_000 / num_moments if exact else 2e5 / num_moments**2)
+
+
 def test_too_few_vectors_become_more_and_an_empty_interval_has_none():
     energies = np.linalg.eigvalsh(REAL.toarray())
     exact = energies[(energies >= 0.4) & (energies <= 0.9)]
@@ -196,6 +209,17 @@ def test_counts_are_right_within_their_errors(interval):
         found = count(REAL, interval, num_moments=256, num_vectors=8, rng=seed, backend="cpu")
         assert abs(found.value - exact) <= 4 * found.error
         assert found.error < 16
+
+
+def test_bounds_far_wider_than_the_spectrum_are_told(recwarn):
+    """The filter's degree grows with their width; the pairs are the same."""
+    energies = np.linspace(-1, 1, 60)
+    H, options = sp.diags_array(energies), {"rng": 1, "backend": "cpu"}
+    near = filter_diagonalize(H, (0.0, 0.2), bounds=(-1.1, 1.5), **options)
+    assert not recwarn.list
+    with pytest.warns(RuntimeWarning, match=r"bounds=\(-50.0, 50.0\) are 50 times as wide"):
+        far = filter_diagonalize(H, (0.0, 0.2), bounds=(-50.0, 50.0), **options)
+    np.testing.assert_allclose(far.eigenvalues, near.eigenvalues, atol=1e-8)
 
 
 def test_bad_input_is_one_sentence(monkeypatch):

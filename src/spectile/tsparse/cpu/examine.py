@@ -22,7 +22,7 @@ _ROWS = np.uint64(1024)  # rows that are looked at together
 def examine_rows(start, stop, indptr, indices, data, columns):  # type: ignore[no-untyped-def]
     """Return the flags of rows start to stop."""
     indptr, indices = unsigned(indptr), unsigned(indices)  # a negative column is a large one
-    most, infinite, unsorted, second = indices.dtype.type(0), ZERO, False, indptr[start] + ONE
+    most, infinite, unsorted, second = indices.dtype.type(0), ZERO, ZERO, indptr[start] + ONE
     for low in range(start, stop, _ROWS):  # which the cache holds from one loop to the next
         high = min(low + _ROWS, stop)
         descents, falls, first, last = ZERO, ZERO, indptr[low], indptr[high]
@@ -44,9 +44,9 @@ def examine_rows(start, stop, indptr, indices, data, columns):  # type: ignore[n
             begin = indptr[i]
             at = min(max(begin, second), last - ONE)  # read in any case: a branch would be guessed wrong
             descents -= np.uint64((indices[at - ONE] >= indices[at]) & (begin == at) & (begin < indptr[i + ONE]))
-        unsorted |= descents > ZERO
+        unsorted += descents
     outside = indptr[stop] >= second and np.uint64(most) >= np.uint64(columns)
-    return OUTSIDE * outside + INFINITE * (infinite > ZERO) + UNSORTED * unsorted
+    return OUTSIDE * outside + INFINITE * (infinite > ZERO) + UNSORTED * (unsorted > ZERO)
 
 
 NO_VALUES = np.empty(0)
