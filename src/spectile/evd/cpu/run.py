@@ -93,8 +93,7 @@ def _solve_each(array: np.ndarray, options: Options, definite: Definite | None) 
 
 def _all_finite(array: np.ndarray) -> bool:
     """Return whether a batch is finite, without SciPy's BLAS, whose threads would spin beside those of NumPy's loop."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(array.sum())) or bool(np.isfinite(array).all())
+    return bool(np.logical_and.reduce(np.isfinite(array), axis=None))
 
 
 def _is_looped(array: np.ndarray, options: Options) -> bool:
