@@ -39,3 +39,14 @@ def test_moments_are_those_of_the_cpu(form, kind):
         ldos(H, [1, 9], 16, operator=A, bounds=here.bounds, backend="cpu").moments,
         atol=1e-9 * n,
     )
+
+
+def test_vectors_whose_squares_leave_the_range_have_their_moments():
+    import cupy
+
+    H = FORMS["real"].astype(np.float32)
+    block = np.random.default_rng(4).standard_normal((H.shape[0], 3)).astype(np.float32)
+    sizes = np.array([2.0**-100, 1, 2.0**70], np.float32)
+    expected = kpm_dos(H, 21, vectors=cupy.asarray(block), mean=False, bounds=(-8, 8), backend="cuda")
+    found = kpm_dos(H, 21, vectors=cupy.asarray(block * sizes), mean=False, bounds=(-8, 8), backend="cuda")
+    np.testing.assert_allclose(found.moments, expected.moments * sizes.astype(float) ** 2, rtol=1e-6)
