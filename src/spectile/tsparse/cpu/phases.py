@@ -15,7 +15,7 @@ Arrays = threads.Arrays
 
 
 class Workspaces(threading.local):
-    """Marks, bitmaps, columns met and sums of each thread, made on first use; what is not asked for is empty."""
+    """Marks, bitmaps, columns met and sums of each thread, made on first use; sums without marks are zero."""
 
     def __init__(self, rows: int, columns: int, dtype: np.dtype | None, marks: bool = True) -> None:
         if marks:
@@ -24,7 +24,7 @@ class Workspaces(threading.local):
             self.bitmap, self.middle, self.upper = [np.zeros((columns >> bits) + 1, np.uint64) for bits in LEVELS]
             self.met = np.empty(columns + 17, np.uint64 if columns >= 2**32 else np.uint32)
         if dtype is not None:
-            self.sums = np.zeros(columns, dtype)
+            self.sums = (np.empty if marks else np.zeros)(columns, dtype)
 
 
 def count(
