@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core.cupy_parts import csr_matrix
+from spectile.core.memory import require_host_free
 from spectile.tsparse import errors
 from spectile.tsparse.selection import owners
 from spectile.tsparse.types import COMPLEX, INTEGER, Precision, lookup
@@ -152,6 +153,12 @@ def transpose(C: Any) -> Any:
     return turned
 
 
+def require_pointer(name: str, count: int, columns: bool) -> None:
+    """Raise MemoryError where the host has no room for a pointer to so many rows, or `columns`, of a matrix."""
+    line = "column" if columns else "row"
+    require_host_free(8 * (count + 2), f"the {line} pointer of {name}, which has {count:,} {line}s,")
+
+
 def in_format(C: Any, form: str, missing: complex = 0) -> Any:
     """Return C, in CSR or of SciPy in CSC with sorted columns, in another format; `missing` is what is not stored."""
     if getattr(C, "format", "dense") == form:
@@ -162,6 +169,8 @@ def in_format(C: Any, form: str, missing: complex = 0) -> Any:
         dense = xp.full(C.shape, missing, C.dtype)
         dense[owners(rows.indptr, len(rows.data), xp), rows.indices] = rows.data
         return dense
+    if form in ("csr", "csc") and not on_gpu(C):
+        require_pointer("C", C.shape[form == "csc"], form == "csc")
     pattern, C = C, C.asformat(form)
     if form == "bsr" and missing != 0:  # which is what its blocks hold where C has no entry
         pattern = pattern.astype(np.bool_)
@@ -222,8 +231,3 @@ def _csr(array: bool) -> tuple[Any, dict[str, Any] | None]:
 def device_csr(shape: tuple[int, int], indptr: Any, indices: Any, data: Any, array: bool = False) -> Any:
     """Return a cupyx array or matrix whose rows are known to be sorted, without a wait."""
     return csr_matrix(shape, indptr, indices, data, has_canonical_format=True, array=array)
-
-
-def to_host(C: Any, array: bool) -> Any:
-    """Return a cupyx matrix as one of SciPy."""
-    return host_csr(C.shape, C.indptr.get().astype(np.int64), C.indices.get(), C.data.get(), array)

@@ -192,3 +192,22 @@ def test_an_inner_dimension_that_nothing_meets():
     B = sp.csc_array((2**40, 3))
     for C in (multiply(A, B), multiply(sp.csr_array((2, 2**40)), B)):
         assert C.shape == (2, 3) and C.nnz == 0
+
+
+@pytest.mark.parametrize("form", ["coo", "dia", "csc"])
+@pytest.mark.parametrize("limit", [None, 10**6])
+def test_rows_of_any_number_are_refused_by_name_where_they_have_no_pointer(form, limit):
+    n = 2**45
+    small = sp.csr_array(np.eye(3))
+    tall = sp.coo_array((np.arange(1.0, 4.0), ([5, n - 1, 7], [0, 1, 2])), shape=(n, 3)).asformat(
+        form if form != "dia" else "coo"
+    )
+    if form == "dia":
+        tall = sp.dia_array((np.ones((1, 3)), [-4]), shape=(n, 3))
+    with pytest.raises(MemoryError, match=f"row pointer of [AC], which has {n:,} rows, needs"):
+        multiply(tall, small, memory_limit=limit)
+    with pytest.raises(MemoryError, match=f"column pointer of [BC], which has {n:,} columns, needs"):
+        multiply(small, sp.csr_array(([1.0], ([0], [n - 1])), shape=(3, n)), memory_limit=limit, format="csc")
+    wide, square = sp.csr_array(([1.0], ([0], [n - 1])), shape=(1, n)), sp.coo_array((n, n))
+    with pytest.raises(MemoryError, match=f"column pointer of B, which has {n:,} columns, needs"):
+        multiply(wide, square, memory_limit=limit)

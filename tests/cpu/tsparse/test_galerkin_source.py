@@ -63,9 +63,9 @@ def product(checks, monkeypatch):
         "to_csr": lambda T, P, *_: arrays(spgemm(csr(T), csr(P), backend="cpu")),
         "SymbolicProduct": lambda left, right, *_, host: symbolic(csr(left), csr(right), backend="cpu"),
         "device_csr": lambda shape, *arrays: sp.csr_array(arrays[2::-1], shape=shape),
-        "copied_bytes": lambda *_: 0,
     }.items():
         monkeypatch.setattr(galerkin, name, stand_in)
+    monkeypatch.setattr(run, "copied_bytes", lambda *_: 0)
     return galerkin.GalerkinProduct, made
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from spectile.tsparse import spgemm, symbolic
+from spectile.tsparse import api, spgemm, symbolic
 
 from .test_inputs import in_chance_order
 
@@ -318,3 +318,50 @@ def test_what_a_thread_raises_stops_the_others():
     assert len(done) == count
     threads.over_rows(threads.between(np.arange(1, 5), 5), 2, lambda start, stop: done.append(int(start)))
     assert sorted(done[count:]) == [0, 1, 2, 3, 4]
+
+
+class Begun(Exception):
+    """A product on a device has taken its limit and begins."""
+
+
+@pytest.mark.parametrize("form", ["csr", "coo", "dia"])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "D"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"mask": True},
+        {"C": True, "beta": 2, "precision": "float64"},
+        {"top_n": 3},
+        {"mask": True, "complement": True},
+        {"semiring": "any_pair"},
+        None,
+    ],
+    ids=str,
+)
+def test_a_limit_below_the_copies_on_a_device_is_named_with_one_that_is_enough(form, dtype, options, monkeypatch):
+    from spectile.core.devices import TABLE
+    from spectile.tsparse.cuda import galerkin, run, wanted
+
+    def begin(*_, **__):
+        raise Begun
+
+    monkeypatch.setattr(run, "describe", lambda: TABLE["H200"])
+    for module, name in ((run, "given"), (wanted, "given"), (wanted, "_of_ones"), (galerkin, "_narrow")):
+        monkeypatch.setattr(module, name, begin)
+    monkeypatch.setattr(api, "choose_backend", lambda *_: "cuda")
+    A, B = (random(200, 200, 4, seed, form=form).astype(dtype) for seed in (1, 2))
+    asked = {name: A if name in ("mask", "C") else value for name, value in (options or {}).items()}
+
+    def call(limit):
+        if options is None:
+            return galerkin.GalerkinProduct(A, B, A, np.dtype("f8"), limit)
+        return spgemm(A, B, memory_limit=limit, **asked)
+
+    with pytest.raises(MemoryError, match=r"memory_limit is 1 bytes, and copies of .* raise it to at least") as refused:
+        call(1)
+    enough = int(re.search(r"raise it to at least (\d+)", str(refused.value))[1])
+    with pytest.raises(MemoryError, match=f"at least {enough}"):
+        call(enough - 1)
+    with pytest.raises(Begun):
+        call(enough)

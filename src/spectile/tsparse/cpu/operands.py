@@ -19,7 +19,7 @@ from spectile.tsparse.cpu.examine import FALLS, INFINITE, OUTSIDE, examine
 from spectile.tsparse.cpu.kernels import JIT, ONE
 from spectile.tsparse.cpu.memory import narrows, renumbers
 from spectile.tsparse.cpu.threads import Arrays, unsigned
-from spectile.tsparse.matrices import index_type, is_array, largest_integer
+from spectile.tsparse.matrices import index_type, is_array, largest_integer, require_pointer
 from spectile.tsparse.room import Room
 from spectile.tsparse.rounding import by_parts
 from spectile.tsparse.selection import keep
@@ -190,9 +190,11 @@ def _values_bytes(stored: np.ndarray, moved: bool, integers: bool) -> int:
 
 def _arranged(matrix: Any, name: str, room: Room, turned: bool) -> tuple[Any, Any, Any, Any]:
     """Return row pointer and columns by rows, the stored place of each entry (None: as stored), and stored values."""
-    form = matrix.format
+    form, rows = matrix.format, matrix.shape[0]
+    if form != "csr":
+        require_pointer(name, rows, turned)
     if form not in ("csr", "csc", "coo", "bsr"):  # these hold no entry twice, and their values have no places
-        room.require(int(matrix.nnz) * (4 + matrix.dtype.itemsize) + 12 * (matrix.shape[0] + 1))
+        room.require(int(matrix.nnz) * (4 + matrix.dtype.itemsize) + 12 * (rows + 1))
         matrix, form = matrix.tocsr(), "csr"
     elif form in ("coo", "bsr"):
         room.require(0 if form == "coo" else matrix.indptr.nbytes)  # SciPy's look takes as much as the pointer

@@ -189,8 +189,8 @@ def hub_ways(
 
 def masked(entries: int, counting: bool, device: Device) -> Shape:
     """Return the launch that fills, or counts, so many entries of a mask: its warps take pieces one after the other."""
-    most = CONSTANTS["MASK_COUNTING" if counting else "MASK_BLOCKS"] * device.multiprocessors
-    return Shape((min(ceil_div(entries, CONSTANTS["MASK_WARPS"]), most),), 32 * CONSTANTS["MASK_WARPS"])
+    warps, blocks = (CONSTANTS[("COUNTING" if counting else "MASK") + of] for of in ("_WARPS", "_BLOCKS"))
+    return Shape((min(ceil_div(entries, warps), blocks * device.multiprocessors),), 32 * warps)
 
 
 def scan(rows: int) -> Shape:

@@ -12,7 +12,7 @@ from spectile.tsparse.cpu import galerkin as host
 from spectile.tsparse.cuda import parts
 from spectile.tsparse.cuda.counters import Counters
 from spectile.tsparse.cuda.factors import checked, compare, with_checked_factors
-from spectile.tsparse.cuda.given import MOST_INDEX, Given, copied_bytes, one_given
+from spectile.tsparse.cuda.given import MOST_INDEX, Given, one_given
 from spectile.tsparse.cuda.rows.count import count_rows
 from spectile.tsparse.cuda.run import beside_copies, chunk_of, finish, least_bytes, to_csr
 from spectile.tsparse.cuda.spread import products_before
@@ -33,8 +33,8 @@ class GalerkinProduct(host.GalerkinProduct):
         precision = self._precision = of_values(kind)
         if memory_limit is not None:
             least = 2 * least_bytes(1, A.shape[1]) + least_bytes(1, P.shape[1])
-            copies = sum(copied_bytes(one, precision, False) for one in (R, A, P))
-            memory_limit = beside_copies(memory_limit, copies, least, "R, A and P and a row of each product")
+            what = "R, A and P and a row of each product"
+            memory_limit = beside_copies(memory_limit, (R, A, P), precision, False, least, what)
         self._limit = memory_limit
         #: Both products of two, once they were asked for: of few products, without a limit.
         self._pair: tuple[SymbolicProduct, SymbolicProduct] | None = None

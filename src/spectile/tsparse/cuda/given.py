@@ -77,18 +77,18 @@ def one_given(name: str, matrix: Any) -> Given:
 
 def copied_bytes(matrix: Any, precision: Precision, exact: bool) -> int:
     """Return the bytes of the copies of a factor on the device, at most; rounded values among them."""
+    dtype = matrix.data.dtype if isinstance(matrix, Given) else matrix.dtype
+    rounded = precision.dtype.itemsize * (precision.name != precision.value or dtype != precision.dtype)
     if isinstance(matrix, Given):
-        return precision.dtype.itemsize * matrix.indices.size
-    entries, value = matrix.nnz, matrix.dtype.itemsize
-    in_order = matrix.format == "csr" and matrix.dtype.char in "fdFD" and matrix.has_canonical_format
+        return rounded * matrix.indices.size
+    entries = matrix.nnz
+    in_order = matrix.format == "csr" and dtype.char in "fdFD" and matrix.has_canonical_format
     copied = 0 if in_order else _ARRANGED * entries + 12 * (matrix.shape[0] + 1)
-    if in_order and (matrix.indices.dtype.itemsize == 8 or not on_gpu(matrix)):
-        copied += 12 * (entries + matrix.shape[0] + 1)
-    if in_order and not on_gpu(matrix):
-        copied += entries * value
-    if precision.name != precision.value or matrix.dtype != precision.dtype:
-        copied += precision.dtype.itemsize * entries
-    return copied + (16 * entries if exact else 0) + 4096  # the pool hands out pieces of 512 bytes
+    if in_order:
+        index, there = matrix.indices.dtype.itemsize, on_gpu(matrix)
+        copied += (4 * (index == 8) + index * (not there)) * (entries + matrix.shape[0] + 1)
+        copied += entries * dtype.itemsize * (not there)
+    return copied + (rounded + 16 * exact) * entries + 4096  # the pool hands out pieces of 512 bytes
 
 
 def _given(matrix: Any, name: str, values: bool, check_finite: bool) -> Given:

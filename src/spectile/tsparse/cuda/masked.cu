@@ -43,7 +43,7 @@ struct Table {
     }
 };
 
-constexpr int TABLE = 8 * MASK_PIECE, AHEAD = 4;
+constexpr int TABLE = 8 * MASK_PIECE, AHEAD = 4, BLOCK_WARPS = KIND == 4 ? COUNTING_WARPS : MASK_WARPS;
 constexpr bool ORDERED = KIND != 4;
 
 #if KIND == 4
@@ -304,7 +304,7 @@ extern "C" __global__ void __launch_bounds__(256) list_pieces(int rows, int warp
             large = KIND == 4 && (entries > MASK_PIECE || all > of_warp);
             searched = !large && entries * each < all;
             const u64 most = large ? MASK_BLOCK : MASK_PIECE;
-            const u64 products = large ? min(MASK_WARPS * fair, u64(MASK_BLOCK_PRODUCTS)) : of_warp;
+            const u64 products = large ? min(BLOCK_WARPS * fair, u64(MASK_BLOCK_PRODUCTS)) : of_warp;
             const u64 least = (entries + most - 1) / most, wanted = min((all + products - 1) / products, u64(entries));
             // A block's pieces share columns or A's entries: of the latter each has an equal part of its columns.
             if (large) parts = int(max(u64(1), wanted / least));
@@ -333,31 +333,31 @@ extern "C" __global__ void __launch_bounds__(256) list_pieces(int rows, int warp
 }
 
 // Pieces for blocks stand at the end of the list.  Counts are 0 before.
-extern "C" __global__ void __launch_bounds__(32 * MASK_WARPS, KIND == 4 ? MASK_COUNTING : MASK_BLOCKS) fill(
+extern "C" __global__ void __launch_bounds__(32 * BLOCK_WARPS, KIND == 4 ? COUNTING_BLOCKS : MASK_BLOCKS - (sizeof(VALUE) > 8)) fill(
     int entries, int words, int reals, const int4* pieces, const int* ptr_m, const int* idx_m, const u32* held, const int* ptr_a,
     const int* idx_a, const VALUE* val_a, const int* ptr_b, const int* idx_b, const VALUE* val_b, VALUE* val_c, unsigned char* found,
     int* head) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const Mask mask = {ptr_m, idx_m, held, words, reals};
 #if KIND == 4
-    constexpr int SLOTS = 4 * MASK_BLOCK > TABLE * MASK_WARPS ? 4 * MASK_BLOCK : TABLE * MASK_WARPS;
+    constexpr int SLOTS = 4 * MASK_BLOCK > TABLE * BLOCK_WARPS ? 4 * MASK_BLOCK : TABLE * BLOCK_WARPS;
     __shared__ int s_keys[SLOTS], s_counts[SLOTS], s_item;
     for (const int count = head[MASK_PIECES + 1]; count;) {
         if (threadIdx.x == 0) s_item = atomicAdd(&head[MASK_TAKEN + 1], 1);
         __syncthreads();
         if (s_item >= count) break;
         const Piece piece = {{s_keys, 5}, s_counts};
-        fill_piece<MASK_WARPS>(pieces[entries - 1 - s_item], piece, mask, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, val_c, found);
+        fill_piece<BLOCK_WARPS>(pieces[entries - 1 - s_item], piece, mask, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, val_c, found);
     }
     const Piece own = {{s_keys + warp * TABLE, 5}, s_counts + warp * TABLE};
 #else
-    __shared__ int s_keys[MASK_WARPS][TABLE];
-    __shared__ unsigned char s_places[MASK_WARPS][TABLE], s_met[MASK_WARPS][MASK_PIECE];
-    __shared__ VALUE s_sums[MASK_WARPS][MASK_PIECE];
+    __shared__ int s_keys[BLOCK_WARPS][TABLE];
+    __shared__ unsigned char s_places[BLOCK_WARPS][TABLE], s_met[BLOCK_WARPS][MASK_PIECE];
+    __shared__ VALUE s_sums[BLOCK_WARPS][MASK_PIECE];
     const Piece own = {{s_keys[warp], 5}, s_places[warp], s_met[warp], s_sums[warp]};
 #endif
     // Several at a time where there are many, and then far apart: those of a long row follow each other.
-    const u32 count = head[MASK_PIECES], apart = min(count, MASK_TURNS * MASK_WARPS * gridDim.x);
+    const u32 count = head[MASK_PIECES], apart = min(count, MASK_TURNS * BLOCK_WARPS * gridDim.x);
     for (u32 item = count;; item += apart) {
         if (item >= count) {
             if (lane == 0) item = atomicAdd((u32*)&head[MASK_TAKEN], 1u);

@@ -109,7 +109,7 @@ class _Launches:
         reals = 1 if stored is None or stored.kind != "c" else 2
         words = 0 if stored is None else stored.itemsize // (4 * reals)
         shape = choose.masked(entries, counted, describe())
-        warps = CONSTANTS["MASK_WARPS"] * shape.grid[0]
+        warps = shape.threads // 32 * shape.grid[0]
 
         def bound(name: str, shape: Shape, sizes: tuple[int, ...], *addresses: Any) -> BoundLaunch:
             return kernel(unit, name).bind(shape, *map(np.int32, sizes), *addresses)

@@ -33,9 +33,11 @@ CONSTANTS = {
     "MASK_SHARES": 4,
     "MASK_LEAST": 1024,
     "MASK_PRODUCTS": 16384,
-    "MASK_WARPS": 8,  # of a block, of which a multiprocessor has so many, and where they count
-    "MASK_BLOCKS": 4,
-    "MASK_COUNTING": 6,
+    # Of a block, of which a multiprocessor has so many, by their registers; and where they count.
+    "MASK_WARPS": 4,
+    "MASK_BLOCKS": 9,
+    "COUNTING_WARPS": 8,
+    "COUNTING_BLOCKS": 6,
     "MASK_TURNS": 16,  # in which a warp takes pieces, about
     "MASK_BLOCK": 1024,  # entries, and at most products, of a block that counts
     "MASK_BLOCK_PRODUCTS": 2**18,

@@ -18,7 +18,7 @@ from spectile.tsparse.cuda.given import Given, given, take
 from spectile.tsparse.cuda.rows import lists
 from spectile.tsparse.cuda.rows.count import Phase, count_rows
 from spectile.tsparse.cuda.rows.fill import fill_rows
-from spectile.tsparse.cuda.run import chunk_of, least_bytes, of_device, of_integers, renamed, sizes
+from spectile.tsparse.cuda.run import chunk_of, least_bytes, of_device, of_integers, on_host, renamed, sizes
 from spectile.tsparse.cuda.shared import FLAGS
 from spectile.tsparse.matrices import (
     LARGEST_INTEGER,
@@ -27,9 +27,9 @@ from spectile.tsparse.matrices import (
     check_pair,
     choose_precision,
     device_csr,
+    host_csr,
     is_array,
     require_exact,
-    to_host,
 )
 from spectile.tsparse.types import Factor
 
@@ -140,8 +140,8 @@ class SymbolicProduct:
             arrays = self._phase.indptr.copy(), self._indices.copy(), data
         else:
             arrays = renamed(self._phase.indptr, self._indices, data, self._held, self.shape[1])
-        C = device_csr(self.shape, *arrays, is_array(A, B))
-        C = to_host(C, is_array(A, B)) if self._host else C
+        arrays, matrix = (on_host(*arrays), host_csr) if self._host else (arrays, device_csr)
+        C = matrix(self.shape, *arrays, is_array(A, B))
         C = C if kind is None else of_integers(C, kind)
         return as_boolean(C) if precision is None and both_boolean(A, B) else C
 

@@ -13,10 +13,20 @@ from spectile.tsparse.cpu.operands import one_operand
 from spectile.tsparse.cuda import parts
 from spectile.tsparse.cuda.counters import Counters
 from spectile.tsparse.cuda.factors import checked, in_order, with_checked_factors
-from spectile.tsparse.cuda.given import Given, copied_bytes, given, one_given, require_finite
+from spectile.tsparse.cuda.given import MOST_INDEX, Given, given, one_given, require_finite
 from spectile.tsparse.cuda.masked import MaskedProduct
 from spectile.tsparse.cuda.rows.count import count_rows
-from spectile.tsparse.cuda.run import chunk_of, finish, largest_sum, of_device, of_integers, sizes
+from spectile.tsparse.cuda.run import (
+    beside_copies,
+    chunk_of,
+    finish,
+    largest_sum,
+    least_bytes,
+    of_device,
+    of_integers,
+    on_host,
+    sizes,
+)
 from spectile.tsparse.matrices import (
     LARGEST_INTEGER,
     device_csr,
@@ -24,7 +34,6 @@ from spectile.tsparse.matrices import (
     index_type,
     is_array,
     require_exact,
-    to_host,
 )
 from spectile.tsparse.selection import Rows, Wanted, joined, keep, part
 from spectile.tsparse.types import Factor, Precision
@@ -46,9 +55,11 @@ def spgemm(
     """Multiply on the device over a semiring and return what is wanted; see `spectile.tsparse.spgemm`."""
     precision, kind = of_device(precision)
     array, (rows, columns) = is_array(A, B), (A.shape[0], B.shape[1])
-    others = [one for one in (wanted.mask, wanted.C) if one is not None]
     if memory_limit is not None:
-        memory_limit -= sum(copied_bytes(one, precision, kind is not None) for one in (A, B, *others))
+        copied = [one for one in (A, None if B is A else B, wanted.mask, wanted.C) if one is not None]
+        what, least = "what is given and one row", least_bytes(1, min(columns, MOST_INDEX))
+        values = kind is not None or wanted.semiring.multiply in ("and", "pair")  # which are made anew
+        memory_limit = beside_copies(memory_limit, copied, precision, values, least, what)
     same, masked = B is A, wanted.mask is not None and not wanted.complement
     patterns = masked and not wanted.semiring.reads_values
     #: The factor that the mask is, which need not be looked at once more.
@@ -85,11 +96,11 @@ def spgemm(
     options: dict[str, Any] = {"check_finite": check_finite, "beside": third, "names": ("A", "B", "mask")}
     indptr, indices, data = with_checked_factors(*factors, taken, product, **options)
     data = data != 0 if wanted.semiring.value == "bool" else data
-    index = index_type(len(indices))
-    C = device_csr((rows, columns), indptr.astype(index, copy=False), indices.astype(index, copy=False), data, array)
     if not host:
-        return C
-    C = to_host(C, array)
+        index = index_type(len(indices))
+        arrays = indptr.astype(index, copy=False), indices.astype(index, copy=False), data
+        return device_csr((rows, columns), *arrays, array)
+    C = host_csr((rows, columns), *on_host(indptr, indices, data), array)
     return C if kind is None else of_integers(C, kind)
 
 

@@ -147,7 +147,8 @@ def _tasks(name: str, on_gpu: Mapping[str, Any], counts: Mapping[str, Any], chec
 def _row_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Check) -> list[Method | Skipped]:
     """Return ``rows_<precision>``, the product of factors that are checked and rounded already."""
     from spectile.tsparse.cuda.factors import checked, with_checked_factors
-    from spectile.tsparse.cuda.run import to_device
+    from spectile.tsparse.cuda.run import to_csr
+    from spectile.tsparse.matrices import device_csr
 
     methods: list[Method | Skipped] = []
     for name in PRECISIONS:
@@ -159,7 +160,7 @@ def _row_methods(on_gpu: Mapping[str, Any], counts: Mapping[str, Any], check: Ch
         left, right = with_checked_factors(G, G, precision, checked)
 
         def run(left: Any = left, right: Any = right, precision: Any = precision) -> Any:
-            return to_device(left, right, precision, None, None)
+            return device_csr(check.A.shape, *to_csr(left, right, precision, None, None))
 
         methods.append(check.method(f"rows_{name}", name, run, counts, clock="events"))
     return methods
