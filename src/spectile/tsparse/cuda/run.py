@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,9 +44,9 @@ def spgemm(
     precision, kind = of_device(precision)
     exact = kind is not None
     if memory_limit is not None:
+        copied = (A,) if A is B else (A, B)
         least = least_bytes(1, B.shape[1] if B.shape[1] <= MOST_INDEX else min(B.nnz, MOST_INDEX))
-        copies = sum(copied_bytes(matrix, precision, exact) for matrix in ((A,) if A is B else (A, B)))
-        memory_limit = beside_copies(memory_limit, copies, least, "A and B and one row")
+        memory_limit = beside_copies(memory_limit, copied, precision, exact, least, "A and B and one row")
     array, rows = is_array(A, B), A.shape[0]
     columns = B.columns if isinstance(B, Given) and B.columns is not None else B.shape[1]
     scaled = precision.name == "float16"
@@ -75,7 +75,7 @@ def spgemm(
             left, right, places = turn.with_transpose(left, base is A, adjoint)
             C, counters = turn.multiply(left, right, places, precision, adjoint), None
         if host:
-            C = _gather_on_host(left, right, precision, memory_limit, counters, fetch) if C is None else _on_host(*C)
+            C = _gather_on_host(left, right, precision, memory_limit, counters, fetch) if C is None else on_host(*C)
             return host_csr((rows, columns), *renamed(*C, held, columns), array)
         C = to_csr(left, right, precision, memory_limit, counters) if C is None else C
         return device_csr((rows, columns), *renamed(*C, held, columns), array)
@@ -145,11 +145,14 @@ def least_bytes(rows: int, columns: int) -> int:
     return 4 * HEAD_WORDS + (bitmap if bitmap > choose.shared_limit(describe()) else 0) + rows * choose.ROW_BYTES
 
 
-def beside_copies(memory_limit: int, copies: int, least: int, what: str) -> int:
-    """Return what a limit leaves beside copies of factors; raise MemoryError if that is less than `least` bytes.
+def beside_copies(
+    memory_limit: int, matrices: Sequence[Any], precision: Precision, exact: bool, least: int, what: str
+) -> int:
+    """Return what a limit leaves beside copies of matrices; raise MemoryError if that is less than `least` bytes.
 
-    `what` names the factors and what takes these.
+    `what` names the matrices and what takes these; see `copied_bytes`.
     """
+    copies = sum(copied_bytes(matrix, precision, exact) for matrix in matrices)
     need = copies + least
     if memory_limit < need:
         raise MemoryError(
@@ -165,11 +168,6 @@ def finish(A: Factor, B: Factor, phase: Phase, precision: Precision) -> tuple[An
     indices, data = cupy.empty(phase.entries, np.int32), cupy.empty(phase.entries, precision.dtype)
     fill_rows(A, B, phase, indices, data)
     return phase.indptr, indices, unscale(data, phase.indptr, indices, A, B, phase.first)
-
-
-def to_device(A: Factor, B: Factor, precision: Precision, memory_limit: int | None, counters: Counters | None) -> Any:
-    """Return C on the device as a matrix; see `to_csr`."""
-    return device_csr((A.shape[0], B.shape[1]), *to_csr(A, B, precision, memory_limit, counters))
 
 
 def to_csr(
@@ -212,7 +210,7 @@ def _fill_parts(
     return cupy.asarray(starts.astype(index)), indices, data
 
 
-def _on_host(
+def on_host(
     indptr: Any, indices: Any, data: Any, fetch: Callable[[Any], np.ndarray] | None = None
 ) -> tuple[Any, Any, Any]:
     """Return C on the host."""
@@ -238,7 +236,7 @@ def _gather_on_host(
     for a in range(0, rows, chunk):
         phase = count_rows(A, B, a, min(a + chunk, rows), value, None, scratch)
         if chunk >= rows and phase.entries <= parts.MOST_ENTRIES and phase.entries * entry_bytes <= memory.free_bytes():
-            return _on_host(*finish(A, B, phase, precision), fetch)
+            return on_host(*finish(A, B, phase, precision), fetch)
         counts.append(phase.counts.get())
         del phase  # before the next rows take their place
     starts = parts.row_pointer(counts)

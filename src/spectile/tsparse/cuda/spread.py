@@ -163,18 +163,20 @@ class RowProduct:
         device, right = cupy.cuda.Device(), self.right_here()
         device.synchronize()  # what makes blocks has streams of its own
         most, limit = memory.free_bytes() // (_BLOCKS * _PRODUCT_BYTES), memory_limit
-        workers = _BLOCKS if memory_limit is None else 1
+        workers = _BLOCKS
         fetch = Pinned(min(memory_limit or _PINNED_BYTES, _PINNED_BYTES)).fetch
         if memory_limit is not None:
             entry = 4 + self._precision.dtype.itemsize
-            room = memory_limit - self._copied
-            most, limit = room // (2 * entry), room // 2
-            least = self._copied + 2 * (run.least_bytes(1, right.shape[1]) + 4096)
-            if memory_limit < least:
+            room, least = memory_limit - self._copied, 2 * (run.least_bytes(1, right.shape[1]) + 4096)
+            if room < least:
+                least += self._copied
                 raise MemoryError(
                     f"memory_limit is {memory_limit} bytes, and a row and a block of C take {least}; "
                     f"raise it to at least {least}"
                 )
+            workers = 2 if room >= 2 * least else 1  # one is copied while the next is made
+            limit = room // (2 * workers)
+            most = limit // entry
         else:
             most = min(int(_BLOCK_ENTRIES * self._products_an_entry(right)), most)
 
@@ -188,7 +190,7 @@ class RowProduct:
         try:
             for first, stop in _blocks(self.before, max(int(most), 1)):
                 waiting.append((first, stop, threads.submit(made, first, stop)))
-                if len(waiting) > (0 if memory_limit is not None else workers):
+                if len(waiting) > workers - (memory_limit is not None):
                     first, stop, C = waiting.popleft()
                     yield first, stop, C.result()
             while waiting:
