@@ -27,9 +27,13 @@ using std::isfinite;
 #define blockDim (fiber->size)
 
 struct index_t { int x, y, z; };
+struct Named {
+    int arrived = 0, turn = 0;
+};
 struct Block {
     std::vector<double> shared;
     int arrived = 0, turn = 0, threads = 0, any[2] = {0, 0};
+    Named named[16];
 };
 struct Warp {
     double value[2][32];
@@ -73,6 +77,11 @@ template <class Group> void meet(Group* group, int count) {
     if (++group->arrived == count) group->arrived = 0, ++group->turn;
     while (group->turn == turn) give_way();
 }
+inline void arrive_threads(int barrier, int threads) {
+    Named& own = fiber->block->named[barrier];
+    if (++own.arrived == threads) own.arrived = 0, ++own.turn;
+}
+inline void sync_threads(int barrier, int threads) { meet(fiber->block->named + barrier, threads); }
 inline void __syncthreads() { meet(fiber->block, fiber->block->threads); }
 inline int __syncthreads_or(int value) {
     Block* block = fiber->block;
@@ -100,6 +109,14 @@ inline double rsqrt(double x) { return 1 / std::sqrt(x); }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 
 inline void __threadfence() {}
+inline int load_acquire(const int* from) { return give_way(), *from; }
+inline int load_acquire_system(const int* from) { return load_acquire(from); }
+inline void store_release(int* to, int value) { *to = value; }
+inline void store_release_system(int* to, int value) { *to = value; }
+inline void prefetch_l2(const void*) {}
+struct alignas(16) double2 { double x, y; };
+struct alignas(8) float2 { float x, y; };
+template <class T> T __ldcg(const T* from) { return *from; }
 inline int atomicAdd(int* sum, int value) { return std::exchange(*sum, *sum + value); }
 inline int atomicMax(int* most, int value) { return std::exchange(*most, max(*most, value)); }
 inline int __float_as_int(float value) {

@@ -48,6 +48,17 @@ __device__ __forceinline__ void store_release(int* to, int value) {
     asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
+// The same between devices.
+__device__ __forceinline__ int load_acquire_system(const int* from) {
+    int value;
+    asm volatile("ld.acquire.sys.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ void store_release_system(int* to, int value) {
+    asm volatile("st.release.sys.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+
 __device__ __forceinline__ void prefetch_l1(const void* from) { asm volatile("prefetch.global.L1 [%0];" ::"l"(from)); }
 
 __device__ __forceinline__ void prefetch_l2(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }

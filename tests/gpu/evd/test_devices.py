@@ -8,9 +8,10 @@ from spectile_study.inputs.spectra import FAMILIES, random_hermitian, residuals
 
 cupy = pytest.importorskip("cupy")
 from spectile.evd.cuda import choose  # noqa: E402
+from spectile.evd.cuda.chasing.chase import chase_band, extract_band  # noqa: E402
 from spectile.evd.cuda.load import load_matrix  # noqa: E402
 from spectile.evd.cuda.matrix import as_array  # noqa: E402
-from spectile.evd.cuda.multi import divide, reduction, workspace  # noqa: E402
+from spectile.evd.cuda.multi import chasing, divide, reduction, workspace  # noqa: E402
 from spectile.evd.cuda.multi import run as multi  # noqa: E402
 from spectile.evd.cuda.multi.team import Team  # noqa: E402
 from spectile.evd.cuda.reduction.band import band_reduction  # noqa: E402
@@ -49,6 +50,12 @@ def by_stages(monkeypatch):
     monkeypatch.setattr(choose, "calls_vendor", lambda *_, **__: False)
     monkeypatch.setattr(choose, "direct_order", lambda *_: 0)
     monkeypatch.setattr(reduction, "pays", lambda *_: True)
+
+
+@pytest.fixture(autouse=True)
+def by_turns(monkeypatch):
+    """Let sweeps be taken by turns, however few."""
+    monkeypatch.setattr(chasing, "pays", lambda *_: True)
 
 
 def passes(found):
@@ -101,6 +108,20 @@ def test_the_band_is_that_of_one_device(dtype, devices, rng):
         reduction.band_reduction(matrices[1], n, bandwidth=B, block=NB, team=Team(devices, devices[0]))
         one, several = (np.tril(cupy.asnumpy(as_array(matrix, n, n)))[:, : 2 * NB] for matrix in matrices)
     assert abs(one - several).max() < 1e-9 * abs(one).max()
+
+
+@pytest.mark.parametrize(("dtype", "bandwidth"), [("float64", 32), ("float64", 64), ("complex128", 32)])
+def test_sweeps_by_turns_have_the_bits_of_one_device(dtype, bandwidth, devices, rng):
+    """With all blocks that there are, and with few, which wait for those of other devices."""
+    n = 40 * bandwidth + 7
+    a = random_hermitian(n, rng, dtype)
+    with cupy.cuda.Device(devices[0]):
+        matrix, _ = load_matrix(cupy.asarray(a), lower=True, check_finite=True)
+        panels = band_reduction(matrix, n, bandwidth=bandwidth, block=2 * bandwidth)
+        alone, team = chase_band(extract_band(panels), n, bandwidth, None), Team(devices, devices[0])
+        for grid in (None, 1, 2, 3, 70, None, 1000):
+            found = chasing.chase_band(extract_band(panels), n, bandwidth, None, team, grid=grid)
+            assert bool((found[0] == alone[0]).all()) and bool((found[1][: n - 1] == alone[1][: n - 1]).all())
 
 
 @pytest.mark.parametrize("subset", [(0, 0), (3, 40), (100, 399), (0, 399), (399, 399)])

@@ -27,8 +27,8 @@ def chase_shape(n: int, scalar: Scalar, bandwidth: int, on: Device, blocks: int 
     b, threads = bandwidth, chase_threads(bandwidth)
     if blocks is None:
         blocks = min(n // (2 * b) + 2, chase_blocks(scalar, b) * on.multiprocessors)
-    # WORKSPACE of chasing.cu, and the ticket.
-    shared = scalar.itemsize * (b * (b + 8) + 4 * (threads // 32) * b + 4) + 8
+    # WORKSPACE of chasing.cu, where the next sweep's band is, and the ticket.
+    shared = scalar.itemsize * (b * (b + 8) + 4 * (threads // 32) * b + 4) + 16
     return Shape((blocks,), 2 * threads + 4 * 32, shared)
 
 
@@ -49,28 +49,59 @@ def extract_band(panels: Panels) -> Any:
     return band
 
 
+class Sweeps:
+    """The sweeps of one device: all, or those of one of several that chase a band by turns.
+
+    The band, ``band[j, i - j]`` of shape (n + 2, 2 b), is overwritten; that of the first device is what is chased.
+    """
+
+    def __init__(
+        self, band: Any, n: int, bandwidth: int, grid: int | None = None, part: int = 0, parts: int = 1
+    ) -> None:
+        import cupy
+
+        self._n, self._b, self._scalar = n, bandwidth, scalar_of(band.dtype)
+        self._unit, self._part = CHASING[self._scalar.name, bandwidth], (np.int32(part), np.int32(parts))
+        self._kernels = [kernel(self._unit, name) for name in ("chase", "tridiagonal_of_band")]
+        self._shape = chase_shape(n, self._scalar, bandwidth, device.describe(), grid)
+        progress = cupy.zeros(2 * n + 2, np.int32)  # of each sweep the released tasks of O and of D; then the ticket
+        slots = (self._shape.grid[0] + 1) * (n // bandwidth + 2)
+        messages = cupy.zeros(slots * 2 * bandwidth * self._scalar.parts * 4, np.uint32)
+        self._own = band, progress, messages
+
+    def begin(self, following: Sweeps, reflectors: Matrix | None) -> None:
+        """Chase; `following` is of the device that takes the next turn, which waits for this one as this for it."""
+        n, (band, progress, messages) = self._n, self._own
+        ticket = np.uintp(address(progress) + 4 * (2 * n + 1))
+        if reflectors is None:
+            vectors = (np.uintp(0), np.int64(0), np.int64(0))
+        else:
+            vectors = (np.uintp(reflectors.at(n - 1, n - 1)), np.int64(-reflectors.ld), np.int64(-1))
+        given = band, np.int32(n), progress, ticket, messages, *vectors, *self._part
+        self._kernels[0](self._shape, *given, *(np.uintp(address(x)) for x in following._own))
+
+    def write(self, d: Any, e: Any) -> None:
+        """Write what lies here of d and e, once all devices are done."""
+        n = self._n
+        self._kernels[1](
+            tridiagonal_shape(n), self._own[0], np.int32(n), np.int32(self._b),
+            *(np.uintp(address(x)) for x in (d, e)), *self._part,
+        )  # fmt: skip
+
+
 def chase_band(
     band: Any, n: int, bandwidth: int, reflectors: Matrix | None, *, grid: int | None = None
 ) -> tuple[Any, Any]:
     """Reduce a band to tridiagonal form by bulge chasing (Algorithm 2); return its d and e, float64, shape (n,).
 
-    The band, ``band[j, i - j]`` of shape (n + 2, 2 b), is overwritten, and the last element of e is not set.  The part
-    of `reflectors` above the diagonal receives them, reversed: element i of sweep s at (n − 1 − i, n − 1 − s), τ in
-    place of each leading 1.  `grid` is a number of blocks; by default as `chase_shape` says.
+    The band, of `Sweeps`, is overwritten, and the last element of e is not set.  The part of `reflectors` above the
+    diagonal receives them, reversed: element i of sweep s at (n − 1 − i, n − 1 − s), τ in place of each leading 1.
+    `grid` is a number of blocks; by default as `chase_shape` says.
     """
     import cupy
 
-    b, scalar = bandwidth, scalar_of(band.dtype)
-    unit = CHASING[scalar.name, b]
-    shape = chase_shape(n, scalar, b, device.describe(), grid)
-    progress = cupy.zeros(2 * n + 2, np.int32)  # of each sweep the released tasks of O and of D; then the ticket
-    ticket = np.uintp(address(progress) + 4 * (2 * n + 1))
-    messages = cupy.zeros((shape.grid[0] + 1) * (n // b + 2) * 2 * b * scalar.parts * 4, np.uint32)
-    if reflectors is None:
-        vectors = (np.uintp(0), np.int64(0), np.int64(0))
-    else:
-        vectors = (np.uintp(reflectors.at(n - 1, n - 1)), np.int64(-reflectors.ld), np.int64(-1))
-    kernel(unit, "chase")(shape, band, np.int32(n), progress, ticket, messages, *vectors)
+    sweeps = Sweeps(band, n, bandwidth, grid)
+    sweeps.begin(sweeps, reflectors)
     d, e = cupy.empty(n, np.float64), cupy.empty(n, np.float64)
-    kernel(unit, "tridiagonal_of_band")(tridiagonal_shape(n), band, np.int32(n), np.int32(b), d, e)
+    sweeps.write(d, e)
     return d, e

@@ -8,6 +8,9 @@
 // sweep s.  The rest is stored and released, O and D apart.
 // A ticket is drawn by a block that runs, and waits only for tickets drawn before: no occupancy can deadlock.
 //
+// Devices that chase one band take GROUP sweeps in turns, each by tickets of its own.  What a sweep leaves, it leaves in the
+// memory of the device that has the next one, so that all loads are from a device's own.
+//
 // Each group has two more warps that wait, so that those that compute need not: one receives messages and looks what the
 // sweep before has released, the other publishes what has been stored.
 //
@@ -20,6 +23,7 @@
 #define RPL ((B + 31) / 32)
 #define MESSAGES (2 * B * (COMPLEX ? 2 : 1))  // of a task: the first row of O, the first column of D
 #define AHEAD 4                               // tasks whose messages are brought to the L2 cache before it is written
+#define GROUP 64                              // sweeps: beside their lags, 4 us each, one way to another device is little
 
 __device__ __forceinline__ void prefetch(const uint4* slot, int lane) {
     for (int i = lane; i < MESSAGES / 8; i += 32) prefetch_l2(slot + 8 * i);
@@ -46,11 +50,7 @@ enum Barrier {            // G: 0 for O, 1 for D
     CORNER_ARRIVED = 14   // D, with the one that receives
 };
 
-__device__ __forceinline__ void wait_for(const int* released, int tasks, int lane) {
-    if (lane == 0)
-        while (load_acquire(released) < tasks) {}
-    __syncwarp();
-}
+__device__ __forceinline__ int device_of(int sweep, int parts) { return sweep / GROUP % parts; }
 
 // Sum of one entry of the parts of all warps, B apart.
 __device__ __forceinline__ scalar_t sum_of_warps(const scalar_t* part) {
@@ -61,10 +61,12 @@ __device__ __forceinline__ scalar_t sum_of_warps(const scalar_t* part) {
 }
 
 struct Sweep {
-    scalar_t* band;  // element (i, j) at i + j (2 B - 1)
+    const scalar_t* band;  // element (i, j) at i + j (2 B - 1)
     int n, sweep, tasks;
-    int* done;           // of this sweep: tasks whose O is released, tasks whose D is; of the one before: done - 2
-    const uint4* inbox;  // of its tasks, MESSAGES each
+    const int* before;        // of the sweep before: tasks whose O is released, tasks whose D is
+    int* done;                // of this one
+    bool from_afar, to_afar;  // the sweep before, or the next one, is another device's
+    const uint4* inbox;       // of its tasks, MESSAGES each
     uint4* outbox;
     unsigned inbox_tag, outbox_tag;  // of task 0
 
@@ -73,6 +75,12 @@ struct Sweep {
     // Rows that do not come by message.
     __device__ __forceinline__ int own_rows(int task) const { return sweep > 0 && n - start(task) >= B ? B - 1 : rows(task); }
 };
+
+__device__ __forceinline__ void wait_for(const Sweep& s, int group, int tasks, int lane) {
+    if (lane == 0)
+        while ((s.from_afar ? load_acquire_system(s.before + group) : load_acquire(s.before + group)) < tasks) {}
+    __syncwarp();
+}
 
 struct Workspace {         // in shared memory
     scalar_t* full;        // B x (B + 1): D with both triangles
@@ -84,6 +92,7 @@ struct Workspace {         // in shared memory
     scalar_t* inner;       // CHASE_WARPS x CPW: v^H O
     scalar_t* last;        // CHASE_WARPS x CPW: the last row of O, for a last entry of 1
     scalar_t* late;        // 2: the last entry of O, and of D, by message
+    scalar_t** next_band;  // as the band, of the next sweep
 };
 #define WORKSPACE (B * (B + 1) + 4 * CHASE_WARPS * B + 7 * B + 4)  // scalars
 
@@ -120,7 +129,7 @@ __device__ __forceinline__ void receive_edges(const Sweep& s, const Workspace& w
                 if (lane == 0) work.late[0] = value[0];
                 sync_warps(HEAD_ARRIVED, CHASE_WARPS + 1);
             }
-            if (task + 1 < s.tasks) wait_for(s.done - 2, task + 2, lane);
+            if (task + 1 < s.tasks) wait_for(s, 0, task + 2, lane);
             arrive_warps(MAY_LOAD, CHASE_WARPS + 2);
         } else {
             sync_warps(MAY_LOAD, CHASE_WARPS + 2);
@@ -160,7 +169,7 @@ __device__ __forceinline__ void receive_rows(const Sweep& s, const Workspace& wo
             if (lane == 0) work.late[1] = value;
             sync_warps(CORNER_ARRIVED, CHASE_WARPS + 1);
         }
-        if (s.sweep > 0 && task + 1 < s.tasks) wait_for(s.done - 1, task + 2, lane);
+        if (s.sweep > 0 && task + 1 < s.tasks) wait_for(s, 1, task + 2, lane);
         // From now on the place of the row is free.
         sync_warps(MAY_LOAD + 1, CHASE_WARPS + 2);
     }
@@ -171,7 +180,7 @@ __device__ __forceinline__ void publish(const Sweep& s, int group, int lane) {
         sync_warps(STORED + group, CHASE_WARPS + 1);
         // Before this nothing more is stored that would be taken for this task's.
         arrive_warps(MAY_LOAD + group, CHASE_WARPS + 2);
-        if (lane == 0) store_release(s.done + group, task + 1);
+        if (lane == 0) s.to_afar ? store_release_system(s.done + group, task + 1) : store_release(s.done + group, task + 1);
         __syncwarp();
     }
 }
@@ -314,13 +323,14 @@ __device__ __forceinline__ void work_on_o(const Sweep& s, const Workspace& work,
 #pragma unroll
             for (int h = 0; h < RPL; ++h) o[h][0] = lane + 32 * h == 0 ? make_scalar(reflector.beta, 0) : zero();
         // The first row is stored by the sweep that gets it, but for the entries of the result.
+        scalar_t* const next_band = *work.next_band;
 #pragma unroll
         for (int h = 0; h < RPL; ++h) {
             const int r = lane + 32 * h;
 #pragma unroll
             for (int c = 0; c < CPW; ++c) {
-                if (task > 0 && r > 0 && r < m) s.band[start + r + (long long)(start - B + c0 + c) * ld] = o[h][c];
-                if (task == 0 && c0 + c == 0 && r < m) s.band[start + r + (long long)s.sweep * ld] = o[h][c];
+                if (task > 0 && r > 0 && r < m) next_band[start + r + (long long)(start - B + c0 + c) * ld] = o[h][c];
+                if (task == 0 && c0 + c == 0 && r < m) next_band[start + r + (long long)s.sweep * ld] = o[h][c];
             }
         }
         arrive_warps(STORED, CHASE_WARPS + 1);
@@ -451,13 +461,14 @@ __device__ __forceinline__ void work_on_d(const Sweep& s, const Workspace& work,
 #pragma unroll
             for (int h = 0; h < RPL; ++h)
                 if (lane + 32 * h < m) send(s.outbox + task * MESSAGES, B + lane + 32 * h, d[h][0], s.outbox_tag + task);
+        scalar_t* const next_band = *work.next_band;
 #pragma unroll
         for (int h = 0; h < RPL; ++h) {
             const int r = lane + 32 * h;
 #pragma unroll
             for (int c = 0; c < CPW; ++c) {
                 const int j = c0 + c;
-                if (r < m && j <= r && (j > 0 || (r == 0 && task == 0))) s.band[start + r + (long long)(start + j) * ld] = d[h][c];
+                if (r < m && j <= r && (j > 0 || (r == 0 && task == 0))) next_band[start + r + (long long)(start + j) * ld] = d[h][c];
             }
         }
         arrive_warps(STORED + 1, CHASE_WARPS + 1);
@@ -465,13 +476,16 @@ __device__ __forceinline__ void work_on_d(const Sweep& s, const Workspace& work,
     }
 }
 
-// done: of each sweep the released tasks of O and of D; ticket: next sweep.
-// messages: gridDim.x + 1 sweeps x (n / B + 2) tasks x MESSAGES.
+// Part `part` of `parts` of the sweeps, each with its own band, done, messages and ticket, and those of the next part.
+// done: of each sweep the released tasks of O and of D; ticket: next sweep of this part.
+// messages: gridDim.x + 1 sweeps x (n / B + 2) tasks x MESSAGES; all parts have as many blocks.
 // vectors: element of sweep s at row i at vectors[s * sweep_stride + i * row_stride], or null.
 extern "C" __global__ void __launch_bounds__(2 * CHASE_THREADS + 4 * 32, CHASE_BLOCKS) chase(scalar_t* band, int n, int* done, int* ticket,
                                                                                              uint4* messages, scalar_t* vectors,
-                                                                                             long long sweep_stride, long long row_stride) {
-    extern __shared__ unsigned char shared[];
+                                                                                             long long sweep_stride, long long row_stride,
+                                                                                             int part, int parts, scalar_t* next_band,
+                                                                                             int* next_done, uint4* next_messages) {
+    DYNAMIC_SHARED(unsigned char, shared);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     Workspace work;
     work.full = (scalar_t*)shared;
@@ -484,25 +498,33 @@ extern "C" __global__ void __launch_bounds__(2 * CHASE_THREADS + 4 * 32, CHASE_B
     work.reflector = work.edge + 2 * B;
     work.last = work.reflector + 2 * (B + 1);
     work.late = work.last + B;
-    int* next = (int*)(work.full + WORKSPACE);  // 2, in turns
+    work.next_band = (scalar_t**)(work.full + WORKSPACE);
+    int* next = (int*)(work.next_band + 1);  // 2, in turns
     const int slots = n / B + 2;
 
     for (int round = 0;; ++round) {
         if (threadIdx.x == 0) next[round & 1] = atomicAdd(ticket, 1);
         __syncthreads();
+        const int drawn = next[round & 1], turn = drawn / GROUP, last = parts - 1;
         Sweep s;
-        s.band = band;
         s.n = n;
-        s.sweep = next[round & 1];
+        s.sweep = (turn * parts + part) * GROUP + drawn % GROUP;
         if (s.sweep >= n - 1) return;
         s.tasks = (n - 2 - s.sweep) / B + 1;
-        s.done = done + 2 * s.sweep;
-        // A slot is used again when its sweep and the one that reads it are done: no more than gridDim.x are not.
-        s.inbox = messages + (long long)((s.sweep + gridDim.x) % (gridDim.x + 1)) * slots * MESSAGES;
-        s.outbox = messages + (long long)(s.sweep % (gridDim.x + 1)) * slots * MESSAGES;
+        s.from_afar = parts > 1 && drawn % GROUP == 0;
+        s.to_afar = parts > 1 && drawn % GROUP == GROUP - 1;
+        s.band = band;
+        if (threadIdx.x == 0) *work.next_band = s.to_afar ? next_band : band;
+        s.before = done + 2 * (s.sweep - 1);
+        s.done = (s.to_afar ? next_done : done) + 2 * s.sweep;
+        // A slot is used again when the sweep that reads it is done: no more than gridDim.x of a device are not, and none of
+        // those before one that is.
+        const int reader = s.to_afar ? (turn + (part == last)) * GROUP : drawn + 1;  // the next sweep's ticket
+        s.inbox = messages + (long long)(drawn % (gridDim.x + 1)) * slots * MESSAGES;
+        s.outbox = (s.to_afar ? next_messages : messages) + (long long)(reader % (gridDim.x + 1)) * slots * MESSAGES;
         s.outbox_tag = (unsigned)s.sweep * slots + 1;
         s.inbox_tag = s.outbox_tag - slots;
-        if (warp == 2 * CHASE_WARPS + 1 && s.sweep > 0) wait_for(s.done - 1, 1, lane);
+        if (warp == 2 * CHASE_WARPS + 1 && s.sweep > 0) wait_for(s, 1, 1, lane);
         __syncthreads();
         if (warp < CHASE_WARPS) work_on_o(s, work, warp, lane, vectors == nullptr ? nullptr : vectors + s.sweep * sweep_stride, row_stride);
         else if (warp < 2 * CHASE_WARPS) work_on_d(s, work, warp - CHASE_WARPS, lane);
@@ -519,9 +541,10 @@ extern "C" __global__ void __launch_bounds__(256) extract_band(const scalar_t* a
         for (int d = offset; d < 2 * b; d += blockDim.x) band[j * 2 * b + d] = d <= b && j + d < n ? a[j + d + j * lda] : zero();
 }
 
-// d and e of the finished band; complex chasing leaves e real.
-extern "C" __global__ void __launch_bounds__(256) tridiagonal_of_band(const scalar_t* band, int n, int b, double* d, double* e) {
+// d and e of the finished band, those that lie in a part's memory; complex chasing leaves e real.
+extern "C" __global__ void __launch_bounds__(256) tridiagonal_of_band(const scalar_t* band, int n, int b, double* d, double* e, int part,
+                                                                      int parts) {
     const int j = blockIdx.x * blockDim.x + threadIdx.x;
-    if (j < n) d[j] = real_part(band[(long long)j * 2 * b]);
-    if (j < n - 1) e[j] = real_part(band[(long long)j * 2 * b + 1]);
+    if (j < n && device_of(j, parts) == part) d[j] = real_part(band[(long long)j * 2 * b]);
+    if (j < n - 1 && device_of(j + 1, parts) == part) e[j] = real_part(band[(long long)j * 2 * b + 1]);
 }

@@ -1,8 +1,8 @@
 """The eigensolver on several GPUs of a host.
 
 The band reduction has its panels on home, the device of operands and results, and its products and updates on all; the
-band is chased on home; the last merges of divide and conquer and both back-transformations are independent by columns
-of Z, of which every device has a piece.
+sweeps that chase the band are taken by turns; the last merges of divide and conquer and both back-transformations are
+independent by columns of Z, of which every device has a piece.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spectile.evd.cuda.chasing import chase
 from spectile.evd.cuda.choose import LEAF
 from spectile.evd.cuda.load import load_matrix
 from spectile.evd.cuda.matrix import Matrix, as_array, empty_matrix
-from spectile.evd.cuda.multi import divide, reduction
+from spectile.evd.cuda.multi import chasing, divide, reduction
 from spectile.evd.cuda.multi.partition import pieces
 from spectile.evd.cuda.multi.team import Member, Team
 from spectile.evd.cuda.multi.workspace import require_free
@@ -172,7 +172,10 @@ def solve_by_stages(
         try:
             a, scale = load_matrix(array, lower=options.lower, check_finite=options.check_finite, overwrite=overwrite)
             panels = _reduce(a, n, bandwidth, block, team if share_reduction else None, options.vectors)
-            d, e = chase.chase_band(chase.extract_band(panels), n, bandwidth, a if options.vectors else None)
+            given = chase.extract_band(panels), n, bandwidth, a if options.vectors else None
+            shared = share_reduction and chasing.pays(n, scalar, bandwidth)
+            d, e = chasing.chase_band(*given, team) if shared else chase.chase_band(*given)
+            del given
             if not options.vectors:
                 return run.own_values(run.wanted_values(d, e, scale, options.subset, scalar), scale, scalar), None
             copies = _spread(panels, team)
