@@ -109,6 +109,7 @@ inline double rsqrt(double x) { return 1 / std::sqrt(x); }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 
 inline void __threadfence() {}
+inline void __threadfence_system() {}
 inline int load_acquire(const int* from) { return give_way(), *from; }
 inline int load_acquire_system(const int* from) { return load_acquire(from); }
 inline void store_release(int* to, int value) { *to = value; }
@@ -117,7 +118,7 @@ inline void prefetch_l2(const void*) {}
 struct alignas(16) double2 { double x, y; };
 struct alignas(8) float2 { float x, y; };
 template <class T> T __ldcg(const T* from) { return *from; }
-inline int atomicAdd(int* sum, int value) { return std::exchange(*sum, *sum + value); }
+template <class T> T atomicAdd(T* sum, T value) { return std::exchange(*sum, *sum + value); }
 inline int atomicMax(int* most, int value) { return std::exchange(*most, max(*most, value)); }
 inline int __float_as_int(float value) {
     int bits;

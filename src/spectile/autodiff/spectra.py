@@ -18,6 +18,7 @@ eigenvectors" (1985).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -210,14 +211,14 @@ def _told_apart(xp: Any, w: Any, gaps: Any, scale: Any, told: Any, anti: Any, si
     return found
 
 
-def limits(w: Any) -> tuple[float, ...]:
-    """Return what a kernel needs to judge as :func:`faults` does, without cotangents of the blocks.
+@functools.cache
+def limits(n: int, real: str) -> tuple[float, ...]:
+    """Return what a kernel needs to judge n eigenvalues as :func:`faults` does, without cotangents of the blocks.
 
-    They are those of :func:`spectile.evd.cuda.gradient.divide_by_gaps`.
+    They are those of :meth:`spectile.evd.cuda.gradient.Solved.pull_back`.
     """
-    n, unit = w.shape[-1], epsilon(w)
-    resolution = RESOLUTION[str(w.dtype).rpartition(".")[2]]
-    return resolution, n * unit, SLACK * n**0.5 * unit, SLACK * unit**0.5, unit**0.5
+    unit = EPSILON[real]
+    return RESOLUTION[real], n * unit, SLACK * unit**0.5, unit**0.5, SLACK * n**0.5 * unit
 
 
 #: What a GaugeWarning says.

@@ -27,7 +27,7 @@ def on_stream(device: torch.device) -> Iterator[None]:
     """Let CuPy's current device and stream be PyTorch's within."""
     import cupy
 
-    stream = torch.cuda.current_stream(device).cuda_stream
+    stream = torch._C._cuda_getCurrentRawStream(device.index)
     if cupy.cuda.runtime.getDevice() == device.index and cupy.cuda.get_current_stream().ptr == stream:
         yield
         return

@@ -15,10 +15,11 @@ from spectile.autodiff.spectra import GaugeWarning, adjoint, coincident, diagona
 from spectile.core.device import Backend
 from spectile.core.pointers import address_of_tensor as address
 from spectile.evd.arguments import definite_of, require_square, subset_of
-from spectile.evd.types import SCALARS, not_definite
+from spectile.evd.types import not_definite
 from spectile.torch.arrays import (
     arrays,
     differentiated,
+    dtype_name,
     floating,
     on_stream,
     refuse_two_tangents,
@@ -179,6 +180,8 @@ def _once(*cotangents: torch.Tensor | None) -> bool:
     if torch.compiler.is_compiling() or torch.is_grad_enabled():
         return False
     keys = [torch._C._dispatch_keys(x) for x in cotangents if x is not None]
+    if any(key.has(torch._C.DispatchKey.ZeroTensor) for key in keys):
+        return False
     return all(key.has(torch._C.DispatchKey.CPU) or key.has(torch._C.DispatchKey.CUDA) for key in keys)
 
 
@@ -193,21 +196,14 @@ def _gradient_on_device(
 
     if not v.numel():
         return torch.empty_like(v)
-    w, v, w_bar = w.contiguous(), v.contiguous(), None if w_bar is None else w_bar.contiguous()
-    s = None if v_bar is None else adjoint(v) @ v_bar
-    name, n = str(v.dtype).removeprefix("torch."), w.shape[-1]
-    solved = gradient.Solved(SCALARS[name], n, math.prod(w.shape[:-1]), address(w))
-    limits, bars = spectra.limits(w), address(w_bar)
+    w, v, w_bar, v_bar = (x if x is None else x.resolve_conj().resolve_neg().contiguous() for x in (w, v, w_bar, v_bar))
+    left = v * (2 * cast(torch.Tensor, w_bar))[..., None, :] if v_bar is None else torch.empty_like(v)
+    a_bar, n = torch.empty_like(v), w.shape[-1]
+    solved = gradient.Solved(dtype_name(v), n, math.prod(w.shape[:-1]), address(w), address(v))
+    limits = spectra.limits(n, dtype_name(w))
     with on_stream(w.device):
-        word = gradient.divide_by_gaps(solved, address(s), bars, limits)
-        left = v @ s if s is not None else v * (2 * cast(torch.Tensor, w_bar)[..., None, :])
-        if v.ndim == 2:
-            a_bar = torch.empty_like(v)
-            gradient.multiply_triangle(solved, address(left), address(v), address(a_bar), lower=lower)
-        else:
-            a_bar = left @ adjoint(v)
-        gradient.take_triangle(solved, address(a_bar), lower=lower)
-        return None if word.get() else a_bar
+        well = solved.pull_back(address(w_bar), address(v_bar), address(left), address(a_bar), limits, lower=lower)
+    return a_bar if well else None
 
 
 def _gradient_on_host(

@@ -120,7 +120,7 @@ def of_gradient(n, scalar):
     """Those of one matrix."""
     yield "find_clusters", gradient.clusters_shape(1)
     yield "arrange", gradient.tiles_shape(n, 1, scalar, 1)
-    yield "divide_by_gaps", gradient.tiles_shape(n, 1, scalar, 2)
+    yield "divide_by_gaps", gradient.tiles_shape(n, 1, scalar, 2, gradient.SUMS)
     for name in ("mix_clusters", "take_triangle"):
         yield name, gradient.rows_shape(n, 1)
 

@@ -1,12 +1,16 @@
 """What is between the products of a gradient, made by the kernel with its threads as fibers of the host."""
 
 import ctypes
+import itertools
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from spectile.autodiff import spectra
-from spectile.evd.cuda.gradient import tiles_shape
+from spectile.evd.cuda import gradient
+from spectile.evd.cuda.gradient import SUMS, tiles_shape
 from spectile.evd.cuda.units import GRADIENT
 from spectile.evd.types import SCALARS
 
@@ -14,20 +18,17 @@ from ...on_host import fibers_library
 
 RUN = """
 extern "C" int run(int x, int y, int z, long long shared_bytes, const scalar_t* s, const real_t* w, const real_t* w_bar,
-                   int n, double resolution, double unit, double most, double told, double turned, int* cluster,
-                   real_t* sizes, int* coinciding, scalar_t* out, double* parts, int* words) {
-    return launch({x, 1, 1}, 256, 4096, 3, [=] {
-               find_clusters(w, w_bar, n, resolution, unit, cluster, sizes, coinciding, words);
-           }) && launch({x, y, z}, 256, shared_bytes, 3, [=] {
-               divide_by_gaps(s, w, cluster, w_bar, sizes, n, told, turned, most, out, parts, words);
-           });
+                   int n, double resolution, double unit, double told, double turned, double most, scalar_t* out,
+                   double* parts, int* arrivals, int* word, unsigned long long* arrived) {
+    return launch({x, y, z}, 256, shared_bytes, 3, [=] {
+        divide_by_gaps(s, w, w_bar, n, resolution, unit, told, turned, most, out, parts, arrivals, word, arrived);
+    });
 }
 extern "C" int basis(int x, int y, int z, long long shared_bytes, const scalar_t* v, long long along_i,
-                     long long along_j, const real_t* w, int n, double resolution, int* cluster,
-                     real_t* sizes, int* coinciding, scalar_t* out, int* words) {
-    return launch({x, 1, 1}, 256, 4096, 3, [=] {
-               find_clusters(w, nullptr, n, resolution, 0, cluster, sizes, coinciding, words);
-           }) && launch({x, y, z}, 256, shared_bytes, 3, [=] { arrange(v, n * n, along_i, along_j, n, out); }) &&
+                     long long along_j, const real_t* w, int n, double resolution, int* cluster, int* coinciding,
+                     scalar_t* out) {
+    return launch({x, 1, 1}, 256, 1024, 3, [=] { find_clusters(w, n, resolution, cluster, coinciding); }) &&
+            launch({x, y, z}, 256, shared_bytes, 3, [=] { arrange(v, n * n, along_i, along_j, n, out); }) &&
            launch({n * x, 1, 1}, 256, 64, 3, [=] { mix_clusters(out, n, cluster, coinciding); });
 }
 extern "C" int triangle(int z, scalar_t* a, int n, int lower) {
@@ -46,53 +47,119 @@ def _random(rng, dtype, *shape):
 
 
 @pytest.mark.parametrize("dtype", SCALARS)
-def test_the_kernel_judges_and_divides_as_the_arrays_do(dtype, tmp_path):
-    scalar, rng = SCALARS[dtype], np.random.default_rng(6)
-    library, count, n = _library(dtype, tmp_path), 2, 45
-    for kind in KINDS:
-        for with_values in (True, False):
-            w = np.sort(rng.standard_normal((count, n)), -1).astype(scalar.real)
-            s = _random(rng, dtype, count, n, n)
-            w_bar = rng.standard_normal((count, n)).astype(scalar.real) if with_values else None
-            if scalar.is_complex and kind != "phase":
-                s[:, np.arange(n), np.arange(n)] = s[:, np.arange(n), np.arange(n)].real
-            if kind.startswith("cluster"):
-                w[:, 4:7] = w[:, 4:5]
-                s[:, 4:7, 4:7] = 0
-                if w_bar is not None:
-                    w_bar[:, 4:7] = w_bar[:, 4:5]
-            if kind == "cluster_turned":
-                s[1, 4, 6] = 0.3
-            if kind == "cluster_told" and w_bar is not None:
-                w_bar[1, 5] += 0.3
-            out, shape = np.full(s.shape, np.nan, dtype), tiles_shape(n, count, scalar, 2)
-            cluster, sizes = np.zeros((count, n), np.int32), np.zeros((count, 2), scalar.real)
-            coinciding, words = np.full(count, 7, np.int32), np.full((count, 2), 7, np.int32)
-            parts = np.full((count, shape.grid[1] * (shape.grid[1] + 1)), np.nan)
-            assert library.run(
-                *(*shape.grid, ctypes.c_longlong(shape.shared_bytes)),
-                *(None if x is None else x.ctypes for x in (s, w, w_bar)),
-                *(n, *map(ctypes.c_double, spectra.limits(w)), cluster.ctypes, sizes.ctypes),
-                *(coinciding.ctypes, out.ctypes, parts.ctypes, words.ctypes),
-            )
-            number = spectra.numbered(np, w)
-            assert (np.take_along_axis(number, cluster, 1) == number).all()
-            assert (np.diff(cluster, axis=1) == np.diff(number, axis=1) * (np.arange(1, n) - cluster[:, :-1])).all()
-            assert (coinciding == kind.startswith("cluster")).all()
-            told = spectra.faults(np, w, w_bar, s, None).any()
-            assert (
-                words.any()
-                == told
-                == (
-                    kind == "cluster_turned"
-                    or (kind == "cluster_told" and with_values)
-                    or (kind == "phase" and scalar.is_complex)
-                )
-            )
-            inner = spectra.quotients(np, w) * (s - spectra.adjoint(s))
+@pytest.mark.parametrize(("n", "count"), [(45, 2), (20, 1), (310, 1)])
+def test_the_kernel_judges_and_divides_as_the_arrays_do(n, count, dtype, tmp_path):
+    scalar, rng, library = SCALARS[dtype], np.random.default_rng(n), _library(dtype, tmp_path)
+    shape = tiles_shape(n, count, scalar, 2, SUMS)
+    arrivals, arrived, word = np.zeros(count, np.int32), np.zeros(1, np.uint64), np.zeros(1, np.int32)
+    # A cluster within a tile, across its border, and across tiles.
+    clusters = [slice(4, 7), *[slice(n - 15, n - 10)] * (n > 40), *[slice(20, 301)] * (n > 300)]
+    given = (
+        itertools.product(KINDS, (True, False), clusters) if n < 300 else [(kind, True, clusters[-1]) for kind in KINDS]
+    )
+    for kind, with_values, part in given:
+        w = (rng.uniform(0.5, 1.5, (count, n)).cumsum(-1) - n / 3).astype(scalar.real)
+        s = _random(rng, dtype, count, n, n)
+        w_bar = rng.standard_normal((count, n)).astype(scalar.real) if with_values else None
+        if scalar.is_complex and kind != "phase":
+            s[:, np.arange(n), np.arange(n)] = s[:, np.arange(n), np.arange(n)].real
+        if kind.startswith("cluster"):
+            w[:, part] = w[:, part.start : part.start + 1]
+            s[:, part, part] = 0
             if w_bar is not None:
-                inner = inner + 2 * spectra.diagonal(np, w_bar)
-            np.testing.assert_allclose(out, inner, rtol=1e-5 if scalar.real == "float32" else 1e-13)
+                w_bar[:, part] = w_bar[:, part.start : part.start + 1]
+        if kind == "cluster_turned":
+            s[-1, part.start, part.stop - 1] = 0.3
+        if kind == "cluster_told" and w_bar is not None:
+            w_bar[-1, part.stop - 1] += 0.3
+        out, parts = np.full(s.shape, np.nan, dtype), np.full((count, shape.grid[1] * (shape.grid[1] + 1)), np.nan)
+        assert library.run(
+            *(*shape.grid, ctypes.c_longlong(shape.shared_bytes)),
+            *(None if x is None else x.ctypes for x in (s, w, w_bar)),
+            *(n, *map(ctypes.c_double, spectra.limits(n, scalar.real)), out.ctypes, parts.ctypes),
+            *((arrived if count == 1 else arrivals).ctypes, word.ctypes, arrived.ctypes),
+        )
+        assert not arrivals.any() and not arrived.any()
+        told = spectra.faults(np, w, w_bar, s, None).any()
+        faulty = kind == "cluster_turned" or (kind == "cluster_told" and with_values)
+        assert word[0] - 1 == told == (faulty or (kind == "phase" and scalar.is_complex))
+        inner = spectra.quotients(np, w) * (s - spectra.adjoint(s))
+        if w_bar is not None:
+            inner = inner + 2 * spectra.diagonal(np, w_bar)
+        np.testing.assert_allclose(out, inner, rtol=1e-5 if scalar.real == "float32" else 1e-13)
+
+
+class HostBlas:
+    """Products of matrices in columns, by their addresses."""
+
+    def __init__(self, name):
+        self.dtype = np.dtype(name)
+
+    def at(self, address, n, count):
+        memory = (ctypes.c_char * (self.dtype.itemsize * n * n * count)).from_address(int(address))
+        return np.frombuffer(memory, self.dtype).reshape(count, n, n).mT
+
+    def batched(self, m, n, k, alpha, a, lda, each_a, b, ldb, each_b, beta, c, ldc, each_c, count, ops="NN"):
+        left, right = (
+            x if op == "N" else x.conj().mT
+            for x, op in zip((self.at(a, n, count), self.at(b, n, count)), ops, strict=True)
+        )
+        self.at(c, n, count)[...] = alpha * left @ right
+
+    def gemm(self, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, ops="NN"):
+        self.batched(m, n, k, alpha, a, lda, 0, b, ldb, 0, beta, c, ldc, 0, 1, ops)
+
+    def gram(self, n, k, a, lda, b, ldb, c, ldc, *, lower=True):
+        product = self.at(a, n, 1).conj().mT @ self.at(b, n, 1)
+        place = (np.tril if lower else np.triu)(np.ones((n, n), bool))
+        self.at(c, n, 1)[:, place] = product[:, place]
+
+
+@pytest.mark.parametrize("dtype", SCALARS)
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_gradient_from_cotangents_to_its_triangle(dtype, lower, count, tmp_path, monkeypatch):
+    scalar, n, rng, library = SCALARS[dtype], 35, np.random.default_rng(count), _library(dtype, tmp_path)
+
+    def kernel(unit, name):
+        def launch(shape, *given):
+            if name == "take_triangle":
+                assert library.triangle(count, ctypes.c_void_p(int(given[0])), int(given[1]), int(given[2]))
+                return
+            numbers = [ctypes.c_double(float(x)) for x in given[4:9]]
+            places = [x.ctypes if isinstance(x, np.ndarray) else ctypes.c_void_p(int(x)) for x in given]
+            assert library.run(
+                *(*shape.grid, ctypes.c_longlong(shape.shared_bytes), *places[:3], int(given[3]), *numbers, *places[9:])
+            )
+
+        return launch
+
+    def all_finite(launch):
+        word, arrived = np.zeros(1, np.int32), np.zeros(1, np.uint64)
+        launch(word, arrived)
+        assert word[0] in (1, 2) and not arrived.any()
+        return word[0] == 1
+
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(empty=np.empty, zeros=np.zeros))
+    for name, fake in {"kernel": kernel, "all_finite": all_finite, "Blas": HostBlas}.items():
+        monkeypatch.setattr(gradient, name, fake)
+    a = _random(rng, dtype, count, n, n)
+    w, v = map(np.ascontiguousarray, np.linalg.eigh(a + spectra.adjoint(a)))
+    w_bar = rng.standard_normal(w.shape).astype(w.dtype)
+    v_bar = 2 * v * rng.standard_normal(v.shape).astype(w.dtype)  # of a cost without phases
+    solved = gradient.Solved(dtype, n, count, w.ctypes.data, v.ctypes.data)
+    for with_values, with_vectors in ((True, True), (True, False), (False, True)):
+        s = spectra.adjoint(v) @ v_bar
+        inner = spectra.quotients(np, w) * (s - spectra.adjoint(s)) / 2 * with_vectors
+        inner = inner + spectra.diagonal(np, w_bar) * with_values
+        wanted = spectra.of_triangle(np, v @ inner @ spectra.adjoint(v), lower)
+        out, left = np.full(v.shape, np.nan, dtype), np.ascontiguousarray(v * 2 * w_bar[:, None])
+        assert solved.pull_back(
+            *(w_bar.ctypes.data * with_values, v_bar.ctypes.data * with_vectors, left.ctypes.data, out.ctypes.data),
+            *(spectra.limits(n, scalar.real),),
+            lower=lower,
+        )
+        assert np.linalg.norm(out - wanted) < 1e3 * np.finfo(dtype).eps * np.linalg.norm(wanted)
 
 
 @pytest.mark.parametrize("dtype", SCALARS)
@@ -110,14 +177,15 @@ def test_a_basis_of_each_cluster_is_mixed_and_nothing_else_changes(dtype, tmp_pa
             memory = v if order == "C" else v.mT.copy()
             along = (n, 1) if order == "C" else (1, n)
             out, shape = np.full(v.shape, np.nan, dtype), tiles_shape(n, count, scalar, 1)
-            room = [np.zeros((count, n), np.int32), np.zeros((count, 2), scalar.real), np.full(count, 7, np.int32)]
+            cluster, coinciding = np.zeros((count, n), np.int32), np.full(count, 7, np.int32)
             assert library.basis(
                 *(*shape.grid, ctypes.c_longlong(shape.shared_bytes), memory.ctypes, *map(ctypes.c_longlong, along)),
-                *(w.ctypes, n, ctypes.c_double(n * epsilon), *(x.ctypes for x in room), out.ctypes),
-                np.zeros((count, 2), np.int32).ctypes,
+                *(w.ctypes, n, ctypes.c_double(n * epsilon), cluster.ctypes, coinciding.ctypes, out.ctypes),
             )
             turn = given.conj().mT @ out
             number = spectra.numbered(np, w, n * epsilon)
+            assert (np.take_along_axis(number, cluster, 1) == number).all() and (np.diff(cluster) >= 0).all()
+            assert ((cluster != np.arange(n)).any(-1) == coinciding).all()
             equal = number[..., :, None] == number[..., None, :]
             assert abs(turn[~equal]).max(initial=0) < 50 * epsilon
             assert abs(turn.conj().mT @ turn - np.eye(n)).max() < 50 * epsilon

@@ -1,6 +1,7 @@
 // The derivative of eigenpairs, between its products: entries off the clusters divided by the gaps of the eigenvalues.
 #include "ptx.cuh"
 #include "scalar.cuh"
+#include "told.cuh"
 
 __device__ __forceinline__ real_t size_of(scalar_t a) {
     return COMPLEX ? (real_t)hypot((double)real_part(a), (double)imag_part(a)) : (real_t)fabs((double)real_part(a));
@@ -8,6 +9,13 @@ __device__ __forceinline__ real_t size_of(scalar_t a) {
 
 // The larger, or a NaN.
 __device__ __forceinline__ double larger(double a, double b) { return b > a || b != b ? b : a; }
+
+// The largest absolute value of ascending eigenvalues, and whether the one before eigenvalue i is of another cluster.
+__device__ __forceinline__ real_t largest_of(const real_t* w, int n) {
+    const real_t low = fabs(w[0]), high = fabs(w[n - 1]);
+    return low > high ? low : high;
+}
+__device__ __forceinline__ bool parted(const real_t* w, int i, real_t least) { return i > 0 && w[i] - w[i - 1] > least; }
 
 // The sum and the largest of the numbers of all threads, in totals[0] and totals[256]; all have come when it ends.
 __device__ __forceinline__ void add_up(double* totals, double total, double most) {
@@ -21,40 +29,32 @@ __device__ __forceinline__ void add_up(double* totals, double total, double most
 }
 
 // Of each matrix the first member of the cluster of each of its ascending eigenvalues, within which no gap is above `resolution` times the
-// largest; sizes[0], how far rounding moves them, `unit` times that, and sizes[1], the norm of their cotangents; and whether any
-// coincide.  words become 0.  A block a matrix.
-extern "C" __global__ void __launch_bounds__(256) find_clusters(const real_t* w, const real_t* w_bar, int n, real_t resolution, real_t unit,
-                                                                int* cluster, real_t* sizes, int* coinciding, int* words) {
-    DYNAMIC_SHARED(double, sums);  // 2 x 256
-    int* starts = (int*)(sums + 256);
+// largest, and whether any coincide.  A block a matrix.
+extern "C" __global__ void __launch_bounds__(256) find_clusters(const real_t* w, int n, real_t resolution, int* cluster, int* coinciding) {
+    DYNAMIC_SHARED(int, starts);  // 256
     const int t = threadIdx.x, each = (n + 255) / 256, first = min(t * each, n), last = min(first + each, n);
-    const long long start = (long long)blockIdx.x * n;
-    w += start, cluster += start, words += 2 * blockIdx.x, sizes += 2 * blockIdx.x;
-    const real_t low = fabs(w[0]), high = fabs(w[n - 1]), most = low > high ? low : high;
+    w += (long long)blockIdx.x * n, cluster += (long long)blockIdx.x * n;
+    const real_t least = resolution * largest_of(w, n);
     int begin = 0;
     bool coincide = false;
-    double total = 0;
     for (int i = first; i < last; ++i) {
-        if (i > 0 && w[i] - w[i - 1] > resolution * most) begin = i;
+        if (parted(w, i, least)) begin = i;
         else coincide |= i > 0;
-        if (w_bar != nullptr) total += (double)w_bar[start + i] * (double)w_bar[start + i];
     }
-    sums[t] = total, starts[t] = begin;
-    if (t == 0) words[0] = words[1] = 0;
+    starts[t] = begin;
     coincide = __syncthreads_or(coincide);
     for (int half = 1; half < 256; half <<= 1) {
         const int before = t >= half ? starts[t - half] : 0;
-        const double more = t >= half ? sums[t - half] : 0;
         __syncthreads();
-        starts[t] = max(starts[t], before), sums[t] += more;
+        starts[t] = max(starts[t], before);
         __syncthreads();
     }
     begin = t > 0 ? starts[t - 1] : 0;
     for (int i = first; i < last; ++i) {
-        if (i > 0 && w[i] - w[i - 1] > resolution * most) begin = i;
+        if (parted(w, i, least)) begin = i;
         cluster[i] = begin;
     }
-    if (t == 255) sizes[0] = unit * most, sizes[1] = (real_t)sqrt(sums[255]), coinciding[blockIdx.x] = coincide;
+    if (t == 0) coinciding[blockIdx.x] = coincide;
 }
 
 // A number between 0 and 1 that looks like a random one, the same for the same i and k.
@@ -101,31 +101,63 @@ extern "C" __global__ void __launch_bounds__(256) mix_clusters(scalar_t* v, int 
     }
 }
 
-// out = S - S^H over w_j - w_i, 0 where i and j are of one cluster, plus twice the cotangents of w on the diagonal, of matrices in
-// rows; in place is allowed.  Each block of two tiles tells the sum of the squares of its part of S, and the largest anti-Hermitian part
-// of a pair of one cluster.  words[0], the fault: set where cotangents of w of such a pair differ by more than `told` of theirs, or by
-// more than `turned` of it over how far rounding turns one vector to the other: fully for gaps up to sizes[0]; and, by the block that comes
-// last, words[1], where the largest part is above `anti` |S|, or a norm is not finite.  w_bar may be null; so may S, and there is no out.
-extern "C" __global__ void __launch_bounds__(256) divide_by_gaps(const scalar_t* s, const real_t* w, const int* cluster,
-                                                                 const real_t* w_bar, const real_t* sizes, int n, real_t told,
-                                                                 real_t turned, double anti, scalar_t* out, double* parts, int* words) {
+// The norm of n numbers, by all threads.
+__device__ __forceinline__ real_t norm_of(const real_t* x, int n, double* totals) {
+    double total = 0;
+    for (int k = threadIdx.x; k < n; k += 256) total += (double)x[k] * (double)x[k];
+    add_up(totals, total, 0);
+    total = totals[0];
+    __syncthreads();
+    return (real_t)sqrt(total);
+}
+
+// out = S - S^H over w_j - w_i, 0 where i and j are of one cluster, within which no gap is above `resolution` times the largest
+// eigenvalue, plus twice the cotangents of w on the diagonal, of matrices in rows; in place is allowed.  w_bar may be null; so may S,
+// and there is no out.  The host is told of a fault: where cotangents of w of a pair of one cluster differ by more than `told` of their
+// norm, or by more than `turned` of it over how far rounding, `unit` times the largest, turns one vector to the other: fully for gaps up
+// to that; where the anti-Hermitian part of a pair is above `anti` |S|; and where a norm is not finite.  Each block of two tiles leaves
+// the sum of the squares of its part of S, and the largest anti-Hermitian part, infinite at a fault; the last of a matrix's judges.
+// `arrivals`, one a matrix, are 0 before and after.
+extern "C" __global__ void __launch_bounds__(256) divide_by_gaps(const scalar_t* s, const real_t* w, const real_t* w_bar, int n,
+                                                                 real_t resolution, real_t unit, real_t told, real_t turned, double anti,
+                                                                 scalar_t* out, double* parts, int* arrivals, int* word,
+                                                                 unsigned long long* arrived) {
     DYNAMIC_SHARED(scalar_t, own);  // 32 x 33: the tile, and the one across the diagonal
     scalar_t* across = own + 32 * 33;
+    double* totals = (double*)(across + 32 * 33);  // 2 x 256
+    int* start = (int*)(totals + 512);             // 32
     if (blockIdx.y > blockIdx.z) return;
     const long long matrix = blockIdx.x;
-    w += matrix * n, cluster += matrix * n, sizes += 2 * matrix, words += 2 * matrix;
+    w += matrix * n, arrivals += matrix;
     // The tiles on and above the diagonal, column by column.
     const int tiles = gridDim.z * (gridDim.z + 1) / 2, here = blockIdx.z * (blockIdx.z + 1) / 2 + blockIdx.y;
     parts += 2 * matrix * tiles;
     if (s != nullptr) s += matrix * n * n, out += matrix * n * n;
     if (w_bar != nullptr) w_bar += matrix * n;
     const int i0 = blockIdx.y * 32, j0 = blockIdx.z * 32, x = threadIdx.x & 31, y = threadIdx.x >> 5;
+    const real_t largest = largest_of(w, n), least = resolution * largest;
     for (int r = y; r < 32; r += 8) {
         const bool inside = i0 + r < n && j0 + x < n, other = j0 + r < n && i0 + x < n;
         own[r * 33 + x] = inside && s != nullptr ? s[(long long)(i0 + r) * n + j0 + x] : zero();
         across[r * 33 + x] = other && s != nullptr ? s[(long long)(j0 + r) * n + i0 + x] : zero();
     }
-    __syncthreads();
+    // Where the cluster of each column's eigenvalue begins, as far as the tile's rows reach.
+    bool cut = false;
+    for (int top = j0; top > i0 + 31 && !cut; top -= 256) {
+        const int k = top - (int)threadIdx.x;
+        cut = __syncthreads_or(k > i0 + 31 && parted(w, k, least));
+    }
+    bool beside = false;
+    if (threadIdx.x < 32) {
+        const int j = min(j0 + x, n - 1);
+        int k = j;
+        while (k > j0 && !parted(w, k, least)) --k;
+        if (k == j0 && !cut)
+            for (k = min(j0, i0 + 31); k > i0 && !parted(w, k, least);) --k;
+        start[x] = k, beside = k <= i0 + 31 && k < j;
+    }
+    beside = __syncthreads_or(beside);
+    const real_t norm = beside && w_bar != nullptr ? norm_of(w_bar, n, totals) : 0;
     bool found = false;
     double total = 0, most = 0;
     // Both tiles: of the pair (i, j) and of (j, i).
@@ -141,13 +173,13 @@ extern "C" __global__ void __launch_bounds__(256) divide_by_gaps(const scalar_t*
             const scalar_t skew = (real_t)0.5 * (near[r * 33 + x] - conj(far[x * 33 + r]));
             const real_t gap = w[j] - w[i];
             scalar_t value = zero();
-            if (cluster[i] != cluster[j]) {
+            if (start[max(i, j) - j0] > min(i, j)) {
                 value = (2 / gap) * skew;
             } else {
                 most = larger(most, size_of(skew));
-                if (w_bar != nullptr) {
-                    const real_t apart = fabs(w_bar[j] - w_bar[i]), norm = sizes[1], width = fabs(gap);
-                    const real_t turn = width <= sizes[0] ? (real_t)1 : sizes[0] / width;
+                if (w_bar != nullptr && i != j) {
+                    const real_t apart = fabs(w_bar[j] - w_bar[i]), width = fabs(gap), rounding = unit * largest;
+                    const real_t turn = width <= rounding ? (real_t)1 : rounding / width;
                     found |= (s != nullptr && !(apart <= told * norm)) || !(apart * turn <= turned * norm);
                 }
             }
@@ -155,15 +187,13 @@ extern "C" __global__ void __launch_bounds__(256) divide_by_gaps(const scalar_t*
             if (s != nullptr) out[(long long)i * n + j] = value;
         }
     }
-    if (found) words[0] = 1;
-    __syncthreads();
-    double* totals = (double*)own;
-    bool* last = (bool*)(totals + 512);
+    if (found) most = __int_as_float(0x7f800000);
     add_up(totals, total, most);
+    bool* last = (bool*)start;
     if (threadIdx.x == 0) {
         parts[2 * here] = totals[0], parts[2 * here + 1] = totals[256];
         __threadfence();
-        *last = atomicAdd(words + 1, 1) == tiles - 1;
+        *last = atomicAdd(arrivals, 1) == tiles - 1;
     }
     __syncthreads();
     if (!*last) return;
@@ -172,8 +202,13 @@ extern "C" __global__ void __launch_bounds__(256) divide_by_gaps(const scalar_t*
     for (int k = threadIdx.x; k < tiles; k += 256)
         total += ((volatile double*)parts)[2 * k], most = larger(most, ((volatile double*)parts)[2 * k + 1]);
     add_up(totals, total, most);
-    const double norm = sqrt(totals[0]), size = sizes[1];
-    if (threadIdx.x == 0) words[1] = !(totals[256] <= anti * norm && norm - norm == 0 && size - size == 0);
+    total = sqrt(totals[0]), most = totals[256];
+    __syncthreads();
+    const double size = w_bar == nullptr ? 0 : norm_of(w_bar, n, totals);
+    if (threadIdx.x > 0) return;
+    *arrivals = 0;
+    __threadfence_system();
+    tell(most <= anti * total && total - total == 0 && size - size == 0, word, arrived);
 }
 
 // Of Hermitian matrices in rows one triangle, and half of the real diagonal; 0 elsewhere.  A block for each row of each matrix.

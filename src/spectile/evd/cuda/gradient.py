@@ -1,28 +1,30 @@
-"""The derivative of eigenpairs on CUDA, between its products, and their gauge: a launch where arrays would take dozens.
+"""The derivative of eigenpairs on CUDA, its products included, and their gauge, in as few launches as there can be.
 
 Matrices lie in rows, and are given by their addresses.
 """
 
 from __future__ import annotations
 
-import itertools
+import functools
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from spectile.core.launch import Shape, kernel
-from spectile.core.pointers import address
 from spectile.evd.cuda.blas import Blas
-from spectile.evd.cuda.matrix import Word
+from spectile.evd.cuda.small.report import all_finite
 from spectile.evd.cuda.units import GRADIENT
-from spectile.evd.types import Scalar, scalar_of
+from spectile.evd.types import SCALARS, Scalar, scalar_of
+
+#: Bytes beside its tiles that `divide_by_gaps` adds up in, and has where clusters begin.
+SUMS = 2 * 256 * 8 + 32 * 4
 
 
-def tiles_shape(n: int, count: int, scalar: Scalar, held: int) -> Shape:
-    """Launch of a kernel over tiles of `count` matrices that holds so many in shared memory."""
+def tiles_shape(n: int, count: int, scalar: Scalar, held: int, more: int = 0) -> Shape:
+    """Launch of a kernel over tiles of `count` matrices that holds so many, and `more` bytes, in shared memory."""
     tiles = -(-n // 32)
-    return Shape((count, tiles, tiles), 256, held * 32 * 33 * scalar.itemsize)
+    return Shape((count, tiles, tiles), 256, held * 32 * 33 * scalar.itemsize + more)
 
 
 def rows_shape(n: int, count: int) -> Shape:
@@ -32,89 +34,77 @@ def rows_shape(n: int, count: int) -> Shape:
 
 def clusters_shape(count: int) -> Shape:
     """Launch of `find_clusters` for `count` matrices."""
-    return Shape((count,), 256, 2 * 256 * 8)
+    return Shape((count,), 256, 256 * 4)
+
+
+@functools.lru_cache(maxsize=256)
+def _plan(name: str, n: int, count: int, limits: tuple[float, ...]) -> tuple[Shape, Shape, tuple[Any, ...], int]:
+    """Return launches of `divide_by_gaps` and `take_triangle`, numbers that the first takes, and what it leaves."""
+    scalar = SCALARS[name]
+    shape, real = tiles_shape(n, count, scalar, 2, SUMS), np.dtype(scalar.real).type
+    numbers = np.int32(n), *map(real, limits[:-1]), np.float64(limits[-1])
+    return shape, rows_shape(n, count), numbers, count * shape.grid[1] * (shape.grid[1] + 1)
 
 
 @dataclass(frozen=True)
 class Solved:
     """Eigenpairs of `count` matrices of order n on the device, by their addresses."""
 
-    scalar: Scalar
+    name: str  #: Of the dtype.
     n: int
     count: int
     w: int  #: Of real numbers, shape (count, n).
+    v: int  #: Shape (count, n, n).
 
-    def launch(self, name: str, *arguments: Any) -> None:
-        """Launch a kernel of this unit."""
-        kernel(GRADIENT[self.scalar.name], name)(*arguments)
+    def pull_back(self, w_bar: int, v_bar: int, left: int, out: int, limits: tuple[float, ...], *, lower: bool) -> bool:
+        """Write the gradient of a triangle; return whether the cotangents are well, else it is of no use.
 
-    def clusters(self, w_bar: int, resolution: float, unit: float, parts: int = 0) -> tuple[Any, ...]:
-        """Return memory with two words a matrix in front, which become 0, and where it has room for so many float64.
+        The host waits for that when all is on its way.
 
-        Then where it has what rounding and cotangents are, the clusters, and whether any coincide.
+        Parameters
+        ----------
+        w_bar : int
+            Of real numbers, shape (count, n), or null.
+        v_bar : int
+            Shape (count, n, n), or null: then `left` is V with columns times twice the cotangents of w.
+        left, out : int
+            Shape (count, n, n); `left` is overwritten.
+        limits : tuple of float
+            Neighbours with a smaller gap, as a share of the largest eigenvalue, are of one cluster; how far rounding
+            moves an eigenvalue, likewise; the most of differences of the cotangents of w within a cluster, as a share
+            of their norm: of these, and of these times how far rounding turns one vector to the other; and of
+            anti-Hermitian parts there, as a share of the norm of Vᴴ times the cotangent of V.
+        lower : bool
         """
         import cupy
 
-        real, n, count = np.dtype(self.scalar.real), self.n, self.count
-        lengths = 8 * count, 8 * parts, 2 * count * real.itemsize, 4 * n * count, 4 * count
-        room = cupy.empty(sum(lengths) // 4, np.int32)
-        told, sizes, cluster, coinciding = map(
-            np.uintp, list(itertools.accumulate(lengths, initial=address(room)))[1:5]
-        )
-        self.launch(
-            *("find_clusters", clusters_shape(count), np.uintp(self.w), np.uintp(w_bar), np.int32(n)),
-            *(real.type(resolution), real.type(unit), cluster, sizes, coinciding, room),
-        )
-        return room, told, sizes, cluster, coinciding
+        n, count, unit = self.n, self.count, GRADIENT[self.name]
+        shape, rows, numbers, parts = _plan(self.name, n, count, limits)
 
+        def begin(word: Any, arrived: Any) -> None:
+            blas, room = Blas(self.name), cupy.empty(parts, np.float64)
+            if v_bar:  # in columns these are the transposes, here and below
+                self._multiply(blas, v_bar, self.v, out, "NC")
+            s, arrivals = np.uintp(out if v_bar else 0), arrived if count == 1 else cupy.zeros(count, np.int32)
+            kernel(unit, "divide_by_gaps")(
+                *(shape, s, np.uintp(self.w), np.uintp(w_bar), *numbers, s, room, arrivals, word, arrived)
+            )
+            if v_bar:
+                self._multiply(blas, out, self.v, left, "NN")
+            if count == 1:
+                blas.gram(n, n, self.v, n, left, n, out, n, lower=not lower)
+            else:
+                self._multiply(blas, self.v, left, out, "CN")
+            kernel(unit, "take_triangle")(rows, np.uintp(out), numbers[0], np.int32(lower))
 
-def divide_by_gaps(solved: Solved, s: int, w_bar: int, limits: tuple[float, ...]) -> Word:
-    """Make S - Sᴴ over the gaps, with twice the cotangents of w on the diagonal, of S in its place.
+        return all_finite(begin)
 
-    Parameters
-    ----------
-    solved : Solved
-    s : int
-        Shape (count, n, n); 0 within a cluster.  Null where there are cotangents of w alone, which are judged.
-    w_bar : int
-        Of real numbers, shape (count, n), or null.
-    limits : tuple of float
-        Neighbours with a smaller gap, as a share of the largest eigenvalue, are of one cluster; how far rounding moves
-        an eigenvalue, likewise; the most of anti-Hermitian parts within a cluster, as a share of the norm of S; and of
-        differences of the cotangents of w there, as a share of their norm: of these, and of these times how far
-        rounding turns one vector to the other.
-
-    Returns
-    -------
-    Word
-        Not 0 where a limit is passed, or a norm is not finite; on its way to the host.
-    """
-    n, count, real = solved.n, solved.count, np.dtype(solved.scalar.real).type
-    resolution, unit, anti, told, turned = limits
-    shape = tiles_shape(n, count, solved.scalar, 2)
-    room, parts, sizes, cluster, _ = solved.clusters(
-        w_bar, resolution, unit, count * shape.grid[1] * (shape.grid[1] + 1)
-    )
-    solved.launch(
-        *("divide_by_gaps", shape, np.uintp(s), np.uintp(solved.w), cluster, np.uintp(w_bar), sizes, np.int32(n)),
-        *(real(told), real(turned), np.float64(anti), np.uintp(s), parts, room),
-    )
-    word = Word(2 * count, room)
-    word.fetch()
-    return word
-
-
-def multiply_triangle(solved: Solved, left: int, v: int, out: int, *, lower: bool) -> None:
-    """Make a triangle of X Vᴴ of one matrix, which is Hermitian."""
-    n = solved.n
-    # In columns these are the transposes.
-    Blas(solved.scalar.name).gram(n, n, v, n, left, n, out, n, lower=not lower)
-
-
-def take_triangle(solved: Solved, a: int, *, lower: bool) -> None:
-    """Leave one triangle of Hermitian matrices, with half of the diagonal, and 0 elsewhere."""
-    shape = rows_shape(solved.n, solved.count)
-    solved.launch("take_triangle", shape, np.uintp(a), np.int32(solved.n), np.int32(lower))
+    def _multiply(self, blas: Blas, a: int, b: int, out: int, ops: str) -> None:
+        n, each = self.n, self.n**2
+        if self.count == 1:
+            blas.gemm(n, n, n, 1.0, a, n, b, n, 0.0, out, n, ops)
+        else:
+            blas.batched(n, n, n, 1.0, a, n, each, b, n, each, 0.0, out, n, each, self.count, ops)
 
 
 def generic_basis(w: Any, v: Any, resolution: float) -> Any:
@@ -128,10 +118,14 @@ def generic_basis(w: Any, v: Any, resolution: float) -> Any:
     n, out, scalar = v.shape[-1], cupy.empty(v.shape, v.dtype), scalar_of(v.dtype)
     if not v.size:
         return out
-    given, values = v.reshape(-1, n, n), cupy.ascontiguousarray(w)
-    solved = Solved(scalar, n, len(given), address(values))
-    _room, _, _, cluster, coinciding = solved.clusters(0, resolution, 0.0)
+    given, values, order = v.reshape(-1, n, n), cupy.ascontiguousarray(w), np.int32(n)
+    count, find, arrange, mix = (
+        len(given),
+        *(kernel(GRADIENT[scalar.name], name) for name in ("find_clusters", "arrange", "mix_clusters")),
+    )
+    cluster, coinciding = cupy.empty(count * n, np.int32), cupy.empty(count, np.int32)
+    find(clusters_shape(count), values, order, values.dtype.type(resolution), cluster, coinciding)
     strides = (np.int64(one // v.itemsize) for one in given.strides)
-    solved.launch("arrange", tiles_shape(n, len(given), scalar, 1), given, *strides, np.int32(n), out)
-    solved.launch("mix_clusters", rows_shape(n, len(given)), out, np.int32(n), cluster, coinciding)
+    arrange(tiles_shape(n, count, scalar, 1), given, *strides, order, out)
+    mix(rows_shape(n, count), out, order, cluster, coinciding)
     return out

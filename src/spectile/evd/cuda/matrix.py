@@ -100,17 +100,14 @@ TARGET, SLACK = 0, 16
 
 
 class Word:
-    """The word of a matrix on the device, or several words, which the host reads while the device goes on.
+    """The word of a matrix on the device, int32, 0 before it is loaded, which the host reads while that goes on."""
 
-    Those of `device`, int32, are 0 before a matrix is loaded; an array that is given may go on behind them.
-    """
-
-    def __init__(self, count: int = 1, device: Any = None) -> None:
+    def __init__(self) -> None:
         import cupy
 
-        self.device = cupy.zeros(count, np.int32) if device is None else device
-        self._memory = cupy.cuda.alloc_pinned_memory(4 * count)
-        self._values = (ctypes.c_int32 * count).from_address(self._memory.ptr)
+        self.device = cupy.zeros(1, np.int32)
+        self._memory = cupy.cuda.alloc_pinned_memory(4)
+        self._value = ctypes.c_int32.from_address(self._memory.ptr)
         self._copied = cupy.cuda.Event(disable_timing=True)
 
     def fetch(self) -> None:
@@ -119,15 +116,15 @@ class Word:
 
         runtime, stream = cupy.cuda.runtime, cupy.cuda.get_current_stream()
         runtime.memcpyAsync(
-            *(self._memory.ptr, address(self.device), ctypes.sizeof(self._values)),
+            *(self._memory.ptr, address(self.device), self.device.nbytes),
             *(runtime.memcpyDeviceToHost, stream.ptr),
         )
         self._copied.record(stream)
 
     def get(self) -> int:
-        """Wait for the copy and return it, or the largest."""
+        """Wait for the copy and return it."""
         self._copied.synchronize()
-        return max(self._values)
+        return self._value.value
 
     def clear(self) -> None:
         """Set it to 0."""

@@ -1,20 +1,7 @@
 // Eigenpairs of small Hermitian matrices by Jacobi rotations: a block a matrix, from the caller's memory and back to it.
 #include "small/exponents.cuh"
 #include "small/jacobi.cuh"
-
-// Tell the host that all matrices have been read, and whether all their eigenvalues will be finite.  Called by one thread of each
-// block; the last of them tells.  `arrived` counts blocks in its lower half and failures in its upper one, and is 0 again
-// when the host has been told.
-__device__ __forceinline__ void tell(bool finite, volatile int* told, unsigned long long* arrived) {
-    if (gridDim.x > 1) {
-        const unsigned long long before = atomicAdd(arrived, finite ? 1ull : 1ull << 32 | 1ull);
-        if ((unsigned)before + 1 != gridDim.x) return;
-        finite = finite && before >> 32 == 0;
-        *(volatile unsigned long long*)arrived = 0;
-        __threadfence_system();
-    }
-    *told = finite ? 1 : 2;
-}
+#include "told.cuh"
 
 // a(i, j) of matrix b is at b * stride + i * along_i + j * along_j for i >= j, conjugated if it is read from an upper
 // triangle; v in rows.  Told, if there is one, becomes 1 as soon as all matrices have been read, or 2 where an entry is not
