@@ -13,6 +13,7 @@ from spectile.core.devices import TABLE
 from spectile.evd.cuda.chasing import chase
 from spectile.evd.cuda.matrix import Matrix
 from spectile.evd.cuda.multi import chasing
+from spectile.evd.cuda.multi.units import CHASING_BY_TURNS
 from spectile.evd.cuda.units import CHASING
 from spectile.evd.types import SCALARS
 from spectile_study.inputs.spectra import random_hermitian
@@ -42,9 +43,9 @@ extern "C" int run_tridiagonal(int blocks, const scalar_t* band, int n, int b, d
 def libraries(tmp_path_factory):
     made = {}
 
-    def of(dtype):
-        if dtype not in made:
-            unit = CHASING[dtype, BANDS[dtype]]
+    def of(dtype, turns):
+        if (dtype, turns) not in made:
+            unit = (CHASING_BY_TURNS if turns else CHASING)[dtype, BANDS[dtype]]
             source = unit.source()
             # All but the instructions that the host has not, and turns of few sweeps.
             marks = ("// The scalar of a unit", "// A double that carries", "// Number `index` of those")
@@ -53,16 +54,16 @@ def libraries(tmp_path_factory):
             assert "#define GROUP 3" in rest
             defines = "".join(f"#define {key} {value}\n" for key, value in unit.defines.items())
             text = "\n".join((defines, FIBERS.read_text(), source[scalar_at:flagged], rest, RUN))
-            made[dtype] = host_library(tmp_path_factory.mktemp(dtype) / "chasing", text, "-w", "-std=c++17")
-        return made[dtype]
+            made[dtype, turns] = host_library(tmp_path_factory.mktemp(dtype) / "chasing", text, "-w", "-std=c++17")
+        return made[dtype, turns]
 
     return of
 
 
-def chased(library, dense, devices, blocks, monkeypatch, seed=0):
+def chased(libraries, dense, devices, blocks, monkeypatch, seed=0):
     """Return d, e and the reflectors of a banded matrix by so many devices with so many blocks each."""
     n, dtype, begun = len(dense), dense.dtype, []
-    b = BANDS[dtype.name]
+    b, library = BANDS[dtype.name], libraries(dtype.name, devices > 1)
     band = np.zeros((n + 2, 2 * b), dtype)
     for offset in range(min(b + 1, n)):
         band[: n - offset, offset] = np.diag(dense, -offset)
@@ -111,11 +112,10 @@ def chased(library, dense, devices, blocks, monkeypatch, seed=0):
 def test_devices_leave_the_bits_of_one_block(dtype, n, devices, blocks, libraries, monkeypatch):
     dense = random_hermitian(n, np.random.default_rng(n), dtype)
     dense[np.abs(np.subtract.outer(np.arange(n), np.arange(n))) > BANDS[dtype]] = 0
-    library = libraries(dtype)
-    alone = chased(library, dense, 1, 1, monkeypatch)
+    alone = chased(libraries, dense, 1, 1, monkeypatch)
     w = np.linalg.eigvalsh(np.diag(alone[0]) + np.diag(alone[1], 1) + np.diag(alone[1], -1))
     np.testing.assert_allclose(w, np.linalg.eigvalsh(dense), atol=200 * np.finfo(dtype).eps)
-    for one, other in zip(alone, chased(library, dense, devices, blocks, monkeypatch, seed=n + blocks), strict=True):
+    for one, other in zip(alone, chased(libraries, dense, devices, blocks, monkeypatch, seed=n + blocks), strict=True):
         assert (one == other).all()
 
 

@@ -61,7 +61,7 @@ def _rotation_unit(scalar: Scalar, source: str, order: Mapping[str, int]) -> Uni
 
 
 def _chasing_unit(scalar: Scalar, bandwidth: int) -> Unit:
-    sizes = {"CHASE_THREADS": chase_threads(bandwidth), "CHASE_BLOCKS": chase_blocks(scalar, bandwidth)}
+    sizes = {"CHASE_THREADS": chase_threads(bandwidth), "CHASE_BLOCKS": chase_blocks(scalar, bandwidth), "TURNS": 0}
     return _unit("chasing/chasing.cu", {**_scalar_defines(scalar), "B": bandwidth, **sizes})
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core import device
+from spectile.core.compile import Unit
 from spectile.core.devices import Device
 from spectile.core.launch import Shape, kernel
 from spectile.core.pointers import address
@@ -56,13 +57,13 @@ class Sweeps:
     """
 
     def __init__(
-        self, band: Any, n: int, bandwidth: int, grid: int | None = None, part: int = 0, parts: int = 1
+        self, band: Any, n: int, bandwidth: int, grid: int | None, unit: Unit, part: int = 0, parts: int = 1
     ) -> None:
         import cupy
 
         self._n, self._b, self._scalar = n, bandwidth, scalar_of(band.dtype)
-        self._unit, self._part = CHASING[self._scalar.name, bandwidth], (np.int32(part), np.int32(parts))
-        self._kernels = [kernel(self._unit, name) for name in ("chase", "tridiagonal_of_band")]
+        self._part = np.int32(part), np.int32(parts)
+        self._kernels = [kernel(unit, name) for name in ("chase", "tridiagonal_of_band")]
         self._shape = chase_shape(n, self._scalar, bandwidth, device.describe(), grid)
         progress = cupy.zeros(2 * n + 2, np.int32)  # of each sweep the released tasks of O and of D; then the ticket
         slots = (self._shape.grid[0] + 1) * (n // bandwidth + 2)
@@ -100,7 +101,7 @@ def chase_band(
     """
     import cupy
 
-    sweeps = Sweeps(band, n, bandwidth, grid)
+    sweeps = Sweeps(band, n, bandwidth, grid, CHASING[scalar_of(band.dtype).name, bandwidth])
     sweeps.begin(sweeps, reflectors)
     d, e = cupy.empty(n, np.float64), cupy.empty(n, np.float64)
     sweeps.write(d, e)

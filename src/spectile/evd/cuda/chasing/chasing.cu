@@ -8,7 +8,7 @@
 // sweep s.  The rest is stored and released, O and D apart.
 // A ticket is drawn by a block that runs, and waits only for tickets drawn before: no occupancy can deadlock.
 //
-// Devices that chase one band take GROUP sweeps in turns, each by tickets of its own.  What a sweep leaves, it leaves in the
+// With TURNS devices that chase one band take GROUP sweeps in turns, each by tickets of its own.  What a sweep leaves, it leaves in the
 // memory of the device that has the next one, so that all loads are from a device's own.
 //
 // Each group has two more warps that wait, so that those that compute need not: one receives messages and looks what the
@@ -61,7 +61,7 @@ __device__ __forceinline__ scalar_t sum_of_warps(const scalar_t* part) {
 }
 
 struct Sweep {
-    const scalar_t* band;  // element (i, j) at i + j (2 B - 1)
+    scalar_t* band;  // element (i, j) at i + j (2 B - 1)
     int n, sweep, tasks;
     const int* before;        // of the sweep before: tasks whose O is released, tasks whose D is
     int* done;                // of this one
@@ -323,7 +323,7 @@ __device__ __forceinline__ void work_on_o(const Sweep& s, const Workspace& work,
 #pragma unroll
             for (int h = 0; h < RPL; ++h) o[h][0] = lane + 32 * h == 0 ? make_scalar(reflector.beta, 0) : zero();
         // The first row is stored by the sweep that gets it, but for the entries of the result.
-        scalar_t* const next_band = *work.next_band;
+        scalar_t* const next_band = TURNS ? *work.next_band : s.band;
 #pragma unroll
         for (int h = 0; h < RPL; ++h) {
             const int r = lane + 32 * h;
@@ -461,7 +461,7 @@ __device__ __forceinline__ void work_on_d(const Sweep& s, const Workspace& work,
 #pragma unroll
             for (int h = 0; h < RPL; ++h)
                 if (lane + 32 * h < m) send(s.outbox + task * MESSAGES, B + lane + 32 * h, d[h][0], s.outbox_tag + task);
-        scalar_t* const next_band = *work.next_band;
+        scalar_t* const next_band = TURNS ? *work.next_band : s.band;
 #pragma unroll
         for (int h = 0; h < RPL; ++h) {
             const int r = lane + 32 * h;
@@ -508,13 +508,13 @@ extern "C" __global__ void __launch_bounds__(2 * CHASE_THREADS + 4 * 32, CHASE_B
         const int drawn = next[round & 1], turn = drawn / GROUP, last = parts - 1;
         Sweep s;
         s.n = n;
-        s.sweep = (turn * parts + part) * GROUP + drawn % GROUP;
+        s.sweep = TURNS ? (turn * parts + part) * GROUP + drawn % GROUP : drawn;
         if (s.sweep >= n - 1) return;
         s.tasks = (n - 2 - s.sweep) / B + 1;
-        s.from_afar = parts > 1 && drawn % GROUP == 0;
-        s.to_afar = parts > 1 && drawn % GROUP == GROUP - 1;
+        s.from_afar = TURNS && drawn % GROUP == 0;
+        s.to_afar = TURNS && drawn % GROUP == GROUP - 1;
         s.band = band;
-        if (threadIdx.x == 0) *work.next_band = s.to_afar ? next_band : band;
+        if (TURNS && threadIdx.x == 0) *work.next_band = s.to_afar ? next_band : band;
         s.before = done + 2 * (s.sweep - 1);
         s.done = (s.to_afar ? next_done : done) + 2 * s.sweep;
         // A slot is used again when the sweep that reads it is done: no more than gridDim.x of a device are not, and none of

@@ -14,6 +14,7 @@ from spectile.core import device
 from spectile.evd.cuda.chasing.chase import Sweeps, chase_shape
 from spectile.evd.cuda.matrix import Matrix
 from spectile.evd.cuda.multi.team import Member, Team
+from spectile.evd.cuda.multi.units import CHASING_BY_TURNS
 from spectile.evd.types import Scalar, scalar_of
 
 
@@ -30,12 +31,14 @@ def chase_band(
     import cupy
 
     parts, d, e = len(team.members), cupy.empty(n, np.float64), cupy.empty(n, np.float64)
-    blocks = chase_shape(n, scalar_of(band.dtype), bandwidth, device.describe(), grid).grid[0]  # the same on all
+    scalar = scalar_of(band.dtype)
+    blocks = chase_shape(n, scalar, bandwidth, device.describe(), grid).grid[0]  # the same on all
+    unit = CHASING_BY_TURNS[scalar.name, bandwidth]
     shares = []
     for member in team.members:
         with member.current():
             own = cupy.empty(band.shape, band.dtype) if member.number else band
-            shares.append(Sweeps(own, n, bandwidth, blocks, member.number, parts))
+            shares.append(Sweeps(own, n, bandwidth, blocks, unit, member.number, parts))
     team.meet()
 
     def begin(member: Member, own: Sweeps, following: Sweeps) -> None:
