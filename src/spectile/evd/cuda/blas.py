@@ -39,7 +39,7 @@ class Blas:
             self._room = cupy.empty(_ROOM, np.uint8)
             _check(library["cublasSetWorkspace_v2"](self._handle, address(self._room), _ROOM))
         self._op = {"N": 0, "C": 2 if self.dtype.kind == "c" else 1}
-        self._scalars: dict[float, Any] = {}
+        self._scalars: dict[float, tuple[int, Any]] = {}
 
     def _on_stream(self) -> Any:
         """Return the handle, set to the current stream whatever it was used for since."""
@@ -48,10 +48,11 @@ class Blas:
         return self._handle
 
     def _scalar(self, value: float) -> int:
-        # cuBLAS reads the factors on the host during the call; the arrays stay alive here.
+        # cuBLAS reads the factors on the host during the call; the arrays stay alive here, and are asked once for addresses.
         if value not in self._scalars:
-            self._scalars[value] = np.array(value, self.dtype)
-        return address(self._scalars[value])
+            made = np.array(value, self.dtype)
+            self._scalars[value] = address(made), made
+        return self._scalars[value][0]
 
     def gemm(
         self, m: int, n: int, k: int, alpha: float, a: int, lda: int, b: int, ldb: int, beta: float, c: int, ldc: int,

@@ -63,12 +63,11 @@ class Member:
         import cupy
 
         runtime = cupy.cuda.runtime
-        if width and columns:
-            with cupy.cuda.Device(self.index):
-                runtime.memcpy2DAsync(
-                    *(target, target_pitch, source, source_pitch, width, columns),
-                    *(runtime.memcpyDefault, self.stream.ptr),
-                )
+        if width and columns:  # a stream takes copies whatever device is current
+            runtime.memcpy2DAsync(
+                *(target, target_pitch, source, source_pitch, width, columns),
+                *(runtime.memcpyDefault, self.stream.ptr),
+            )
 
     def fetched(self, array: Any) -> Any:
         """Return a copy of a contiguous array of another device, whose stream is to be waited for before."""
