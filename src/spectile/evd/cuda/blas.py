@@ -48,7 +48,7 @@ class Blas:
         return self._handle
 
     def _scalar(self, value: float) -> int:
-        # cuBLAS reads the factors on the host during the call; the arrays stay alive here, and are asked once for addresses.
+        # cuBLAS reads the factors on the host during the call; the arrays, asked for addresses once, stay alive here.
         if value not in self._scalars:
             made = np.array(value, self.dtype)
             self._scalars[value] = address(made), made

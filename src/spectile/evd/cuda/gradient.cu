@@ -160,33 +160,32 @@ extern "C" __global__ void __launch_bounds__(256) divide_by_gaps(const scalar_t*
     const real_t norm = beside && w_bar != nullptr ? norm_of(w_bar, n, totals) : 0;
     bool found = false;
     double total = 0, most = 0;
-    // Both tiles: of the pair (i, j) and of (j, i).
-    for (int side = 0; side < 2; ++side) {
-        const scalar_t *near = side ? across : own, *far = side ? own : across;
-        const int top = side ? j0 : i0, left = side ? i0 : j0;
-        if (side && i0 == j0) break;
-        for (int r = y; r < 32; r += 8) {
-            const int i = top + r, j = left + x;
-            if (i >= n || j >= n) continue;
-            const double size = size_of(near[r * 33 + x]);
-            total += size * size;
-            const scalar_t skew = (real_t)0.5 * (near[r * 33 + x] - conj(far[x * 33 + r]));
-            const real_t gap = w[j] - w[i];
-            scalar_t value = zero();
-            if (start[max(i, j) - j0] > min(i, j)) {
-                value = (2 / gap) * skew;
-            } else {
-                most = larger(most, size_of(skew));
-                if (w_bar != nullptr && i != j) {
-                    const real_t apart = fabs(w_bar[j] - w_bar[i]), width = fabs(gap), rounding = unit * largest;
-                    const real_t turn = width <= rounding ? (real_t)1 : rounding / width;
-                    found |= (s != nullptr && !(apart <= told * norm)) || !(apart * turn <= turned * norm);
-                }
+    for (int r = y; r < 32; r += 8) {
+        const int i = i0 + r, j = j0 + x;
+        if (i >= n || j >= n) continue;
+        const scalar_t near = own[r * 33 + x], far = across[x * 33 + r], skew = (real_t)0.5 * (near - conj(far));
+        const double size = size_of(near), other = i0 == j0 ? 0 : size_of(far);
+        total += size * size + other * other;
+        const real_t gap = w[j] - w[i];
+        scalar_t value = zero();
+        if (start[max(i, j) - j0] > min(i, j)) {
+            value = (2 / gap) * skew;
+        } else {
+            most = larger(most, size_of(skew));
+            if (w_bar != nullptr && i != j) {
+                const real_t apart = fabs(w_bar[j] - w_bar[i]), width = fabs(gap), rounding = unit * largest;
+                const real_t turn = width <= rounding ? (real_t)1 : rounding / width;
+                found |= (s != nullptr && !(apart <= told * norm)) || !(apart * turn <= turned * norm);
             }
-            if (i == j && w_bar != nullptr) value = value + make_scalar(2 * w_bar[i], 0);
-            if (s != nullptr) out[(long long)i * n + j] = value;
         }
+        if (i == j && w_bar != nullptr) value = value + make_scalar(2 * w_bar[i], 0);
+        if (s != nullptr) out[(long long)i * n + j] = value;
+        across[x * 33 + r] = conj(value);  // which is Hermitian
     }
+    __syncthreads();
+    if (s != nullptr && i0 < j0)
+        for (int r = y; r < 32; r += 8)
+            if (j0 + r < n && i0 + x < n) out[(long long)(j0 + r) * n + i0 + x] = across[r * 33 + x];
     if (found) most = __int_as_float(0x7f800000);
     add_up(totals, total, most);
     bool* last = (bool*)start;
