@@ -28,12 +28,15 @@ from spectile.torch.arrays import (
 )
 
 
-@torch.library.custom_op("spectile::decompose", mutates_args=())
-def decompose(a: torch.Tensor, lower: bool, backend: str) -> tuple[torch.Tensor, torch.Tensor]:
+def _decomposed(a: torch.Tensor, lower: bool, backend: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Return all eigenvalues and eigenvectors, those of equal values in a generic basis; reads one triangle."""
     with arrays(a) as (matrix,):
         w, v = evd.eigh(matrix, lower=lower, backend=cast(Backend, backend))
         return tensor(w), tensor(spectra.generic_basis(w, v)).contiguous()
+
+
+#: The same as an operation, for what traces or maps.
+decompose = torch.library.custom_op("spectile::decompose", _decomposed, mutates_args=())
 
 
 @decompose.register_fake
@@ -152,7 +155,7 @@ class Decompose(torch.autograd.Function):
 
     @staticmethod
     def forward(a: torch.Tensor, lower: bool, backend: str) -> Any:
-        w, v = decompose(a, lower, backend)
+        w, v = (_decomposed if _once(a) else decompose)(a, lower, backend)
         return w, v, torch.zeros_like(v)
 
     @staticmethod
@@ -175,14 +178,15 @@ class Decompose(torch.autograd.Function):
         )
 
 
-def _once(*cotangents: torch.Tensor | None) -> bool:
-    """Return whether nobody differentiates cotangents again, nor maps over them."""
+def _once(*tensors: torch.Tensor | None) -> bool:
+    """Return whether nobody differentiates tensors again, nor maps over them."""
     if torch.compiler.is_compiling() or torch.is_grad_enabled():
         return False
-    keys = [torch._C._dispatch_keys(x) for x in cotangents if x is not None]
-    if any(key.has(torch._C.DispatchKey.ZeroTensor) for key in keys):
+    given = [x for x in tensors if x is not None]
+    keys, kinds = [torch._C._dispatch_keys(x) for x in given], torch._C.DispatchKey
+    if any(map(torch._C._functorch.is_functorch_wrapped_tensor, given)) or any(x.has(kinds.ZeroTensor) for x in keys):
         return False
-    return all(key.has(torch._C.DispatchKey.CPU) or key.has(torch._C.DispatchKey.CUDA) for key in keys)
+    return all(x.has(kinds.CPU) or x.has(kinds.CUDA) for x in keys)
 
 
 def _gradient_on_device(
@@ -234,12 +238,14 @@ def _triangle(x: torch.Tensor, v: torch.Tensor, lower: bool) -> torch.Tensor:
     """Return a triangle of the Hermitian X Vᴴ, with half of the diagonal, by little more than half of the product."""
     n = v.shape[-1]
     out, step = torch.zeros_like(v), max(128, -(-n // 8))
+    # PyTorch's tril takes threads for the least of matrices, and a busy host takes milliseconds to give them.
+    i = torch.arange(min(step, n))
+    other = i[:, None] < i if lower else i[:, None] > i
     for first in range(0, n, step):
         last = min(first + step, n)
         columns = slice(0, last) if lower else slice(first, n)
         out[..., first:last, columns] = x[..., first:last, :] @ adjoint(v[..., columns, :])
-        block = out[..., first:last, first:last]
-        (block.tril_ if lower else block.triu_)()
+        out[..., first:last, first:last].masked_fill_(other[: last - first, : last - first], 0)
     own = out.diagonal(0, -2, -1)
     own.copy_(own.real / 2)
     return out
