@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core import arrays, device
+from spectile.core.compile import prepare
 from spectile.core.places import device_ids, home_of
 from spectile.core.pointers import address
 from spectile.evd.arguments import refuse_ragged
@@ -26,6 +27,7 @@ from spectile.evd.cuda.matrix import Matrix, as_array, empty_matrix
 from spectile.evd.cuda.multi import chasing, divide, reduction
 from spectile.evd.cuda.multi.partition import pieces
 from spectile.evd.cuda.multi.team import Member, Team
+from spectile.evd.cuda.multi.units import CHASING_BY_TURNS
 from spectile.evd.cuda.multi.workspace import require_free
 from spectile.evd.cuda.reduction.band import band_reduction
 from spectile.evd.cuda.reduction.panel import Panels
@@ -159,6 +161,9 @@ def solve_by_stages(
     """
     n, scalar = array.shape[0], scalar_of(array.dtype)
     run.prepare_stages(n, scalar.name, bandwidth, vectors=options.vectors, subset=options.subset)
+    by_turns = share_reduction and chasing.pays(n, scalar, bandwidth)
+    if by_turns:
+        prepare(CHASING_BY_TURNS[scalar.name, bandwidth])
     with run._work_space("the eigenproblem", array, options) as overwrite:
         columns = 0 if not options.vectors else _most_columns(options.subset, n)
         require_free(
@@ -173,8 +178,7 @@ def solve_by_stages(
             a, scale = load_matrix(array, lower=options.lower, check_finite=options.check_finite, overwrite=overwrite)
             panels = _reduce(a, n, bandwidth, block, team if share_reduction else None, options.vectors)
             given = chase.extract_band(panels), n, bandwidth, a if options.vectors else None
-            shared = share_reduction and chasing.pays(n, scalar, bandwidth)
-            d, e = chasing.chase_band(*given, team) if shared else chase.chase_band(*given)
+            d, e = chasing.chase_band(*given, team) if by_turns else chase.chase_band(*given)
             del given
             if not options.vectors:
                 return run.own_values(run.wanted_values(d, e, scale, options.subset, scalar), scale, scalar), None
