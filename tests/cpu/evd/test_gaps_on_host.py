@@ -28,7 +28,7 @@ extern "C" int run(int x, int y, int z, long long shared_bytes, const scalar_t* 
 extern "C" int basis(int x, int y, int z, long long shared_bytes, const scalar_t* v, long long along_i,
                      long long along_j, const real_t* w, int n, double resolution, int* cluster, int* coinciding,
                      scalar_t* out) {
-    return launch({x, 1, 1}, 256, 1024, 3, [=] { find_clusters(w, n, resolution, cluster, coinciding); }) &&
+    return launch({x, 1, 1}, 256, 0, 3, [=] { find_clusters(w, n, resolution, cluster, coinciding); }) &&
             launch({x, y, z}, 256, shared_bytes, 3, [=] { arrange(v, n * n, along_i, along_j, n, out); }) &&
            launch({n * x, 1, 1}, 256, 64, 3, [=] { mix_clusters(out, n, cluster, coinciding); });
 }

@@ -31,30 +31,16 @@ __device__ __forceinline__ void add_up(double* totals, double total, double most
 // Of each matrix the first member of the cluster of each of its ascending eigenvalues, within which no gap is above `resolution` times the
 // largest, and whether any coincide.  A block a matrix.
 extern "C" __global__ void __launch_bounds__(256) find_clusters(const real_t* w, int n, real_t resolution, int* cluster, int* coinciding) {
-    DYNAMIC_SHARED(int, starts);  // 256
-    const int t = threadIdx.x, each = (n + 255) / 256, first = min(t * each, n), last = min(first + each, n);
     w += (long long)blockIdx.x * n, cluster += (long long)blockIdx.x * n;
     const real_t least = resolution * largest_of(w, n);
-    int begin = 0;
     bool coincide = false;
-    for (int i = first; i < last; ++i) {
-        if (parted(w, i, least)) begin = i;
-        else coincide |= i > 0;
+    for (int i = threadIdx.x; i < n; i += 256) {
+        int first = i;
+        while (first > 0 && !parted(w, first, least)) --first;
+        cluster[i] = first, coincide |= first < i;
     }
-    starts[t] = begin;
     coincide = __syncthreads_or(coincide);
-    for (int half = 1; half < 256; half <<= 1) {
-        const int before = t >= half ? starts[t - half] : 0;
-        __syncthreads();
-        starts[t] = max(starts[t], before);
-        __syncthreads();
-    }
-    begin = t > 0 ? starts[t - 1] : 0;
-    for (int i = first; i < last; ++i) {
-        if (parted(w, i, least)) begin = i;
-        cluster[i] = begin;
-    }
-    if (t == 0) coinciding[blockIdx.x] = coincide;
+    if (threadIdx.x == 0) coinciding[blockIdx.x] = coincide;
 }
 
 // A number between 0 and 1 that looks like a random one, the same for the same i and k.

@@ -34,7 +34,7 @@ def rows_shape(n: int, count: int) -> Shape:
 
 def clusters_shape(count: int) -> Shape:
     """Launch of `find_clusters` for `count` matrices."""
-    return Shape((count,), 256, 256 * 4)
+    return Shape((count,), 256)
 
 
 @functools.lru_cache(maxsize=256)
