@@ -81,7 +81,7 @@ class Solved:
         n, count, unit = self.n, self.count, GRADIENT[self.name]
         shape, rows, numbers, parts = _plan(self.name, n, count, limits)
 
-        def begin(word: Any, arrived: Any) -> Any:
+        def begin(word: Any, arrived: Any) -> None:
             blas, room = Blas(self.name), cupy.empty(parts, np.float64)
             if v_bar:  # in columns these are the transposes, here and below
                 self._multiply(blas, v_bar, self.v, out, "NC")
@@ -89,8 +89,6 @@ class Solved:
             kernel(unit, "divide_by_gaps")(
                 *(shape, s, np.uintp(self.w), np.uintp(w_bar), *numbers, s, room, arrivals, word, arrived)
             )
-            judged = cupy.cuda.Event(disable_timing=True)
-            judged.record()
             if v_bar:
                 self._multiply(blas, out, self.v, left, "NN")
             if count == 1:
@@ -98,7 +96,6 @@ class Solved:
             else:
                 self._multiply(blas, self.v, left, out, "CN")
             kernel(unit, "take_triangle")(rows, np.uintp(out), numbers[0], np.int32(lower))
-            return judged
 
         return all_finite(begin)
 

@@ -88,8 +88,7 @@ def all_finite(launch: Callable[[Any, Any], Any]) -> bool:
 
     ``launch(address, arrived)`` launches on the current stream, with the address of a word in the host's memory and a
     counter.  The host looks at the word, so that the kernel may still be at work at the return, and the next call is
-    prepared meanwhile.  Behind other work of the stream, or if it fails, the host waits for the stream instead, or for
-    the event that `launch` returns.
+    prepared meanwhile.  Behind other work of the stream, or if it fails, the host waits for the stream instead.
     """
     import cupy
 
@@ -100,16 +99,16 @@ def all_finite(launch: Callable[[Any, Any], Any]) -> bool:
     except IndexError:
         word = _Word()
     value = word.value
-    value.value, until = 0, stream
+    value.value = 0
     try:
-        until = launch(word.address, word.arrived) or stream
+        launch(word.address, word.arrived)
         for _ in range(_LOOKS):
             if value.value:
                 break
     finally:
         # Also where the looking was interrupted: the word's memory must not go to another one before it is written.
         if not value.value:
-            until.synchronize()
+            stream.synchronize()
     told = value.value
     free.append(word)
     return bool(told == _FINITE)
