@@ -27,11 +27,8 @@ DEVICE = """
 inline long long min(long long a, long long b) { return a < b ? a : b; }
 template <class T> T __ldg(const T* p) { return *p; }
 template <class T> T __ldcs(const T* p) { return *p; }
-template <class T> T __ldcg(const T* p) { return *p; }
 template <class T> void __stcs(T* p, T value) { *p = value; }
 struct uint2 { unsigned x, y; };
-struct float2 { float x, y; };
-struct double2 { double x, y; };
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline double2 make_double2(double x, double y) { return {x, y}; }
 inline bool __any_sync(unsigned, bool value) {
@@ -60,7 +57,6 @@ inline int __reduce_max_sync(unsigned, int value) {
     for (int lane = 0; lane < 32; ++lane) most = max(most, exchanged(value, lane));
     return most;
 }
-inline void prefetch_l2(const void*) {}
 inline unsigned long long atomicAdd(unsigned long long* to, unsigned long long more) { return (*to += more) - more; }
 inline unsigned long long load_acquire(const unsigned long long* from) { return give_way(), *from; }
 """
