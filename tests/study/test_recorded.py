@@ -23,7 +23,7 @@ FRAMES = sorted({*(ROOT / "results/recorded").rglob("*.parquet")} - {*EVERYDAY})
 # is recorded must leave this list.
 NOT_RECORDED = {
     "spamm": r"truncation_.*_gpus[48]|water_569_(density|fock)_\w+_gpus[48]|water_60_\w+_ergo_gpus1"
-    r"|density_(32|128|1000|2000).*|partition_.*",
+    r"|density_2000_gpus1",
     "tsparse": r"-",
     "evd": r"devices_32768_(values|vectors)_complex128",
     "kpm": r"-",
