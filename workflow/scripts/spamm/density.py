@@ -37,8 +37,8 @@ def draw(frame: pandas.DataFrame) -> Drawing:
     errors.set(xlabel="molecules, 24 functions each", ylabel="error of P / ‖P‖", xscale="log", yscale="log")
     drawing.legend_beside(errors, (errors, times))
     drawing.note(
-        "P is judged by a dense solver, and where it has more than 24,000 rows by ours with a "
-        "bound of a hundredth of the error. More molecules than Fock matrices are at hand of are model water."
+        "P is judged by the vendor's dense solver, and beyond 24,000 rows by ours. "
+        "More molecules than Fock matrices are at hand of are model water."
     )
     for reason in sorted(set(at(frame, p_study="density", status="skipped")["reason"].dropna())):
         drawing.note(reason)
