@@ -110,7 +110,7 @@ inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 
 inline void __threadfence() {}
 inline void __threadfence_system() {}
-inline int load_acquire(const int* from) { return give_way(), *from; }
+template <class T> T load_acquire(const T* from) { return give_way(), *from; }
 inline int load_acquire_system(const int* from) { return load_acquire(from); }
 inline void store_release(int* to, int value) { *to = value; }
 inline void store_release_system(int* to, int value) { *to = value; }

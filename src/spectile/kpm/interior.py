@@ -263,7 +263,7 @@ def filter_diagonalize(
         if wanted is not None and wanted > engine.num_rows:
             raise ValueError(f"num_states = {reprlib.repr(num_states)} is too many: H has {engine.num_rows} states")
         if bounds is not None:
-            _tell_if_wide(spectrum.given_or_found(engine, bounds), spectrum.lanczos(engine), high - low)
+            _tell_if_wide(engine, spectrum.given_or_found(engine, bounds), high - low)
         if given is not None:
             require_host_free(16 * given, "a polynomial of so many moments")
 
@@ -292,9 +292,13 @@ def filter_diagonalize(
         return pairs
 
 
-def _tell_if_wide(bounds: tuple[float, float], near: tuple[float, float], interval: float) -> None:
+def _tell_if_wide(engine: Engine, bounds: tuple[float, float], interval: float) -> None:
     """Warn where bounds are far wider than the spectrum and an interval, over which a filter's degree grows."""
-    times = (bounds[1] - bounds[0]) / max(near[1] - near[0], interval)
+    width = bounds[1] - bounds[0]
+    if width <= WIDE * interval:  # whatever the spectrum is, which takes products to find
+        return
+    near = spectrum.lanczos(engine)
+    times = width / max(near[1] - near[0], interval)
     if times > WIDE:
         warnings.warn(
             f"bounds={bounds} are {times:.2g} times as wide as the spectrum, about {near}, and the filter takes so "

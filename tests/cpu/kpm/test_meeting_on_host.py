@@ -57,8 +57,6 @@ inline int __reduce_max_sync(unsigned, int value) {
     for (int lane = 0; lane < 32; ++lane) most = max(most, exchanged(value, lane));
     return most;
 }
-inline unsigned long long atomicAdd(unsigned long long* to, unsigned long long more) { return (*to += more) - more; }
-inline unsigned long long load_acquire(const unsigned long long* from) { return give_way(), *from; }
 """
 
 

@@ -119,10 +119,8 @@ def generic_basis(w: Any, v: Any, resolution: float) -> Any:
     if not v.size:
         return out
     given, values, order = v.reshape(-1, n, n), cupy.ascontiguousarray(w), np.int32(n)
-    count, find, arrange, mix = (
-        len(given),
-        *(kernel(GRADIENT[scalar.name], name) for name in ("find_clusters", "arrange", "mix_clusters")),
-    )
+    count, unit = len(given), GRADIENT[scalar.name]
+    find, arrange, mix = (kernel(unit, name) for name in ("find_clusters", "arrange", "mix_clusters"))
     cluster, coinciding = cupy.empty(count * n, np.int32), cupy.empty(count, np.int32)
     find(clusters_shape(count), values, order, values.dtype.type(resolution), cluster, coinciding)
     strides = (np.int64(one // v.itemsize) for one in given.strides)

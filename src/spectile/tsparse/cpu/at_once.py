@@ -73,8 +73,8 @@ def multiply(A: Any, B: Any, precision: Precision, check_finite: bool) -> Arrays
     if max(ROW_COST * rows, len(A.indices)) > WORTH_A_CHUNK or renumbers(columns, len(B.indices), False):
         return None
     read = []
-    for matrix in (A, B)[: 1 + (B is not A)]:
-        indptr, indices, data = readable("A", matrix.indptr), readable("A", matrix.indices), readable("A", matrix.data)
+    for name, matrix in (("A", A), ("B", B))[: 1 + (B is not A)]:
+        indptr, indices, data = (readable(name, one) for one in (matrix.indptr, matrix.indices, matrix.data))
         data = data.view(np.uint8) if dtype.kind == "u" else data
         fits = len(indices) == len(data) and len(indptr) == matrix.shape[0] + 1
         if not fits or data.dtype != dtype or indices.dtype != np.int32 or indptr.dtype != np.int32:

@@ -83,7 +83,7 @@ class _Word:
 _WORDS: dict[int, list[_Word]] = {}
 
 
-def all_finite(launch: Callable[[Any, Any], Any]) -> bool:
+def all_finite(launch: Callable[[Any, Any], None]) -> bool:
     """Launch a kernel that tells whether its input is finite as soon as it has read it; return what it tells.
 
     ``launch(address, arrived)`` launches on the current stream, with the address of a word in the host's memory and a
