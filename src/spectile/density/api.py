@@ -61,8 +61,8 @@ def density_matrix(
         Inverse temperature, in the inverse unit of `f`: P is the Fermi function of F, which needs no gap.
     method : {"eigh", "sp2_accelerated", "sp2", "trs4", "mcweeny"}, optional
         The lowest eigenvectors, or the polynomials of the purification; each guarantees the error.  By default the one
-        of the first two that is predicted to be faster: eigenvectors of small matrices, and of those without small
-        tiles.
+        of the first two that is predicted to be faster: eigenvectors of small matrices, of those without small
+        tiles, and of those whose first products keep so many tiles that the others would take longer.
     block : int or sequence of int, optional
         Rows of a tile, or of each: 32 by default, and 16 on a CPU where few such tiles hold the square of `f`.
     permutation : sequence of int, optional
@@ -186,9 +186,10 @@ def _occupied(electrons: float | None) -> int:
 
 def _found(asked: _Asked, s: Any) -> DensityMatrix:
     """Return the density matrix."""
-    h, electrons, mu, error, beta, method, start, _ = asked
+    h, electrons, mu, error, beta, method, start, ways = asked
+    rival = next((one.seconds for one in ways if one.kernel == "eigh"), None)
     if s is None:
-        return _orthogonal(h, electrons, mu, error, beta, method, start)
+        return _orthogonal(h, electrons, mu, error, beta, method, start, rival)
     overlap: Any = within_range("s", hermitian_operand("s", s, np.diff(h.rows), h.permutation))
     if isinstance(h.data, Spread):
         overlap = in_lists(overlap)._beside(h)
@@ -218,7 +219,7 @@ def _found(asked: _Asked, s: Any) -> DensityMatrix:
         z: Any = factor.z._bounded(factor.norm) if beta is None else factor.factor(overlap)
         inner = z.H._times(h._times(z, unit * fine / math.sqrt(size)), unit * fine, half="upper")
         try:
-            found = _orthogonal(inner, electrons, mu, share * error / rough, beta, method, start, asked=error)
+            found = _orthogonal(inner, electrons, mu, share * error / rough, beta, method, start, rival, asked=error)
         except Unresolved as reason:
             refused = reason
             continue
@@ -338,13 +339,14 @@ def _orthogonal(
     beta: float | None,
     method: str,
     start: DensityMatrix | None,
+    rival: float | None,
     asked: float | None = None,
 ) -> DensityMatrix:
     """Return the density matrix without an overlap."""
     if beta is not None:
         return _thermal(in_lists(h), electrons, mu, error, beta)
     guess = None if start is None else start.edges
-    return projector(h, _occupied(electrons), mu, error, method, asked, guess)
+    return projector(h, _occupied(electrons), mu, error, method, asked, guess, math.inf if rival is None else rival)
 
 
 def _thermal(h: TileMatrix, electrons: float | None, mu: float | None, error: float, beta: float) -> DensityMatrix:

@@ -27,8 +27,9 @@ from spectile.tiles.types import SLACK, Error, gamma, roundoff
 #: Products that a purification and its certificate take, about.
 _PRODUCTS = 25
 #: Operations of a product of tiles, as dense matrices would take them: half of all by symmetry, at the rate of dense
-#: ones or above it on a GPU, where those of small norms are made in float16, and at half of it on a host.
-_ON_GPU, _ON_HOST = 0.7, 2
+#: ones or above it on a GPU, where those of small norms are made in float16, and at half of it on a host; of a product
+#: that was counted, where the share that tiles of F predict is too low, on a GPU.
+_ON_GPU, _ON_HOST, _COUNTED = 0.7, 2, 1.2
 #: Scalar operations of the host that a product of tile matrices takes besides those of its tiles; of a GPU its steps,
 #: and how often it reads or writes each number, in lists, norms and dense arrays too (seven clusters of waters, H200).
 _SCALAR, _STEPS, _PASSES = 5e5, 180, 12
@@ -54,34 +55,49 @@ def candidates(h: TileMatrix | GridMatrix, error: float, occupied: int) -> list[
         # P reaches farther than F: about as far as its square.
         counts = near(h, error).squared() if h._xp is np else np.diff(near(h, error).whole[0].indptr)
     share = float((counts.astype(float) ** 2).sum()) / max(size, 1) ** 3
-    on_gpu, parts = isinstance(h, GridMatrix) or h._xp is not np, 4 if h.dtype.kind == "c" else 1
+    on_gpu, parts = _on_gpu(h), 4 if h.dtype.kind == "c" else 1
     part = Subset(True, 0, occupied) if 0 <= occupied < n - 1 else None
     found = dense((n, n), (np.zeros(0, h.dtype),), vectors=True, subset=part)
     columns = n if part is None else occupied + 1
     # A GPU makes a Cholesky factor at about half of the rate.
     flops = found.flops + parts * (n**2 * (4.0 * columns + (2 if on_gpu else 1) * n / 3) + 2.0 * n * columns**2)
     vectors = found._replace(moved=0, flops=flops, streamed=found.streamed * (_TWO_STAGES if on_gpu else 1))
-    flops = _PRODUCTS * (_ON_GPU if on_gpu else _ON_HOST) * parts * share * n**3
-    if isinstance(h.data, Spread):
-        flops /= len(h.data.parts)
-    passes = _PRODUCTS * _PASSES * h.dtype.itemsize * n**2 if on_gpu else 0
-    tiles = Work(found.real, flops, passes, _PRODUCTS * _SCALAR, _PRODUCTS * _STEPS, 0)
-    described = device.describe() if on_gpu else None
-
-    def seconds(work: Work) -> float:
-        return placement.on_gpu(work, described) if described is not None else placement.on_host(work, cores())
-
+    tiles = _seconds(h, _of_tiles(h, _PRODUCTS, share * size**3 / 2, _ON_GPU))
     # Whatever the gap is, so much is what rounding alone is bounded by.
     least = _lost(n, np.result_type(h.dtype, np.float64)) * math.sqrt(n * max(occupied, 1))
-    eigenvectors = Candidate("eigh", seconds(vectors), f"{columns} eigenvectors, n = {n}")
+    eigenvectors = Candidate("eigh", _seconds(h, vectors), f"{columns} eigenvectors, n = {n}")
     if isinstance(h.data, Spread):
         eigenvectors = Candidate("eigh", None, "the matrix is on several GPUs")
     elif least > error:
         eigenvectors = Candidate("eigh", None, f"at best certified to {least:.1g}")
     return [
         eigenvectors,
-        Candidate("sp2_accelerated", seconds(tiles), f"{share:.2g} of the products of tiles in a step"),
+        Candidate("sp2_accelerated", tiles, f"{share:.2g} of the products of tiles in a step"),
     ]
+
+
+def seconds_of(h: TileMatrix | GridMatrix, matrices: float, products: float) -> float:
+    """Return what products of so many matrices are predicted to take, each of so many products of tiles."""
+    return _seconds(h, _of_tiles(h, matrices, products, _COUNTED))
+
+
+def _of_tiles(h: TileMatrix | GridMatrix, matrices: float, products: float, on_gpu: float) -> Work:
+    """Return what the same is; `on_gpu` is the share of dense operations that a GPU takes."""
+    n, there = h.shape[0], _on_gpu(h)
+    parts = 4 if h.dtype.kind == "c" else 1
+    flops = matrices * products * (on_gpu if there else _ON_HOST) * parts * 2 * (n / max(len(h.rows) - 1, 1)) ** 3
+    if isinstance(h.data, Spread):
+        flops /= len(h.data.parts)
+    passes = matrices * _PASSES * h.dtype.itemsize * n**2 if there else 0
+    return Work(np.finfo(h.dtype).dtype.name, flops, passes, matrices * _SCALAR, matrices * _STEPS, 0)
+
+
+def _seconds(h: TileMatrix | GridMatrix, work: Work) -> float:
+    return placement.on_gpu(work, device.describe()) if _on_gpu(h) else placement.on_host(work, cores())
+
+
+def _on_gpu(h: TileMatrix | GridMatrix) -> bool:
+    return isinstance(h, GridMatrix) or h._xp is not np
 
 
 def _lost(n: int, dtype: Any) -> float:

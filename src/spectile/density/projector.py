@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.density.dense import diagonalized, require_inside
+from spectile.density.dense import diagonalized, require_inside, seconds_of
 from spectile.density.maps import distance
 from spectile.density.purify import MOST_STEPS, Pass, budgets, exact, purify
 from spectile.density.result import DensityMatrix
@@ -45,6 +45,15 @@ _LARGEST = 0.3
 _AROUND, _CLEAR, _LEFT, _MORE = 8, 16.0, 1 / 16, 10
 
 
+#: Products of a pass and its certificate where the steps are unknown, and what takes those after the plan: a few steps,
+#: Q^2 - Q and F Q, which is no half, all of more tiles than the planned steps keep.
+_PRODUCTS, _JUDGED = 25, 6
+
+
+class _DearerError(Exception):
+    """A purification that takes longer than the eigenvectors."""
+
+
 class Unresolved(ValueError):
     """The error of F, or rounding, is too large for the gap; `enough` may be asked for, as far as it is known."""
 
@@ -55,27 +64,44 @@ class Unresolved(ValueError):
 
 def projector(
     given: TileMatrix | GridMatrix, occupied: int, mu: float | None, error: float, method: str,
-    asked: float | None = None, guess: tuple[float, float] | None = None,
+    asked: float | None = None, guess: tuple[float, float] | None = None, rival: float = math.inf,
 ) -> DensityMatrix:  # fmt: skip
     """Return the projector on the lowest eigenvectors of F, so many or, with `occupied` below 0, those below `mu`.
 
     `asked` is the error that the caller was asked for, where `error` is a share of it; `guess` is about HOMO and LUMO.
     Where the certificate of ``method="eigh"`` does not reach the error, it is purified as by "sp2_accelerated".
+
+    `rival` is the seconds that eigenvectors are predicted to take.  What products keep, norms of F do not tell; a step
+    does.  Where the steps that are left would take longer, each with as many products of tiles as the last two, they
+    are left for the eigenvectors.  Steps keep more and more: so all takes less than 3 times the shorter way.
     """
     asked = error if asked is None else asked
-    h: Any = on_grid(given)
-    n, share, reached = h.shape[0], asked / error, math.inf
-    error = min(error, _SURE * math.sqrt(n))
-    if method == "eigh":
-        solved = diagonalized(h, occupied, mu)
-        if solved is not None and solved.error <= error:
+    h, reached = on_grid(given), math.inf
+    if method != "eigh":
+        try:
+            return _purified(h, occupied, mu, error, method, asked, guess, rival, reached)
+        except _DearerError as reason:
+            _LOGGER.debug("%s", reason)
+    solved = diagonalized(h, occupied, mu)
+    if solved is not None:
+        if solved.error <= min(error, _SURE * math.sqrt(h.shape[0])):
             return solved
-        method, reached = "sp2_accelerated", math.inf if solved is None else solved.error
+        reached = solved.error
+    return _purified(h, occupied, mu, error, "sp2_accelerated", asked, guess, math.inf, reached)
+
+
+def _purified(
+    h: Any, occupied: int, mu: float | None, error: float, method: str, asked: float,
+    guess: tuple[float, float] | None, rival: float, reached: float,
+) -> DensityMatrix:  # fmt: skip
+    """Return the projector by purification; `reached` is a certificate that was not enough."""
+    n, share = h.shape[0], asked / error
+    error = min(error, _SURE * math.sqrt(n))
     low, high = h.eigenvalue_bounds()
     if mu is not None and not low < mu < high:
         occupied = n if mu >= high else 0
     if occupied in (0, n):
-        return _trivial(in_lists(given), occupied, low, high)
+        return _trivial(in_lists(h), occupied, low, high)
     width = (high - low) * SLACK
     if width == 0:
         raise _no_gap(0.0)
@@ -91,7 +117,11 @@ def projector(
         end = ends_at(error)
         budget, polynomials = budgets(by, method, wanted, end)
         most = MOST_STEPS if known else len(polynomials) + _MORE
-        last = purify(x0, occupied, image, end, budget, polynomials, fine(by), most)
+        steps = len(polynomials) + _JUDGED
+        if by.products:  # those of a pass that was not as strict
+            _hold_against(rival, h, steps, float(np.mean(by.products)))
+        watch = partial(_watched, h, rival, steps)
+        last = purify(x0, occupied, image, end, budget, polynomials, fine(by), most, watch=watch)
         last.know(by)
         found = _certified(h, last, occupied, mu, error, low, high, width, wide)
         _LOGGER.debug("a pass with a budget of %.2g has a certificate of %.2g, of %.2g", wanted, found.error, error)
@@ -106,7 +136,7 @@ def projector(
     about = _of_tiles(h, occupied, mu) if guess is None else guess
     plan = None if about is None else _guessed(x0, *((high - edge) / width for edge in about))
     # What a bad guess cannot resolve may have a gap all the same.
-    seen, known = _look(x0, occupied, image, width) if plan is None else (plan, False)
+    seen, known = _look(x0, occupied, image, width, rival) if plan is None else (plan, False)
     sure = plan is None or guess is not None
     for _ in range(_PASSES):
         try:
@@ -117,7 +147,7 @@ def projector(
                 raise
             certain = False
         if not (certain or known):
-            seen, known = _look(x0, occupied, image, width, certain=sure)
+            seen, known = _look(x0, occupied, image, width, rival, certain=sure)
             sure = True
             continue
         if found.error <= error:
@@ -131,7 +161,7 @@ def projector(
     enough = 2 * reached * share
     if reached == math.inf and error < _LARGEST:  # how far one comes is seen by coming there
         try:
-            enough = 2 * share * projector(given, occupied, mu, 100 * error, method, guess=guess).error
+            enough = 2 * share * projector(h, occupied, mu, 100 * error, method, guess=guess).error
         except ValueError as coarser:
             enough = share * getattr(coarser, "enough", math.inf)
     advice = f"ask for {enough:.2g} or more" if enough < math.inf else "give a temperature (beta=)"
@@ -159,13 +189,15 @@ def ends_at(error: float) -> float:
 
 
 def _look(
-    x0: TileMatrix, occupied: int, image: float, width: float, certain: bool = False
+    x0: TileMatrix, occupied: int, image: float, width: float, rival: float, certain: bool = False
 ) -> tuple[Pass, bool]:  # fmt: skip
     """Return a pass that shows HOMO and LUMO, as coarse as it can be, and whether they are known or likely."""
     resolved = 0.0
     for size in _LOOKS:
         most = 30 + 2 * math.ceil(math.log2(1 / size))  # enough for a gap that can be told from such errors
-        seen = purify(x0, occupied, image, _SEEN, partial(_looks, size), most=most, certain=certain)
+        # A pass with a plan follows, of steps that are as dear at least.
+        watch = partial(_watched, x0, rival, None)
+        seen = purify(x0, occupied, image, _SEEN, partial(_looks, size), most=most, certain=certain, watch=watch)
         if seen.ended:
             if min(seen.gaps(), default=1.0) > 4 * size and seen.homo[0] > seen.lumo[1]:
                 return seen, seen.counted
@@ -191,6 +223,21 @@ def _of_tiles(h: TileMatrix | GridMatrix, occupied: int, mu: float | None) -> tu
     near, gap = np.diff(values[max(0, k - 1 - _AROUND) : k + 1 + _AROUND]), values[k] - values[k - 1]
     margin = _LEFT * gap
     return (values[k - 1] + margin, values[k] - margin) if gap > _CLEAR * float(np.median(near)) else None
+
+
+def _watched(h: Any, rival: float, steps: int | None, done: Pass) -> None:
+    """Raise where the steps that are left, and at least the certificate, are dearer than the eigenvectors."""
+    left = _PRODUCTS if steps is None else max(steps - len(done.products), _JUDGED)
+    _hold_against(rival, h, left, float(np.mean(done.products[-2:])))
+
+
+def _hold_against(rival: float, h: Any, matrices: int, products: float) -> None:
+    seconds = seconds_of(h, matrices, products)
+    if seconds > rival:
+        raise _DearerError(
+            f"{matrices} products of {products:.3g} products of tiles would take {seconds:.3g} s, and eigenvectors "
+            f"{rival:.3g} s: those are made"
+        )
 
 
 def _looks(size: float, number: int) -> float:

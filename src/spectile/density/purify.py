@@ -131,7 +131,7 @@ def exact(x: TileMatrix) -> TileMatrix:
 def purify(
     x0: TileMatrix, occupied: int, mu: float, ends_at: float, budget: Callable[[int], float],
     polynomials: list[Polynomial] | None = None, fine: float = 0.0, most: int = MOST_STEPS,
-    certain: bool = False,
+    certain: bool = False, watch: Callable[[Pass], None] | None = None,
 ) -> Pass:  # fmt: skip
     """Purify X0, whose eigenvalues are from 0 to 1.
 
@@ -158,6 +158,8 @@ def purify(
         Steps after which it gives up.
     certain : bool
         Without `polynomials`: whether it goes on until the eigenvalues near 1 are counted.
+    watch : callable, optional
+        Gets what is done after each step, and may raise.
     """
     done = Pass(exact(x0))
     n = x0.shape[0]
@@ -212,6 +214,8 @@ def purify(
         done.products.append(made.products)
         done.ranges.append((low - made.error.spectral, high + made.error.spectral))
         done.x = exact(made)
+        if watch is not None:
+            watch(done)
     _reveal(done)
     done.idempotencies.pop()  # the last iterate makes no step
     if _LOGGER.isEnabledFor(logging.DEBUG):
