@@ -198,12 +198,14 @@ class GridKernels:
         """Return the diagonal."""
         return self.wrapped(self._dense(room, a, norms).diagonal().real.astype(float))
 
-    def copy(self, room: Room, flat: Any, starts: Any, places: Any, grid: Any, to_grid: bool) -> None:
+    def copy(self, room: Room, flat: Any, starts: Any, places: Any, grid: Any, to_grid: bool, pitch: int = 0) -> None:
         """Copy tiles."""
         tiles = self._tiles(room, grid)
         for start, place in zip(_plain(starts), _plain(places), strict=False):
             tile = tiles[divmod(int(place), room.size)]
-            one = _plain(flat)[start : start + tile.size].reshape(tile.shape)
+            step = _plain(flat).itemsize
+            strides = (pitch or tile.shape[1]) * step, step
+            one = np.lib.stride_tricks.as_strided(_plain(flat)[start:], tile.shape, strides)
             if to_grid:
                 tile[...] = one
             else:

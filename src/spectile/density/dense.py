@@ -20,7 +20,6 @@ from spectile.evd.types import Subset
 from spectile.tiles import TileMatrix
 from spectile.tiles.grid import GridMatrix, in_lists
 from spectile.tiles.layout import Layout
-from spectile.tiles.norms import spectral_bound
 from spectile.tiles.spread import Spread
 from spectile.tiles.types import SLACK, Error, gamma, roundoff
 
@@ -121,11 +120,12 @@ def diagonalized(given: TileMatrix | GridMatrix, occupied: int, mu: float | None
     given, occupied, mu
         As for :func:`spectile.density.projector.projector`.
     """
-    n, tiles = given.shape[0], in_lists(given)
+    n, xp = given.shape[0], importlib.import_module("cupy") if isinstance(given, GridMatrix) else given._xp
     if occupied in (0, n):
         return None
-    unit, xp = 2.0 ** min(1000, -math.frexp(given.norm())[1]), tiles._xp  # F has a norm from 1/2 to 1
-    a = tiles.to_dense().astype(np.result_type(given.dtype, np.float64)) * unit
+    unit = 2.0 ** min(1000, -math.frexp(given.norm())[1])  # F has a norm from 1/2 to 1
+    a = given.to_dense().astype(np.result_type(given.dtype, np.float64), copy=False)
+    a *= unit
     values, v = eigh(a) if occupied < 0 else eigh(a, subset_by_index=(0, occupied))
     count = int((values < mu * unit).sum()) if occupied < 0 and mu is not None else occupied
     if not 0 < count < n:
@@ -134,10 +134,10 @@ def diagonalized(given: TileMatrix | GridMatrix, occupied: int, mu: float | None
     gram = v.conj().T @ v
     _shift(gram, 1, xp)
     told = xp.stack([values, *((abs(x) ** 2).sum(axis=0) for x in (a @ v - v * values, gram))])
-    w, *squares = told if xp is np else told.get()
     lost, size = _lost(n, a.dtype), given.norm() * unit
     # Of the matrix of the moduli this bounds the spectral norm.
-    moduli = min(given.norm(), spectral_bound(tiles.spectral_norms, tiles.layout)) * unit
+    moduli = min(given.norm(), given.moduli_norm()) * unit
+    w, *squares = told if xp is np else told.get()
 
     def norms(k: int) -> list[float]:
         return [
@@ -157,11 +157,11 @@ def diagonalized(given: TileMatrix | GridMatrix, occupied: int, mu: float | None
     if not (d < 0.1 and gap > 2 * max(moved, slip)):
         return None
     q = v[:, :count] @ v[:, :count].conj().T
-    q = (q + q.conj().T) / 2
     a += lift * q
     _shift(a, high + off, xp)
     if not _is_definite(a, xp):
         return None
+    del a
     ends = (
         (low - 2 * moved - slip) / unit, (low + slip) / unit, (high - slip) / unit,
         (float(w[-1]) + moved + slip) / unit,
@@ -172,11 +172,13 @@ def diagonalized(given: TileMatrix | GridMatrix, occupied: int, mu: float | None
     bound = (bound + math.sqrt(2) * error.fro / (gap - slip)) * SLACK
     energy_error = (1 + 2 * d) * (math.sqrt(count) * r_u + 2 * size * s * s)
     energy_error += min(error.fro * math.sqrt(count), slip * count)
-    q = q.astype(given.dtype)
-    rows = np.diff(given.rows)
-    made = GridMatrix.of_dense(q, rows, given.permutation) if isinstance(given, GridMatrix) else None
-    p = made[0].to_tiles() if made else TileMatrix.from_dense(q, rows, hermitian=True, permutation=given.permutation)
-    p = p._beside(tiles)
+    rows, order = np.diff(given.rows), given.permutation
+    matrices = 0 if isinstance(given, GridMatrix) else 2
+    made = None if xp is np else GridMatrix.of_dense(q.astype(given.dtype, copy=False), rows, order, matrices)
+    if made is None:
+        q = ((q + q.conj().T) / 2).astype(given.dtype)
+    p = made[0].to_tiles() if made else TileMatrix.from_dense(q, rows, hermitian=True, permutation=order)
+    p = p if made else p._beside(given)
     return DensityMatrix(
         p._with(error=Error.of(bound, bound)), bound, math.fsum(w[:count]) / unit, energy_error / unit * SLACK,
         ends[:2], ends[2:], (ends[1] + ends[2]) / 2 if mu is None else mu, float(count), [],

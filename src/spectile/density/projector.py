@@ -232,8 +232,7 @@ def _watched(h: Any, rival: float, steps: int | None, done: Pass) -> None:
 
 
 def _hold_against(rival: float, h: Any, matrices: int, products: float) -> None:
-    seconds = seconds_of(h, matrices, products)
-    if seconds > rival:
+    if rival < math.inf and (seconds := seconds_of(h, matrices, products)) > rival:
         raise _DearerError(
             f"{matrices} products of {products:.3g} products of tiles would take {seconds:.3g} s, and eigenvectors "
             f"{rival:.3g} s: those are made"

@@ -17,7 +17,15 @@ from spectile.tiles.cuda import grid as kernels
 from spectile.tiles.cuda.grid import APART, LOST, NORMS, PRODUCTS, SEARCH, SKIPPED, Room
 from spectile.tiles.cuda.units import MOST_ROWS, in_blocks
 from spectile.tiles.layout import Layout, owners
-from spectile.tiles.matrix import Apart, NormName, TileMatrix, checked_permutation, partitions, stacked
+from spectile.tiles.matrix import (
+    Apart,
+    NormName,
+    TileMatrix,
+    checked_permutation,
+    given_order,
+    partitions,
+    stacked,
+)
 from spectile.tiles.spread import Spread
 from spectile.tiles.types import EXACT, SLACK, Error, carried, excess, gamma, roundoff, underflow
 
@@ -64,15 +72,17 @@ def in_lists(x: TileMatrix | GridMatrix) -> TileMatrix:
     return x.to_tiles() if isinstance(x, GridMatrix) else x
 
 
-def _fits(rows: np.ndarray, dtype: Any) -> bool:
-    """Return whether the current GPU has room for the matrices of a calculation, and kernels for the tiles."""
+def _fits(rows: np.ndarray, dtype: Any, matrices: int = _MATRICES) -> bool:
+    """Return whether the current GPU has room for so many matrices, and kernels for the tiles."""
     import cupy
 
     heights, n = np.diff(rows), int(rows[-1])
     if not len(heights) or heights.max() > MOST_ROWS or len(heights) > _MOST_TILES:
         return False
+    if not matrices:
+        return True
     free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
-    return bool(_MATRICES * n * n * np.dtype(dtype).itemsize <= _SHARE * free)
+    return bool(matrices * n * n * np.dtype(dtype).itemsize <= _SHARE * free)
 
 
 class GridMatrix:
@@ -114,8 +124,10 @@ class GridMatrix:
             raise ValueError("a tile holds NaN or infinity, or overflows: correct or scale the matrix")
 
     @classmethod
-    def of_dense(cls, a: Any, rows: Any, permutation: Any = None) -> tuple[GridMatrix, float] | None:
-        """Return the Hermitian part of a dense matrix of CuPy, and the norm of the rest; None where there is no room.
+    def of_dense(
+        cls, a: Any, rows: Any, permutation: Any = None, matrices: int = _MATRICES
+    ) -> tuple[GridMatrix, float] | None:
+        """Return the Hermitian part of a dense matrix of CuPy, and the norm of the rest; None where it has no room.
 
         Parameters
         ----------
@@ -123,6 +135,8 @@ class GridMatrix:
             Of a dtype of tile matrices, contiguous.
         rows, permutation
             As for `TileMatrix.from_dense`.
+        matrices : int
+            For so many there is to be room; it is known without a look where it is 0.
 
         Raises
         ------
@@ -133,7 +147,7 @@ class GridMatrix:
 
         offsets, _ = partitions(a.shape, rows, None, hermitian=True)
         order = checked_permutation(permutation, a.shape)
-        if not _fits(offsets, a.dtype):
+        if not _fits(offsets, a.dtype, matrices):
             return None
         room = Room.of(offsets)
         data, maps = kernels.of_dense(room, a, None if order is None else cupy.asarray(order), hermitian=True)
@@ -171,6 +185,16 @@ class GridMatrix:
         made.products = self.products
         return made
 
+    def to_dense(self) -> Any:
+        """Return the matrix as an array, in the order of the given one."""
+        import cupy
+
+        out, places = cupy.zeros(self.shape, self.dtype), cupy.flatnonzero(self.norms)
+        rows, columns = (self.room.rows[at] for at in (places // self.room.size, places % self.room.size))
+        starts = rows * self.room.n + columns
+        kernels.copy(self.room, out.reshape(-1), starts, places, self.data, to_grid=False, pitch=self.room.n)
+        return given_order(cupy, out, self.permutation)
+
     # --- What it is ---
 
     @property
@@ -203,6 +227,10 @@ class GridMatrix:
             ]
             self._known = math.sqrt(lines[0]) * math.sqrt(lines[1]) * SLACK
         return min(fro, self._known)
+
+    def moduli_norm(self) -> float:
+        """Return a bound of the spectral norm of the matrix of the moduli of a Hermitian one."""
+        return float(kernels.spectral_bound(self.room, self.norms, _SHARPENED).get()[0]) * SLACK
 
     def _bounded(self, norm: float) -> GridMatrix:
         """Return the matrix, of whose spectral norm this bound is known."""

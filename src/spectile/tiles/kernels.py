@@ -276,16 +276,26 @@ def symmetric(data: Any, starts: Any, sizes: Any) -> None:
 
 
 @njit(nogil=True)
-def gather(given: Any, sources: Any, starts: Any, heights: Any, widths: Any, flipped: Any, out: Any) -> None:
-    """Copy tiles, some transposed and conjugate: the one that begins at ``sources[t]`` to ``starts[t]``."""
+def gather(
+    given: Any, sources: Any, starts: Any, heights: Any, widths: Any, flipped: Any, from_pitch: int, to_pitch: int, out: Any
+) -> None:
+    """Copy tiles, some transposed and conjugate: the one that begins at ``sources[t]`` to ``starts[t]``.
+
+    Rows of a tile follow one another, or begin so many entries apart where a pitch is not 0.
+    """
     for t in range(len(sources)):
-        height, width, at, to = heights[t], widths[t], sources[t], starts[t]
-        if flipped[t]:
+        height, width, at, to, turned = heights[t], widths[t], sources[t], starts[t], flipped[t]
+        row = from_pitch if from_pitch else height if turned else width
+        to_row = to_pitch if to_pitch else width
+        if turned:
             for r in range(height):
                 for s in range(width):
-                    out[to + r * width + s] = np.conj(given[at + s * height + r])
-        else:
+                    out[to + r * to_row + s] = np.conj(given[at + s * row + r])
+        elif row == width == to_row:
             out[to : to + height * width] = given[at : at + height * width]
+        else:
+            for r in range(height):
+                out[to + r * to_row : to + r * to_row + width] = given[at + r * row : at + r * row + width]
 
 
 @njit(nogil=True)

@@ -128,6 +128,10 @@ class Layout:
         """The root of the number of entries that a tile has at most."""
         return float(np.sqrt(np.diff(self.rows).max(initial=0) * np.diff(self.columns).max(initial=0)))
 
+    def in_dense(self) -> np.ndarray:
+        """Return where each tile begins in a dense matrix, by rows."""
+        return self.rows[self.tile_rows] * self.shape[1] + self.columns[self.indices]
+
     @cached_property
     def mirrored(self) -> np.ndarray:
         """Which tiles stand for two."""
@@ -257,9 +261,35 @@ def gather(xp: Any, data: Any, given: Layout, wanted: Layout, source: Any, flipp
             )
     out = xp.empty(int(wanted.starts[-1]), data.dtype)
     if xp is np:
-        kernels.gather(data, given.starts[source], wanted.starts, wanted.heights, wanted.widths, turned, out)
+        kernels.gather(data, given.starts[source], wanted.starts, wanted.heights, wanted.widths, turned, 0, 0, out)
     else:
         launch.gather(data, given.starts[source], turned, wanted.placed(), out)
+    return out
+
+
+def to_dense(xp: Any, data: Any, layout: Layout) -> Any:
+    """Return tiles as a dense matrix."""
+    out, width = xp.zeros(layout.shape, data.dtype), layout.shape[1]
+    whole, source, turned = layout, np.arange(len(layout.indices)), np.zeros(len(layout.indices), bool)
+    if layout.hermitian:
+        whole, source, turned = layout.whole
+    starts, sizes = whole.in_dense(), (whole.heights, whole.widths)
+    if xp is np:
+        kernels.gather(data, layout.starts[source], starts, *sizes, turned, 0, width, out.reshape(-1))
+    else:
+        launch.gather(data, layout.starts[source], turned, Places.of(starts, *sizes), out.reshape(-1), (0, width))
+    return out
+
+
+def of_dense(xp: Any, a: Any, layout: Layout) -> Any:
+    """Return the flat array of tiles of a dense matrix."""
+    a, out = xp.ascontiguousarray(a), xp.empty(int(layout.starts[-1]), a.dtype)
+    starts, turned = layout.in_dense(), np.zeros(len(layout.indices), bool)
+    if xp is np:
+        sizes = layout.heights, layout.widths
+        kernels.gather(a.reshape(-1), starts, layout.starts, *sizes, turned, a.shape[1], 0, out)
+    else:
+        launch.gather(a.reshape(-1), starts, turned, layout.placed(), out, (a.shape[1], 0))
     return out
 
 
@@ -272,16 +302,14 @@ def collected(xp: Any, reader: int, data: Spread, given: Layout, wanted: Layout,
         at = given.starts[source[mine]] - given.starts[ends[number]]
         to = wanted.starts[mine], wanted.heights[mine], wanted.widths[mine]
         if xp is np:
-            kernels.gather(data.parts[number], at, *to, turned[mine], out)
+            kernels.gather(data.parts[number], at, *to, turned[mine], 0, 0, out)
         else:
             launch.gather(data.reached(number, reader), at, turned[mine], Places.of(*to), out)
     return out
 
 
-def entries(xp: Any, layout: Layout) -> tuple[Any, Any]:
+def entries(layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     """Return row and column of each stored entry."""
-    tile = owners(xp, layout.starts)
-    place = xp.arange(len(tile)) - xp.asarray(layout.starts[:-1])[tile]
-    width = xp.asarray(layout.widths)[tile]
-    row = xp.asarray(layout.rows[layout.tile_rows])[tile] + place // width
-    return row, xp.asarray(layout.columns[layout.indices])[tile] + place % width
+    tile = owners(np, layout.starts)
+    row, column = np.divmod(np.arange(len(tile)) - layout.starts[tile], layout.widths[tile])
+    return row + layout.rows[layout.tile_rows[tile]], column + layout.columns[layout.indices[tile]]

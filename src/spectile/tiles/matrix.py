@@ -152,27 +152,21 @@ class TileMatrix:
             raise ValueError(
                 f"a is not Hermitian, by up to {largest:.3g}: pass (a + a.conj().T) / 2, or hermitian=False"
             )
-        index = None if order is None else xp.asarray(order)
-        indptr, indices, parts = [0], [], []
+        if order is not None:
+            index = xp.asarray(order)
+            a = a[index[:, None], index]
+        indptr, indices = [0], []
         for i in range(len(rows) - 1):
-            strip = a[rows[i] : rows[i + 1]] if index is None else a[index[rows[i] : rows[i + 1]]][:, index]
             # NaN is not zero.
-            filled = (strip != 0).any(axis=0).astype(np.int64)
+            filled = (a[rows[i] : rows[i + 1]] != 0).any(axis=0).astype(np.int64)
             filled = filled if xp is np else filled.get()
             present = np.add.reduceat(filled, columns[:-1]) if filled.size else np.zeros(0, np.int64)
             found = np.flatnonzero(present)
             found = found[found >= i] if hermitian else found
             indices.append(found)
-            if xp is np:
-                parts += [strip[:, columns[j] : columns[j + 1]].reshape(-1) for j in found]
             indptr.append(indptr[-1] + len(found))
         layout = Layout(rows, columns, indptr, np.concatenate([np.zeros(0, np.int64), *indices]), hermitian)
-        if xp is np:
-            data = np.concatenate([np.zeros(0, a.dtype), *parts])
-        else:
-            at = entries(xp, layout)
-            data = a[at if index is None else tuple(index[one] for one in at)]
-        made = cls(layout, data, permutation=order)
+        made = cls(layout, layouts.of_dense(xp, a, layout), permutation=order)
         return made.truncate(atol) if atol else made
 
     @classmethod
@@ -423,10 +417,12 @@ class TileMatrix:
         fro = norms_.root_of_squares(self.norms, 1.0 + self.layout.mirrored)
         if _spectral(kind):
             # Rows and columns have nothing to add to what is known better.
-            return min(
-                fro, self._known if self._known < fro else norms_.spectral_bound(self.spectral_norms, self.layout)
-            )
+            return min(fro, self._known if self._known < fro else self.moduli_norm())
         return fro
+
+    def moduli_norm(self) -> float:
+        """Return a bound of the spectral norm of the matrix of the moduli."""
+        return norms_.spectral_bound(self.spectral_norms, self.layout)
 
     def _bounded(self, norm: float) -> TileMatrix:
         """Return the matrix, of whose spectral norm this bound is known."""
@@ -586,14 +582,7 @@ class TileMatrix:
         """
         if isinstance(self.data, Spread):
             return self._with(data=self.data.here()).to_dense()
-        xp, whole = self._xp, self.whole()
-        row, column = entries(xp, whole.layout)
-        if self.permutation is not None:
-            order = xp.asarray(self.permutation)
-            row, column = order[row], order[column]
-        out = xp.zeros(self.shape, self.dtype)
-        out[row, column] = whole.data
-        return out
+        return given_order(self._xp, layouts.to_dense(self._xp, self.data, self.layout), self.permutation)
 
     def to_csr(self) -> Any:
         """Return the matrix as a ``scipy.sparse.csr_array`` on the host, zeros inside of tiles left out.
@@ -606,7 +595,7 @@ class TileMatrix:
         import scipy.sparse
 
         whole = self.to_host().whole()
-        row, column = entries(np, whole.layout)
+        row, column = entries(whole.layout)
         if self.permutation is not None:
             row, column = self.permutation[row], self.permutation[column]
         present = whole.data != 0
@@ -1260,6 +1249,15 @@ def checked_permutation(permutation: Any, shape: Any) -> np.ndarray | None:
     if shape[0] != shape[1] or order.ndim != 1 or not np.array_equal(np.sort(order), np.arange(shape[0])):
         raise ValueError(f"permutation is no order of the {shape[0]} rows of a square matrix: name each row once")
     return order.astype(np.int64)
+
+
+def given_order(xp: Any, a: Any, permutation: Any) -> Any:
+    """Return a dense matrix, as it is stored, in the order of the given one."""
+    if permutation is None:
+        return a
+    order, out = xp.asarray(permutation), xp.empty(a.shape, a.dtype)
+    out[order[:, None], order] = a
+    return out
 
 
 def _require_one_order(x: TileMatrix, y: TileMatrix) -> None:

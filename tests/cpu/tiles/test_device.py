@@ -124,14 +124,19 @@ class InPlaceOfKernels:
     """What the kernels do, in NumPy."""
 
     @staticmethod
-    def tiles(data: Any, starts: Any, sizes: Any) -> list[Any]:
-        """Return views of tiles."""
+    def tiles(data: Any, starts: Any, sizes: Any, pitch: int = 0) -> list[Any]:
+        """Return views of tiles, whose rows begin `pitch` apart."""
         data, starts = np.asarray(data).view(np.ndarray), np.asarray(starts).view(np.ndarray)
-        return [data[at : at + np.prod(size)].reshape(size) for at, size in zip(starts, sizes, strict=False)]
 
-    def of(self, data: Any, places: Any) -> list[Any]:
+        def view(at: int, size: Any) -> Any:
+            strides = [(pitch or size[-1]) * data.itemsize] * (len(size) - 1) + [data.itemsize]
+            return np.lib.stride_tricks.as_strided(data[at:], size, strides)
+
+        return [view(at, size) for at, size in zip(starts, sizes, strict=False)]
+
+    def of(self, data: Any, places: Any, pitch: int = 0) -> list[Any]:
         """Return views of all tiles."""
-        return self.tiles(data, places.starts, list(zip(places.heights, places.widths, strict=True)))
+        return self.tiles(data, places.starts, list(zip(places.heights, places.widths, strict=True)), pitch)
 
     def norms(self, data: Any, places: Any) -> Any:
         """Return the norms, of entries whose squares float64 holds."""
@@ -151,10 +156,12 @@ class InPlaceOfKernels:
         found = [[np.abs(tile.astype("c16")).sum(axis).max() for axis in (1, 0)] for tile in self.of(data, places)]
         return _wrapped(np.array(found))
 
-    def gather(self, given: Any, sources: Any, flipped: Any, places: Any, out: Any) -> None:
+    def gather(
+        self, given: Any, sources: Any, flipped: Any, places: Any, out: Any, pitches: tuple[int, int] = (0, 0)
+    ) -> None:
         """Make copies."""
-        for at, turned, to in zip(sources, flipped, self.of(out, places), strict=True):
-            tile = self.tiles(given, [at], [to.shape[::-1] if turned else to.shape])[0]
+        for at, turned, to in zip(sources, flipped, self.of(out, places, pitches[1]), strict=True):
+            tile = self.tiles(given, [at], [to.shape[::-1] if turned else to.shape], pitches[0])[0]
             to[...] = tile.conj().T if turned else tile
 
     def add(self, given: Any, places: Any, targets: Any, out: Any) -> None:

@@ -155,6 +155,18 @@ def test_each_kernel_does_what_numpy_does(on_host: None, dtype: str) -> None:
     launch.gather(data, *taken, out)
     wanted.gather(data, *taken, exact)
     np.testing.assert_array_equal(out, exact)
+    dense, pitch = x.to_dense(), x.shape[1]
+    np.testing.assert_array_equal(dense[1:8, 33:38], wanted.of(data, places)[list(layout.keys).index(4)])
+    for turn in (False, True):  # from a dense matrix, as they are and turned, and back
+        turned = np.full(len(x.norms), turn)
+        sizes = (layout.widths, layout.heights) if turn else (layout.heights, layout.widths)
+        at = Places(layout.starts, *(size.astype(np.int32) for size in sizes))
+        launch.gather(dense.ravel(), layout.in_dense(), turned, at, out := np.zeros_like(data), (pitch, 0))
+        wanted.gather(data, layout.starts[:-1], turned, at, exact := np.zeros_like(data))
+        np.testing.assert_array_equal(out, exact)
+        back = Places(layout.in_dense(), places.heights, places.widths)
+        launch.gather(out, layout.starts[:-1], turned, back, again := np.zeros_like(dense.ravel()), (0, pitch))
+        np.testing.assert_array_equal(again.reshape(dense.shape), dense)
 
     target = np.concatenate([data, data[::-1]])
     out, exact = target.copy(), target.copy()

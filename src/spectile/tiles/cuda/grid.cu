@@ -584,18 +584,20 @@ extern "C" __global__ void __launch_bounds__(256) grid_of_dense(const value* __r
     if (lane == 0) write_all(maps, grid, i, j, hermitian, norm_of(squares, most, entries), norm_of(squares_apart, most_apart, entries), 0);
 }
 
-// Listed tiles to and from a flat array: where they begin there, and which places of the map they are.
+// Listed tiles to and from an array: where they begin there, and which places of the map they are.  Their rows follow one
+// another there, or begin `pitch` apart.
 extern "C" __global__ void __launch_bounds__(256) grid_copy(value* __restrict__ flat, const long long* __restrict__ starts,
                                                             const long long* __restrict__ places, Grid grid, int to_grid,
-                                                            value* __restrict__ c, int tiles) {
+                                                            value* __restrict__ c, long long pitch, int tiles) {
     const int tile = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
     if (tile >= tiles) return;
     const int i = int(places[tile] / grid.size), j = int(places[tile] % grid.size);
     const int width = grid.height(j), entries = grid.height(i) * width;
+    const long long row = pitch ? pitch : width;
     value *one = flat + starts[tile], *other = c + grid.start(i, j);
     for (int at = lane; at < entries; at += 32) {
-        const int there = entry(at / width, at % width, width);
-        if (to_grid) other[there] = one[at];
-        else one[at] = other[there];
+        const int r = at / width, s = at % width, there = entry(r, s, width);
+        if (to_grid) other[there] = one[r * row + s];
+        else one[r * row + s] = other[there];
     }
 }

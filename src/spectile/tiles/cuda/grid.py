@@ -264,13 +264,16 @@ def of_dense(room: Room, a: Any, order: Any, hermitian: bool) -> tuple[Any, Any]
     return c, maps
 
 
-def copy(room: Room, flat: Any, starts: Any, places: Any, grid: Any, to_grid: bool) -> None:
-    """Copy tiles at `places` of the map from a flat array, where they begin at `starts`, or to it."""
+def copy(room: Room, flat: Any, starts: Any, places: Any, grid: Any, to_grid: bool, pitch: int = 0) -> None:
+    """Copy tiles at `places` of the map from a flat array, where they begin at `starts`, or to it.
+
+    Their rows follow one another there or, with a `pitch`, begin so many entries apart.
+    """
     tiles = len(places)
     if tiles:
         shape = Shape((ceil_div(32 * tiles, _THREADS),), _THREADS)
         kernel(room.unit(grid), "grid_copy")(
-            shape, flat, starts, places, room.argument, np.int32(to_grid), grid, np.int32(tiles)
+            shape, flat, starts, places, room.argument, np.int32(to_grid), grid, np.int64(pitch), np.int32(tiles)
         )
 
 

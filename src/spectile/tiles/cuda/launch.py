@@ -70,15 +70,18 @@ def largest_line_sums(data: Any, places: Places) -> Any:
     return largest
 
 
-def gather(given: Any, sources: np.ndarray, flipped: np.ndarray, places: Places, out: Any) -> None:
+def gather(
+    given: Any, sources: np.ndarray, flipped: np.ndarray, places: Places, out: Any, pitches: tuple[int, int] = (0, 0)
+) -> None:
     """Copy the tiles that begin at `sources` to their places in `out`, those that are flipped transposed and conjugate.
 
-    `given` may lie on another device, whose memory the current one reaches.
+    `given` may lie on another device, whose memory the current one reaches.  Rows of a tile follow one another, or
+    begin so many entries apart, in `given` and in `out`.
     """
     import cupy
 
     held = cupy.asarray(sources), cupy.asarray(flipped.astype(np.uint8))
-    _by_warps("gather", out, len(sources), given, *held, out, *places)
+    _by_warps("gather", out, len(sources), given, *held, out, *places, *map(np.int64, pitches))
 
 
 def add(given: Any, places: Places, targets: np.ndarray, out: Any) -> None:

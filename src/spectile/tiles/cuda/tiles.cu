@@ -63,21 +63,22 @@ extern "C" __global__ void line_sums(const value* __restrict__ data, const long 
 }
 
 // Copies of tiles, some of them transposed and conjugate: the one that begins at sources[t].
+//
+// Rows follow one another, or begin as far apart as `from_pitch` and `to_pitch` say: in a dense matrix.
 extern "C" __global__ void gather(const value* __restrict__ given, const long long* __restrict__ sources,
                                   const unsigned char* __restrict__ flipped, value* __restrict__ out, const long long* __restrict__ starts,
-                                  const int* __restrict__ heights, const int* __restrict__ widths, int tiles) {
+                                  const int* __restrict__ heights, const int* __restrict__ widths, long long from_pitch, long long to_pitch,
+                                  int tiles) {
     const int t = own_tile(), lane = threadIdx.x % 32;
     if (t >= tiles) return;
     const value* from = given + sources[t];
     value* to = out + starts[t];
     const int height = heights[t], width = widths[t];
-    if (flipped[t]) {
-        for (int i = lane; i < height * width; i += 32) {
-            const int r = i / width, c = i - r * width;
-            to[i] = conjugate(from[c * height + r]);
-        }
-    } else {
-        for (int i = lane; i < height * width; i += 32) to[i] = from[i];
+    const bool turned = flipped[t];
+    const long long row = from_pitch ? from_pitch : turned ? height : width, to_row = to_pitch ? to_pitch : width;
+    for (int i = lane; i < height * width; i += 32) {
+        const int r = i / width, c = i - r * width;
+        to[r * to_row + c] = turned ? conjugate(from[c * row + r]) : from[r * row + c];
     }
 }
 
