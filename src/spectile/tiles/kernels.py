@@ -277,8 +277,9 @@ def symmetric(data: Any, starts: Any, sizes: Any) -> None:
 
 @njit(nogil=True)
 def gather(
-    given: Any, sources: Any, starts: Any, heights: Any, widths: Any, flipped: Any, from_pitch: int, to_pitch: int, out: Any
-) -> None:
+    given: Any, sources: Any, starts: Any, heights: Any, widths: Any, flipped: Any, from_pitch: int, to_pitch: int,
+    out: Any,
+) -> None:  # fmt: skip
     """Copy tiles, some transposed and conjugate: the one that begins at ``sources[t]`` to ``starts[t]``.
 
     Rows of a tile follow one another, or begin so many entries apart where a pitch is not 0.
@@ -296,6 +297,77 @@ def gather(
         else:
             for r in range(height):
                 out[to + r * to_row : to + r * to_row + width] = given[at + r * row : at + r * row + width]
+
+
+@njit(nogil=True)
+def dots(x: Any, at_x: Any, y: Any, at_y: Any, sizes: Any, out: Any) -> None:
+    """Write the inner products of tiles that begin at these places: real and imaginary parts."""
+    for t in range(len(sizes)):
+        real = imaginary = 0.0
+        for i in range(sizes[t]):
+            left, right = np.complex128(x[at_x[t] + i]), np.complex128(y[at_y[t] + i])
+            real += left.real * right.real + left.imag * right.imag
+            imaginary += left.real * right.imag - left.imag * right.real
+        out[t, 0], out[t, 1] = real, imaginary
+
+
+@njit(nogil=True)
+def tiles_of_rows(
+    pointer: Any, columns: Any, rows: Any, owner: Any, upper: bool, mark: Any, indptr: Any, indices: Any
+) -> None:  # fmt: skip
+    """Count the tiles of each tile row of a sparse matrix in ``indptr[1:]`` or, with room for them, list them.
+
+    `owner` is the tile column of each column; `mark`, one for each of them, is below 0; with `upper` tiles below the
+    diagonal are left out.
+    """
+    for i in range(len(rows) - 1):
+        found = 0
+        for p in range(pointer[rows[i]], pointer[rows[i + 1]]):
+            j = owner[columns[p]]
+            if mark[j] != i and not (upper and j < i):
+                mark[j] = i
+                if len(indices):
+                    indices[indptr[i] + found] = j
+                found += 1
+        if len(indices):
+            indices[indptr[i] : indptr[i + 1]].sort()
+        else:
+            indptr[i + 1] = found
+
+
+@njit(nogil=True)
+def fill_tiles(
+    pointer: Any, columns: Any, rows: Any, owner: Any, upper: bool, firsts: Any, place: Any, indptr: Any, indices: Any,
+    starts: Any, values: Any, out: Any,
+) -> None:  # fmt: skip
+    """Write the entries of a sparse matrix to its tiles; `firsts` is where tile columns begin, `place` work space."""
+    for i in range(len(rows) - 1):
+        for t in range(indptr[i], indptr[i + 1]):
+            place[indices[t]] = t
+        for r in range(rows[i], rows[i + 1]):
+            for p in range(pointer[r], pointer[r + 1]):
+                j = owner[columns[p]]
+                if not (upper and j < i):
+                    at = starts[place[j]] + (r - rows[i]) * (firsts[j + 1] - firsts[j]) + columns[p] - firsts[j]
+                    out[at] = values[p]
+
+
+@njit(nogil=True)
+def rows_of_tiles(
+    rows: Any, firsts: Any, indptr: Any, indices: Any, starts: Any, data: Any, pointer: Any, columns: Any, values: Any
+) -> None:  # fmt: skip
+    """Write the entries of tiles that are not 0 by rows, and where each row ends to ``pointer[1:]``."""
+    count = 0
+    for i in range(len(rows) - 1):
+        for r in range(rows[i + 1] - rows[i]):
+            for t in range(indptr[i], indptr[i + 1]):
+                first, width = firsts[indices[t]], firsts[indices[t] + 1] - firsts[indices[t]]
+                for s in range(width):
+                    value = data[starts[t] + r * width + s]
+                    if value != 0:
+                        columns[count], values[count] = first + s, value
+                        count += 1
+            pointer[rows[i] + r + 1] = count
 
 
 @njit(nogil=True)

@@ -306,10 +306,3 @@ def collected(xp: Any, reader: int, data: Spread, given: Layout, wanted: Layout,
         else:
             launch.gather(data.reached(number, reader), at, turned[mine], Places.of(*to), out)
     return out
-
-
-def entries(layout: Layout) -> tuple[np.ndarray, np.ndarray]:
-    """Return row and column of each stored entry."""
-    tile = owners(np, layout.starts)
-    row, column = np.divmod(np.arange(len(tile)) - layout.starts[tile], layout.widths[tile])
-    return row + layout.rows[layout.tile_rows[tile]], column + layout.columns[layout.indices[tile]]

@@ -20,7 +20,7 @@ from spectile.tiles import kernels, product
 from spectile.tiles import layout as layouts
 from spectile.tiles import norms as norms_
 from spectile.tiles.cuda import launch
-from spectile.tiles.layout import Layout, entries, gather, offsets
+from spectile.tiles.layout import Layout, gather, offsets
 from spectile.tiles.spread import Spread, there
 from spectile.tiles.types import DTYPES, EXACT, SLACK, Error, carried, excess, roundoff, underflow
 
@@ -201,26 +201,28 @@ class TileMatrix:
         rows, columns = partitions(a.shape, rows, columns, hermitian)
         order = checked_permutation(permutation, a.shape)
         # Sums of entries at one place are left to SciPy, in the dtype of the result.
-        a = a.tocsr().astype(dtype)
-        if not a.has_canonical_format:
+        a = a.tocsr().astype(dtype, copy=False)
+        if not a.has_canonical_format or not a.data.all():
             a = a.copy()
             a.sum_duplicates()
-        if hermitian and (a != a.conj().T).nnz:
-            raise ValueError("a is not Hermitian: pass (a + a.conj().T) / 2, or hermitian=False")
-        coo = a.tocoo()
-        r, c, values = coo.row.astype(np.int64), coo.col.astype(np.int64), coo.data
+            a.eliminate_zeros()
+        if hermitian:
+            turned, values = a.T.tocsr(), a.data.conj() if dtype.kind == "c" else a.data
+            pairs = (turned.indptr, a.indptr), (turned.indices, a.indices), (turned.data, values)
+            if not all(np.array_equal(*pair) for pair in pairs):
+                raise ValueError("a is not Hermitian: pass (a + a.conj().T) / 2, or hermitian=False")
+            del turned, values, pairs
         if order is not None:
-            place = np.empty(len(order), np.int64)
-            place[order] = np.arange(len(order))
-            r, c = place[r], place[c]
-        i, j = np.searchsorted(rows, r, side="right") - 1, np.searchsorted(columns, c, side="right") - 1
-        wanted = values != 0
-        wanted = wanted & (j >= i) if hermitian else wanted
-        r, c, i, j, values = r[wanted], c[wanted], i[wanted], j[wanted], values[wanted]
-        keys, tile = np.unique(i * (len(columns) - 1) + j, return_inverse=True)
-        layout = Layout.of_keys(rows, columns, keys, hermitian)
+            a = a[order][:, order]
+        owner = layouts.owners(np, columns)
+        given = a.indptr, a.indices, rows, owner, hermitian
+        indptr, mark = np.zeros(len(rows), np.int64), np.full(len(columns) - 1, -1)
+        kernels.tiles_of_rows(*given, mark, indptr, np.zeros(0, np.int64))
+        mark[:], indices = -1, np.empty(np.cumsum(indptr, out=indptr)[-1], np.int64)
+        kernels.tiles_of_rows(*given, mark, indptr, indices)
+        layout = Layout(rows, columns, indptr, indices, hermitian)
         data = np.zeros(int(layout.starts[-1]), dtype)
-        data[layout.starts[tile] + (r - rows[i]) * layout.widths[tile] + c - columns[j]] = values
+        kernels.fill_tiles(*given, columns, mark, indptr, indices, layout.starts, a.data, data)
         made = cls(layout, data, permutation=order)
         return made.truncate(atol) if atol else made
 
@@ -504,24 +506,20 @@ class TileMatrix:
         if self.hermitian != other.hermitian:
             return self.whole().dot(other.whole())
         self, other = _together(self, other)
-        common, mine, its = np.intersect1d(self.layout.keys, other.layout.keys, assume_unique=True, return_indices=True)
-        xp, wanted = self._xp, Layout.of_keys(self.rows, self.columns, common, self.hermitian)
+        keys = self.layout.keys, other.layout.keys
+        mine, its = np.intersect1d(*keys, assume_unique=True, return_indices=True)[1:]
         if isinstance(self.data, Spread):
             return sum(self.data.each(lambda number: self._part(number).dot(other._part(number))))
-        wide = np.complex128 if "c" in (self.dtype.kind, other.dtype.kind) else np.float64
-        if xp is not np:
-            dtype, sizes = np.result_type(self.dtype, other.dtype), np.diff(wanted.starts)
-            x, y = (one.data.astype(dtype, copy=False) for one in (self, other))
-            parts = launch.dots(x, self.layout.starts[mine], y, other.layout.starts[its], sizes).get()
-            value = (parts * (1.0 + wanted.mirrored)[:, None]).sum(axis=0)
-            return complex(*value) if wide is np.complex128 and not self.hermitian else float(value[0])
-        x = gather(xp, self.data, self.layout, wanted, mine).astype(wide, copy=False)
-        y = gather(xp, other.data, other.layout, wanted, its).astype(wide, copy=False)
-        terms = x.conj() * y
-        if self.hermitian:
-            return float((terms.real * (1.0 + wanted.mirrored)[layouts.owners(np, wanted.starts)]).sum())
-        value = terms.sum()
-        return complex(value) if wide is np.complex128 else float(value)
+        dtype, sizes = np.result_type(self.dtype, other.dtype), np.diff(self.layout.starts)[mine]
+        x, y = (one.data.astype(dtype, copy=False) for one in (self, other))
+        at = self.layout.starts[mine], other.layout.starts[its]
+        if self._xp is np:
+            parts = np.empty((len(sizes), 2))
+            kernels.dots(x, at[0], y, at[1], sizes, parts)
+        else:
+            parts = launch.dots(x, at[0], y, at[1], sizes).get()
+        value = (parts * (1.0 + self.layout.mirrored[mine])[:, None]).sum(axis=0)
+        return complex(*value) if dtype.kind == "c" and not self.hermitian else float(value[0])
 
     def eigenvalue_bounds(self) -> tuple[float, float]:
         """Return an interval that holds all eigenvalues of the exact matrix (Gershgorin, widened by the error).
@@ -595,12 +593,17 @@ class TileMatrix:
         import scipy.sparse
 
         whole = self.to_host().whole()
-        row, column = entries(whole.layout)
-        if self.permutation is not None:
-            row, column = self.permutation[row], self.permutation[column]
-        present = whole.data != 0
-        out = scipy.sparse.coo_array((whole.data[present], (row[present], column[present])), shape=self.shape)
-        return out.tocsr()
+        layout, count = whole.layout, int(np.count_nonzero(whole.data))
+        index = np.int32 if max(count, *self.shape) < 2**31 else np.int64
+        indptr, indices = np.zeros(self.shape[0] + 1, index), np.empty(count, index)
+        values = np.empty(count, self.dtype)
+        given = layout.rows, layout.columns, layout.indptr, layout.indices, layout.starts, whole.data
+        kernels.rows_of_tiles(*given, indptr, indices, values)
+        out = scipy.sparse.csr_array((values, indices, indptr), self.shape)
+        if self.permutation is None:
+            return out
+        back = np.argsort(self.permutation)
+        return out[back][:, back]
 
     def to_host(self) -> TileMatrix:
         """Return the matrix with its tiles in the memory of the host."""

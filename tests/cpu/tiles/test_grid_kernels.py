@@ -74,6 +74,11 @@ def test_kernels_do_what_they_should(kernels: Any, rows: Any) -> None:
     back = np.empty_like(x)
     kernels.copy(room, by_rows(x), starts, places, back, to_grid=True)
     np.testing.assert_array_equal(back, x)
+    at = (room.rows[:-1, None] * room.n + room.rows[:-1]).ravel()
+    kernels.copy(room, whole := np.empty(room.n**2), at, places, x, to_grid=False, pitch=room.n)
+    np.testing.assert_array_equal(whole.reshape(a.shape), a)
+    kernels.copy(room, whole, at, places, back := np.empty_like(x), to_grid=True, pitch=room.n)
+    np.testing.assert_array_equal(back, x)
     norms_x, norms_y = of_x[grid.NORMS], of_y[grid.NORMS]
     norms_x[norms_x < 1e-3] = 0
     tau = float(np.median(norms_x) * np.median(norms_y))

@@ -2,6 +2,7 @@
 
 import doctest
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -530,3 +531,33 @@ def test_relative_errors_are_relative_to_what_they_say(norm: str, seed: int) -> 
     assert x.square(rtol_factors=0.1).products < x.square(rtol_factors=1e-9).products
     with pytest.raises(ValueError, match="rtol and rtol_factors are given"):
         x.square(rtol=0.1, rtol_factors=0.1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_conversions_need_a_few_matrices_beside_what_they_read(dtype):
+    """Not the rows and the columns of all entries, which are several times as large."""
+    n, rng = 700, np.random.default_rng(0)
+    a = rng.normal(size=(n, n)).astype(dtype)
+    a, order = a + a.conj().T, rng.permutation(n)
+    whole, half = TileMatrix.from_dense(a, 20), TileMatrix.from_dense(a, 20, hermitian=True, permutation=order)
+    sparse = half.to_csr()
+    assert np.array_equal(sparse.toarray(), a) and np.array_equal(half.to_dense(), a)
+    calls = {
+        3.2 * a.nbytes: [
+            lambda: TileMatrix.from_dense(a, 20), lambda: TileMatrix.from_dense(np.asfortranarray(a), 20),
+            lambda: TileMatrix.from_dense(a, 20, hermitian=True, permutation=order), whole.to_dense, half.to_dense,
+            whole.hermitian_part, half.whole, lambda: half.astype(dtype), lambda: half.dot(half),
+        ],
+        4.5 * (sparse.data.nbytes + sparse.indices.nbytes): [
+            whole.to_csr, half.to_csr, lambda: TileMatrix.from_sparse(sparse, 20),
+            lambda: TileMatrix.from_sparse(sparse, 20, hermitian=True, permutation=order), lambda: half.permuted(order),
+        ],
+    }  # fmt: skip
+    for most, those in calls.items():
+        for number, call in enumerate(those):
+            call()
+            tracemalloc.start()
+            call()
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            assert peak < most, (number, peak / a.nbytes)

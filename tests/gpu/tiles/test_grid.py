@@ -139,6 +139,9 @@ def test_dense_matrices_of_any_order() -> None:
     order = rng.permutation(146)
     made = GridMatrix.of_dense(cupy.asarray(a), PARTITIONS[1], order)
     assert made is not None and made[1] == 0 and np.array_equal(_dense(made[0]), a)
+    assert np.array_equal(made[0].to_dense().get(), a)
+    few = made[0].truncate(made[0].norm() / 2)
+    assert 0 < few.fill < 1 and np.array_equal(few.to_dense().get(), _dense(few))
     a[0, 1] += 1e-3
     made = GridMatrix.of_dense(cupy.asarray(a), PARTITIONS[1], order)
     assert made is not None and made[1] == pytest.approx(1e-3 / 2**0.5)

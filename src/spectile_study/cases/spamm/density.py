@@ -19,7 +19,8 @@ from spectile_study.inputs.water import FUNCTIONS, OCCUPIED
 ERRORS = (1e-5, 1e-8)
 #: What a dense solver leaves, and most molecules that SciPy's CSR is measured with: minutes beyond.
 _DENSE, _MOST_CSR = 1e-10, 16
-#: Most rows of which the vendor's dense solver is the judge, and the share of an error that a judge may be off by.
+#: Most rows of which the vendor's dense solver is the judge, and dense rivals are measured, and ours more than once; the
+#: share of an error that a judge may be off by.
 _MOST_DENSE, _SHARE = 24_000, 1e-2
 #: Most rows at which dense rivals, of some 50 n^3 operations, are called more than once: 7 s at 60 TFLOP/s.
 _MOST_REPEATED = 20_000
@@ -50,14 +51,17 @@ def problem(row: Mapping[str, Any], context: Context) -> Problem:
     except ModuleNotFoundError as absent:
         raise FileNotFoundError(str(absent)) from None
     given = _judged(fock, OCCUPIED * molecules)
-    methods: list[Method | Skipped] = [_ours(given, error) for error in ERRORS]
-    once = len(fock) > _MOST_REPEATED
+    once, large = len(fock) > _MOST_REPEATED, len(fock) > _MOST_DENSE
+    methods: list[Method | Skipped] = [_ours(given, error, large) for error in ERRORS]
+    methods.append(_method("eigh", given, lambda: _by_eigenvectors(given, spectile_part), _DENSE, large))
     vendor, sp2 = ("cusolver", "sp2_cublas") if on_gpu else ("lapack", "sp2_blas")
-    methods += [
-        _method("eigh", given, lambda: _by_eigenvectors(given, spectile_part), _DENSE),
-        _method(vendor, given, lambda: _by_eigenvectors(given, vendor_part), _DENSE, once),
-        _method(sp2, given, lambda: dense_sp2(fock, given.occupied, min(ERRORS) / 2 * given.norm), min(ERRORS), once),
-    ]
+    if large:
+        why = f"dense rivals take minutes, and most of the memory, beyond {_MOST_DENSE:,} rows"
+        methods += [Skipped(vendor, why), Skipped(sp2, why)]
+    else:
+        run = lambda: dense_sp2(fock, given.occupied, min(ERRORS) / 2 * given.norm)  # noqa: E731
+        methods.append(_method(vendor, given, lambda: _by_eigenvectors(given, vendor_part), _DENSE, once))
+        methods.append(_method(sp2, given, run, min(ERRORS), once))
     for error in ERRORS:
         name = f"sp2_csr_{error:.0e}"
         if molecules > _MOST_CSR:
@@ -99,7 +103,7 @@ def _method(name: str, given: _Given, run: Callable[[], Any], limit: float, once
     return Method(name, run, check, {"error_fro_rel": limit}, once=once)
 
 
-def _ours(given: _Given, error: float) -> Method:
+def _ours(given: _Given, error: float, once: bool) -> Method:
     """Return the call for an error: what is found of it, and its bound, are within that."""
     asked = error * given.norm
 
@@ -124,7 +128,7 @@ def _ours(given: _Given, error: float) -> Method:
         }
 
     limits = {"error_fro_rel": error, "error_bound_rel": error, "error_excess": min(_DENSE, _SHARE * error)}
-    return Method(f"density_{error:.0e}", run, check, limits, values=values)
+    return Method(f"density_{error:.0e}", run, check, limits, values=values, once=once)
 
 
 def _by_eigenvectors(given: _Given, part: Callable[[Any, int], Any]) -> Any:
