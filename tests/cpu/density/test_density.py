@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import logging
+import math
 import re
 
 import numpy as np
@@ -14,7 +15,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import spectile
+from spectile.core.choice import Candidate
 from spectile.density import (
+    api,
     dense,
     exp,
     factor,
@@ -769,6 +772,50 @@ def test_what_is_predicted_to_be_faster_is_taken(caplog):
         for f in (arrow, chain)
     )
     assert of_arrow > 100 * of_chain
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_products_that_turn_out_dear_are_left_for_eigenvectors(seed, monkeypatch):
+    """What is done takes less than 3 times the shorter way, as products are counted, whichever that is."""
+    dimensions, side = ((1, 60), (2, 9), (3, 4), (2, 12), (1, 200))[seed % 5]
+    rng = np.random.default_rng(seed)
+    h, _ = insulator(seed, side, dimensions, rng.uniform(0.2, 1.5))
+    if seed % 3 == 0:  # nothing is near anything
+        q, _ = np.linalg.qr(rng.standard_normal(h.shape))
+        h = q @ h @ q.T
+        h = (h + h.T) / 2
+    occupied, error = widest_gap(np.linalg.eigvalsh(h)), 10 ** rng.uniform(-8, -2)
+    tiles, counts = TileMatrix.from_dense(h, int(rng.integers(3, 9)), hermitian=True), []
+    multiply = TileMatrix._multiply
+    monkeypatch.setattr(TileMatrix, "_multiply", lambda *a, **k: counts.append(multiply(*a, **k)) or counts[-1])
+
+    def cost(rival):
+        counts.clear()
+        found = projector.projector(tiles, occupied, None, error, "sp2_accelerated", rival=rival)
+        assert_guaranteed(found, h, occupied)
+        assert found.error <= error
+        spent = sum(dense.seconds_of(tiles, 1, one.products) for one in counts)
+        return spent + (rival if found.history == [] else 0.0), found.history == []
+
+    whole, left = cost(math.inf)
+    assert not left
+    taken = [cost(share * whole) for share in (0.1, 0.3, 0.6, 1.0, 1.5, 4.0)]
+    assert [left for _, left in taken][::5] == [True, False]
+    for share, (seconds, _) in zip((0.1, 0.3, 0.6, 1.0, 1.5, 4.0), taken, strict=True):
+        assert seconds <= 3 * whole * min(1.0, share)
+
+
+@pytest.mark.parametrize("method", ["eigh", "sp2_accelerated", None])
+def test_a_method_that_is_asked_for_is_taken_whatever_it_costs(method, monkeypatch, caplog):
+    h, _ = insulator(2, 60, 1, 0.8)
+    occupied = widest_gap(np.linalg.eigvalsh(h))
+    ways = lambda *_: [Candidate("eigh", 1e-9, ""), Candidate("sp2_accelerated", 1e-10, "")]  # noqa: E731
+    monkeypatch.setattr(api, "candidates", ways)
+    with caplog.at_level(logging.DEBUG, "spectile.density"):
+        found = spectile.density_matrix(h, electrons=occupied, error=1e-6, method=method)
+    assert (found.history == []) == (method != "sp2_accelerated")
+    assert any("those are made" in one.getMessage() for one in caplog.records) == (method is None)
+    assert_guaranteed(found, h, occupied)
 
 
 @pytest.mark.parametrize(("sites", "hops", "size"), [(60, 3, 16), (400, 3, 16), (400, 150, 32)])

@@ -105,12 +105,14 @@ def test_more_gpus_share_the_work_and_fetch_more_in_all(hartree_fock_of_model_wa
 
 def test_every_method_of_the_density_case_keeps_its_error(hartree_fock_of_model_water, tmp_path, monkeypatch):
     row = {"study": "density", "molecules": 5, "operator": "fock_orthogonal"}
-    for limit, row_ in ((150, row), (4, row | {"operator": "fock_model"})):
+    for limit, most, row_ in ((150, 15000, row), (4, 400, row | {"operator": "fock_model"}), (4, 100, row)):
         monkeypatch.setattr(density, "_MOST_CSR", limit)
-        monkeypatch.setattr(density, "_MOST_DENSE", 100 * limit)
+        monkeypatch.setattr(density, "_MOST_DENSE", most)
         problem = build.build(row_, context(tmp_path))
         skipped = [one.name for one in problem.methods if isinstance(one, Skipped)]
-        assert skipped == ([] if limit > 5 else ["sp2_csr_1e-05", "sp2_csr_1e-08"])
+        dense = ["lapack", "sp2_blas"] if most < 5 * FUNCTIONS else []
+        assert skipped == dense + ([] if limit > 5 else ["sp2_csr_1e-05", "sp2_csr_1e-08"])
+        assert all(one.once is bool(dense) for one in problem.methods if not isinstance(one, Skipped))
         for method in problem.methods:
             if not isinstance(method, Skipped):
                 result = method.run()

@@ -19,7 +19,7 @@ from spectile_study.inputs.water import FUNCTIONS, OCCUPIED
 ERRORS = (1e-5, 1e-8)
 #: What a dense solver leaves, and most molecules that SciPy's CSR is measured with: minutes beyond.
 _DENSE, _MOST_CSR = 1e-10, 16
-#: Most rows of which the vendor's dense solver is the judge, and dense rivals are measured, and ours more than once; the
+#: Most rows of which the vendor's dense solver is the judge, dense rivals are measured, and ours more than once; the
 #: share of an error that a judge may be off by.
 _MOST_DENSE, _SHARE = 24_000, 1e-2
 #: Most rows at which dense rivals, of some 50 n^3 operations, are called more than once: 7 s at 60 TFLOP/s.
