@@ -132,7 +132,7 @@ def diagonalized(given: TileMatrix | GridMatrix, occupied: int, mu: float | None
         return None
     values, v = values[: count + 1], v[:, : count + 1]
     gram = v.conj().T @ v
-    _shift(gram, 1, xp)
+    _shift(gram, 1)
     told = xp.stack([values, *((abs(x) ** 2).sum(axis=0) for x in (a @ v - v * values, gram))])
     lost, size = _lost(n, a.dtype), given.norm() * unit
     # Of the matrix of the moduli this bounds the spectral norm.
@@ -158,7 +158,7 @@ def diagonalized(given: TileMatrix | GridMatrix, occupied: int, mu: float | None
         return None
     q = v[:, :count] @ v[:, :count].conj().T
     a += lift * q
-    _shift(a, high + off, xp)
+    _shift(a, high + off)
     if not _is_definite(a, xp):
         return None
     del a
@@ -186,10 +186,10 @@ def diagonalized(given: TileMatrix | GridMatrix, occupied: int, mu: float | None
     )  # fmt: skip
 
 
-def _shift(a: Any, by: float, xp: Any) -> None:
-    """Subtract a number from the diagonal."""
-    k = xp.arange(len(a))
-    a[k, k] -= by
+def _shift(a: Any, by: float) -> None:
+    """Subtract a number from the diagonal of a matrix that is contiguous, by rows or by columns."""
+    diagonal = (a if a.flags.c_contiguous else a.T).reshape(-1)[:: len(a) + 1]
+    diagonal -= by
 
 
 def _is_definite(a: Any, xp: Any) -> bool:

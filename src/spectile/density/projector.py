@@ -29,7 +29,7 @@ _SEEN = 0.05
 #: Passes with a budget; each tightens it by what the certificate of the last one was off by.
 _PASSES = 4
 #: The a-priori bound of the error over the certificate, about, for one term in an entry.
-_PESSIMISM = 0.9
+_PESSIMISM = 0.6
 #: What the products of the certificate may be off by, as shares of the error: Q^2 - Q, and F Q - Q F in gaps.
 _FINE, _CLOSE = 0.1, 0.05
 #: A certificate of at most so many errors is worth steps that turn Q back; how many, and what one may be off by.
@@ -45,9 +45,9 @@ _LARGEST = 0.3
 _AROUND, _CLEAR, _LEFT, _MORE = 8, 16.0, 1 / 16, 10
 
 
-#: Products of a pass and its certificate where the steps are unknown, and what takes those after the plan: a few steps,
-#: Q^2 - Q and F Q, which is no half, all of more tiles than the planned steps keep.
-_PRODUCTS, _JUDGED = 25, 6
+#: Steps of a pass where they are unknown; those that follow a plan, about; what products of the certificate keep, as
+#: precise as the result, over what steps do, and their number in halves: Q^2 - Q and F Q.
+_STEPS, _AFTER, _PRECISE, _JUDGED = 20, 2, 3, 3
 
 
 class _DearerError(Exception):
@@ -117,11 +117,12 @@ def _purified(
         end = ends_at(error)
         budget, polynomials = budgets(by, method, wanted, end)
         most = MOST_STEPS if known else len(polynomials) + _MORE
-        steps = len(polynomials) + _JUDGED
+        steps = len(polynomials) + _AFTER
         if by.products:  # those of a pass that was not as strict
-            _hold_against(rival, h, steps, float(np.mean(by.products)))
+            _hold_against(rival, h, steps, by.products)
         watch = partial(_watched, h, rival, steps)
-        last = purify(x0, occupied, image, end, budget, polynomials, fine(by), most, watch=watch)
+        more = {"watch": watch, "guessed": not by.polynomials}
+        last = purify(x0, occupied, image, end, budget, polynomials, fine(by), most, **more)
         last.know(by)
         found = _certified(h, last, occupied, mu, error, low, high, width, wide)
         _LOGGER.debug("a pass with a budget of %.2g has a certificate of %.2g, of %.2g", wanted, found.error, error)
@@ -226,16 +227,22 @@ def _of_tiles(h: TileMatrix | GridMatrix, occupied: int, mu: float | None) -> tu
 
 
 def _watched(h: Any, rival: float, steps: int | None, done: Pass) -> None:
-    """Raise where the steps that are left, and at least the certificate, are dearer than the eigenvectors."""
-    left = _PRODUCTS if steps is None else max(steps - len(done.products), _JUDGED)
-    _hold_against(rival, h, left, float(np.mean(done.products[-2:])))
+    """Raise where the steps that are left are dearer than the eigenvectors."""
+    left = _STEPS if steps is None else max(steps - len(done.products), 0)
+    _hold_against(rival, h, left, done.products[-2:])
 
 
-def _hold_against(rival: float, h: Any, matrices: int, products: float) -> None:
-    if rival < math.inf and (seconds := seconds_of(h, matrices, products)) > rival:
+def _hold_against(rival: float, h: Any, left: int, seen: list[int]) -> None:
+    """Raise where so many steps, with products as those that were seen, and their certificate are dearer than that."""
+    if rival == math.inf:
+        return
+    each, size = sum(seen) / len(seen), len(h.rows) - 1
+    total = left * each + _JUDGED * min(size**3 / 2, _PRECISE * each)
+    seconds = seconds_of(h, left + _JUDGED, total / (left + _JUDGED))
+    if seconds > rival:
         raise _DearerError(
-            f"{matrices} products of {products:.3g} products of tiles would take {seconds:.3g} s, and eigenvectors "
-            f"{rival:.3g} s: those are made"
+            f"{left} steps of {each:.3g} products of tiles, and a certificate, would take {seconds:.3g} s, and "
+            f"eigenvectors {rival:.3g} s: those are made"
         )
 
 

@@ -36,6 +36,8 @@ _NARROW = 16.0
 #: Idempotency in the Frobenius norm below which its spectral norm is looked at, once, for the eigenvalues around the
 #: gap; what the products for it may be off by, relative to the square of the Frobenius norm.
 _SHARP, _ROUGH = 1e-2, 1e-3
+#: Idempotency below which steps after a plan by a guess are no longer rough, in what one of them may be off by.
+_ABOUT = 4.0
 NormName = Literal["fro", "spectral"]
 
 
@@ -131,7 +133,7 @@ def exact(x: TileMatrix) -> TileMatrix:
 def purify(
     x0: TileMatrix, occupied: int, mu: float, ends_at: float, budget: Callable[[int], float],
     polynomials: list[Polynomial] | None = None, fine: float = 0.0, most: int = MOST_STEPS,
-    certain: bool = False, watch: Callable[[Pass], None] | None = None,
+    certain: bool = False, watch: Callable[[Pass], None] | None = None, guessed: bool = False,
 ) -> Pass:  # fmt: skip
     """Purify X0, whose eigenvalues are from 0 to 1.
 
@@ -160,10 +162,13 @@ def purify(
         Without `polynomials`: whether it goes on until the eigenvalues near 1 are counted.
     watch : callable, optional
         Gets what is done after each step, and may raise.
+    guessed : bool
+        With `polynomials` by a guess of the gap: steps after them keep to the budget until X is about idempotent.
     """
     done = Pass(exact(x0))
     n = x0.shape[0]
     norm: NormName = "spectral" if polynomials is None else "fro"
+    first_fine = 0 if polynomials is None else len(polynomials)
     for number in range(most):
         x, (low, high) = done.x, done.ranges[-1]
         trace, squares = x.trace(), x.norm() ** 2
@@ -174,8 +179,9 @@ def purify(
             polynomial = DOWN if mu > 0.5 else UP
         else:
             polynomial = DOWN if abs(squares - occupied) < abs(2 * trace - squares - occupied) else UP
-        allowed = budget(number)
-        if polynomials is None or planned:
+        allowed, rough = budget(number), guessed and number == first_fine
+        first_fine += rough
+        if polynomials is None or planned or rough:
             made, apart = _step(polynomial, x, (low, high), allowed, norm)
         else:
             done.idempotent, apart = x._second_degree((0.0, -1.0, 1.0), fine, "fro")
@@ -194,9 +200,11 @@ def purify(
             told = done.counted if certain else _told_apart(done.most[-1], trace, w, occupied, mu, certain=False)
             reached = done.most[-1] if told else math.inf
             done.ended = reached <= max(ends_at, 2 * done.errors[-1].spectral if done.errors else 0.0)
+        elif rough:
+            guessed = apart.fro > max(ends_at, _ABOUT * allowed)
         elif not planned:
             # Or as idempotent as it will be: two steps would square it.
-            before = done.idempotencies[-3] if number >= len(polynomials) + 2 else math.inf
+            before = done.idempotencies[-3] if number >= first_fine + 2 else math.inf
             done.ended = apart.fro <= ends_at or (before < 0.05 and apart.fro > before / 4)
         if planned and polynomial.products == 1 and apart.fro <= _SHARP < min(done.idempotencies[:-1], default=1.0):
             done.most[-1] = min(done.most[-1], _spectral(_from_square(polynomial, x, made)))

@@ -672,7 +672,8 @@ def test_explain_tells_the_methods_and_computes_nothing(monkeypatch):
     assert np.isnan(listed[0].seconds) and [one.seconds for one in listed[1:]] == [None] * 4
     assert "25 of 25 tiles" in listed[0].why and "unknown" in listed[0].why
     planned = spectile.explain(spectile.density_matrix, h, **words, start=found, method="sp2_accelerated")[0]
-    assert planned.kernel == "sp2_accelerated" and f"about {len(found.history)} steps" in planned.why
+    count = int(re.search(r"about (\d+) steps", planned.why)[1])
+    assert planned.kernel == "sp2_accelerated" and count <= len(found.history) <= count + 2
     (thermal,) = spectile.explain(spectile.density_matrix, h, **words, beta=1.0)
     assert thermal.kernel == "fermi"
     for wrong in ({"electrons": 41}, {"method": "best"}, {"electrons": 1, "mu": 0.0}):

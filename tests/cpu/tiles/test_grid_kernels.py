@@ -157,6 +157,7 @@ def test_thresholds_leave_out_what_is_allowed_and_little_less(kernels: Any) -> N
     a, b = (np.exp(-np.abs(i[:, None] - i) / 4) * rng.uniform(0.1, 1, (size, size)) for _ in range(2))
     b[rng.uniform(size=b.shape) < 0.3] = 0
     a, h = a + a.T, b + b.T
+    s = h * 10.0 ** (-4.5 * np.abs(i[:, None] - i))  # products from 1 to 1e-18
     room = SimpleNamespace(size=size)
     units = 2.0 ** np.ceil(np.log2(np.linalg.norm(a))), 2.0 ** np.ceil(np.log2(np.linalg.norm(b)))
 
@@ -170,7 +171,8 @@ def test_thresholds_leave_out_what_is_allowed_and_little_less(kernels: Any) -> N
     for limit, right, hermitian, spectral, guess in (
         (1e-3 * everything, b, False, False, 1.0), (1e-6 * everything, a, True, True, 1e-30),
         (1e-4 * everything, h, True, False, 1e-4), (1e-9 * everything, a, True, False, 1e20),
-        (100 * everything, b, False, False, 1.0), (0.0, b, False, False, 1.0),
+        (1e-21 * everything, s, True, False, 1e-22), (100 * everything, b, False, False, 1.0),
+        (0.0, b, False, False, 1.0),
     ):  # fmt: skip
         turned = right.T.copy()
         tau, twofold, fine, fro, both, *_ = kernels.search_product(

@@ -23,8 +23,10 @@ _KINDS = 3
 _IN_HALVES = 2.0**-600, 2.0**600
 #: Rows of products that a search looks at, about, and the share of a limit that it aims at where those are not all.
 _LOOKED, _AIM = 72, 0.9
-#: Half octaves below which, and above which, no look begins; an octave is a power of two of norms in their unit.
-_LOWEST, _HIGHEST = 2 * (127 - 58), 2 * 150
+#: Half octaves below which, and above which, no first look begins; an octave is a power of two of norms in their unit.
+_LOWEST, _HIGHEST = 2 * (127 + 2), 2 * (127 + 36)
+#: The unit of norms in a search over what is about their largest: float32 has more room below 1 than above.
+_LARGE = 2.0**-30
 #: Maps of a result: norms, norms of what it differs from the added matrix by, rounding, products, what was left out.
 NORMS, APART, LOST, PRODUCTS, SKIPPED, MAPS = 0, 1, 2, 3, 4, 5
 _GRID = np.dtype([("rows", np.uint64), ("size", np.int32), ("_", np.int32)])
@@ -92,6 +94,7 @@ def search_product(
     powers of two, about the norms of the matrices.  `share` of all of the product, and `least`, are kept back for
     rounding, at most half of the limit.
     """
+    units = units[0] * _LARGE, units[1] * _LARGE
     narrow: dict[int, Any] = {}
     for one, unit in ((a, units[0]), (turned_a, units[0]), (b, units[1]), (turned_b, units[1])):
         narrow[id(one)] = narrow.get(id(one)) if id(one) in narrow else _narrowed(one, unit)
@@ -110,6 +113,7 @@ def search_product(
 
 def search_tiles(room: Room, norms: Any, unit: float, limit: float, guess: float, spectral: bool) -> Any:
     """Return the same of the tiles of a matrix: of all norms below the threshold."""
+    unit *= _LARGE
     shape, narrow = Shape((room.size,), _THREADS, 4 * (_BINS + 1) * _THREADS), _narrowed(norms, unit)
 
     def look(*begun: Any) -> None:

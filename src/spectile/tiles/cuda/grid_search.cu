@@ -8,7 +8,7 @@
 constexpr int kBins = 48, kSums = kBins + 1, kThreads = 256;
 // Norms are at least 2^-60 of the unit, so that their products are exact but for rounding, and thresholds of more than twice
 // that know whatever is below them.
-constexpr int kLowest = 2 * (127 - 58), kHighest = 2 * 150;
+constexpr int kLowest = 2 * (127 - 118), kHighest = 2 * (127 + 36);
 
 // What is known (kBest, kTwo, kFine): the largest threshold that leaves out at most what is allowed; those below which products
 // of one and of two float16 are off by no more than their parts of it; bounds of what is left out in both norms; what is allowed;
