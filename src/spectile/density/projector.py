@@ -121,8 +121,9 @@ def _purified(
         if by.products:  # those of a pass that was not as strict
             _hold_against(rival, h, steps, by.products)
         watch = partial(_watched, h, rival, steps)
-        more = {"watch": watch, "guessed": not by.polynomials}
-        last = purify(x0, occupied, image, end, budget, polynomials, fine(by), most, **more)
+        last = purify(
+            x0, occupied, image, end, budget, polynomials, fine(by), most, watch=watch, guessed=not by.polynomials
+        )
         last.know(by)
         found = _certified(h, last, occupied, mu, error, low, high, width, wide)
         _LOGGER.debug("a pass with a budget of %.2g has a certificate of %.2g, of %.2g", wanted, found.error, error)
