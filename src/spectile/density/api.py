@@ -186,10 +186,9 @@ def _occupied(electrons: float | None) -> int:
 
 def _found(asked: _Asked, s: Any) -> DensityMatrix:
     """Return the density matrix."""
-    h, electrons, mu, error, beta, method, start, ways = asked
-    rival = next((one.seconds for one in ways if one.kernel == "eigh"), None)
+    h, error, beta, start = asked.h, asked.error, asked.beta, asked.start
     if s is None:
-        return _orthogonal(h, electrons, mu, error, beta, method, start, rival)
+        return _orthogonal(asked, h, error)
     overlap: Any = within_range("s", hermitian_operand("s", s, np.diff(h.rows), h.permutation))
     if isinstance(h.data, Spread):
         overlap = in_lists(overlap)._beside(h)
@@ -204,7 +203,7 @@ def _found(asked: _Asked, s: Any) -> DensityMatrix:
         guess = GridMatrix.of_tiles(guess.to_device()) if isinstance(overlap, GridMatrix) else guess._beside(overlap)
     # A factor of another type would make P of that type.
     if guess is None or guess.dtype != overlap.dtype:
-        guess = inverse_root(overlap) if method == "eigh" else None
+        guess = inverse_root(overlap) if asked.method == "eigh" else None
     factor = refined(overlap, min(1e-2, 0.01 * error), start=guess)
     rough = factor.norm**2
     size = max(1.0, rough) * max(1.0, h.norm("spectral"))
@@ -219,7 +218,7 @@ def _found(asked: _Asked, s: Any) -> DensityMatrix:
         z: Any = factor.z._bounded(factor.norm) if beta is None else factor.factor(overlap)
         inner = z.H._times(h._times(z, unit * fine / math.sqrt(size)), unit * fine, half="upper")
         try:
-            found = _orthogonal(inner, electrons, mu, share * error / rough, beta, method, start, rival, asked=error)
+            found = _orthogonal(asked, inner, share * error / rough)
         except Unresolved as reason:
             refused = reason
             continue
@@ -331,22 +330,14 @@ def _alike(x: TileMatrix, y: TileMatrix | GridMatrix) -> bool:
     return on_host[0] is on_host[1] and np.array_equal(x.rows, y.rows) and np.array_equal(first, second)
 
 
-def _orthogonal(
-    h: TileMatrix | GridMatrix,
-    electrons: float | None,
-    mu: float | None,
-    error: float,
-    beta: float | None,
-    method: str,
-    start: DensityMatrix | None,
-    rival: float | None,
-    asked: float | None = None,
-) -> DensityMatrix:
-    """Return the density matrix without an overlap."""
+def _orthogonal(asked: _Asked, h: TileMatrix | GridMatrix, error: float) -> DensityMatrix:
+    """Return the density matrix of a matrix in the place of F, without an overlap, within an error."""
+    electrons, mu, beta = asked.electrons, asked.mu, asked.beta
     if beta is not None:
         return _thermal(in_lists(h), electrons, mu, error, beta)
-    guess = None if start is None else start.edges
-    return projector(h, _occupied(electrons), mu, error, method, asked, guess, math.inf if rival is None else rival)
+    guess = None if asked.start is None else asked.start.edges
+    rivals = [one.seconds for one in asked.ways if one.kernel == "eigh" and one.seconds is not None]
+    return projector(h, _occupied(electrons), mu, error, asked.method, asked.error, guess, *rivals)
 
 
 def _thermal(h: TileMatrix, electrons: float | None, mu: float | None, error: float, beta: float) -> DensityMatrix:

@@ -260,11 +260,22 @@ def gather(xp: Any, data: Any, given: Layout, wanted: Layout, source: Any, flipp
                 lambda at: collected(xp, at, data, given, parts[at][1], source[parts[at][0]], turned[parts[at][0]])
             )
     out = xp.empty(int(wanted.starts[-1]), data.dtype)
-    if xp is np:
-        kernels.gather(data, given.starts[source], wanted.starts, wanted.heights, wanted.widths, turned, 0, 0, out)
-    else:
-        launch.gather(data, given.starts[source], turned, wanted.placed(), out)
+    _copy(xp, data, given.starts[source], turned, wanted, out)
     return out
+
+
+def _copy(
+    xp: Any, data: Any, sources: Any, turned: Any, wanted: Layout, out: Any, pitches: tuple[int, int] = (0, 0)
+) -> None:
+    """Copy tiles that begin at `sources` to those of a layout, or of a dense matrix where the second pitch is not 0."""
+    starts = wanted.in_dense() if pitches[1] else wanted.starts
+    if xp is np:
+        kernels.gather(data, sources, starts, wanted.heights, wanted.widths, turned, *pitches, out)
+    else:
+        places = wanted.placed()
+        places = wanted.placed()  # which keeps where its tiles begin there
+        at = places._replace(starts=xp.asarray(starts)) if pitches[1] else places
+        launch.gather(data, sources, turned, at, out, pitches)
 
 
 def to_dense(xp: Any, data: Any, layout: Layout) -> Any:
@@ -273,23 +284,15 @@ def to_dense(xp: Any, data: Any, layout: Layout) -> Any:
     whole, source, turned = layout, np.arange(len(layout.indices)), np.zeros(len(layout.indices), bool)
     if layout.hermitian:
         whole, source, turned = layout.whole
-    starts, sizes = whole.in_dense(), (whole.heights, whole.widths)
-    if xp is np:
-        kernels.gather(data, layout.starts[source], starts, *sizes, turned, 0, width, out.reshape(-1))
-    else:
-        launch.gather(data, layout.starts[source], turned, Places.of(starts, *sizes), out.reshape(-1), (0, width))
+    _copy(xp, data, layout.starts[source], turned, whole, out.reshape(-1), (0, width))
     return out
 
 
 def of_dense(xp: Any, a: Any, layout: Layout) -> Any:
     """Return the flat array of tiles of a dense matrix."""
     a, out = xp.ascontiguousarray(a), xp.empty(int(layout.starts[-1]), a.dtype)
-    starts, turned = layout.in_dense(), np.zeros(len(layout.indices), bool)
-    if xp is np:
-        sizes = layout.heights, layout.widths
-        kernels.gather(a.reshape(-1), starts, layout.starts, *sizes, turned, a.shape[1], 0, out)
-    else:
-        launch.gather(a.reshape(-1), starts, turned, layout.placed(), out, (a.shape[1], 0))
+    turned = np.zeros(len(layout.indices), bool)
+    _copy(xp, a.reshape(-1), layout.in_dense(), turned, layout, out, (a.shape[1], 0))
     return out
 
 
