@@ -272,7 +272,6 @@ def _copy(
     if xp is np:
         kernels.gather(data, sources, starts, wanted.heights, wanted.widths, turned, *pitches, out)
     else:
-        places = wanted.placed()
         places = wanted.placed()  # which keeps where its tiles begin there
         at = places._replace(starts=xp.asarray(starts)) if pitches[1] else places
         launch.gather(data, sources, turned, at, out, pitches)
