@@ -27,8 +27,8 @@ from spectile.tiles.types import SLACK, Error, gamma, roundoff
 _PRODUCTS = 25
 #: Operations of a product of tiles, as dense matrices would take them: half of all by symmetry, at the rate of dense
 #: ones or above it on a GPU, where those of small norms are made in float16, and at half of it on a host; of a product
-#: that was counted, where the share that tiles of F predict is too low, on a GPU.
-_ON_GPU, _ON_HOST, _COUNTED = 0.7, 2, 1.2
+#: that was counted, where the share that tiles of F predict is too low, on a GPU, and of one in lists, in float64 alone.
+_ON_GPU, _ON_HOST, _COUNTED, _LISTED = 0.7, 2, 1.2, 2
 #: Scalar operations of the host that a product of tile matrices takes besides those of its tiles; of a GPU its steps,
 #: and how often it reads or writes each number, in lists, norms and dense arrays too (seven clusters of waters, H200).
 _SCALAR, _STEPS, _PASSES = 5e5, 180, 12
@@ -77,7 +77,7 @@ def candidates(h: TileMatrix | GridMatrix, error: float, occupied: int) -> list[
 
 def seconds_of(h: TileMatrix | GridMatrix, matrices: float, products: float) -> float:
     """Return what products of so many matrices are predicted to take, each of so many products of tiles."""
-    return _seconds(h, _of_tiles(h, matrices, products, _COUNTED))
+    return _seconds(h, _of_tiles(h, matrices, products, _COUNTED if isinstance(h, GridMatrix) else _LISTED))
 
 
 def _of_tiles(h: TileMatrix | GridMatrix, matrices: float, products: float, on_gpu: float) -> Work:
