@@ -27,7 +27,7 @@ from spectile.tiles.types import SLACK, Error, gamma, roundoff
 _PRODUCTS = 25
 #: Operations of a product of tiles, as dense matrices would take them: half of all by symmetry, at the rate of dense
 #: ones or above it on a GPU, where those of small norms are made in float16, and at half of it on a host; of a product
-#: that was counted, where the share that tiles of F predict is too low, on a GPU, and of one in lists, in float64 alone.
+#: that was counted, where the share that tiles of F predict is too low, on a GPU, and of one in lists, all in float64.
 _ON_GPU, _ON_HOST, _COUNTED, _LISTED = 0.7, 2, 1.2, 2
 #: Scalar operations of the host that a product of tile matrices takes besides those of its tiles; of a GPU its steps,
 #: and how often it reads or writes each number, in lists, norms and dense arrays too (seven clusters of waters, H200).
