@@ -21,7 +21,7 @@ SHIMS = """
 #include <vector>
 #define __device__
 #define __global__ static
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define __forceinline__ inline
 #define __shared__ static
 using std::min; using std::max;
@@ -81,6 +81,7 @@ static u32 __match_any_sync(u32, int value) {
 static bool __any_sync(u32 mask, bool mine) { return __ballot_sync(mask, mine); }
 static int __popc(u32 x) { return __builtin_popcount(x); }
 static int __ffs(u32 x) { return __builtin_ffs(x); }
+static int __clz(u32 x) { return x ? __builtin_clz(x) : 32; }
 template <class T> T atomicAdd(T* at, T more) { return __sync_fetch_and_add(at, more); }
 static u32 atomicOr(u32* at, u32 bits) { return __sync_fetch_and_or(at, bits); }
 static u32 atomicMin(u32* at, u32 value) {

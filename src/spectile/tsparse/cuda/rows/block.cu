@@ -21,6 +21,9 @@
 
 namespace {
 
+// So many blocks find their registers on a multiprocessor.
+constexpr int RESIDENT = (sizeof(VALUE) > 8 ? 512 : 1024) / BLOCK_THREADS;
+
 // Write how many entries lie before each word, and return how many the words hold; every
 // thread sums a run of words (an odd number, so that banks do not collide).
 template <int THREADS>
@@ -44,10 +47,11 @@ __device__ __forceinline__ void write_columns(Word word, int column, int* column
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int log, int capacity, const int* list, const int* ptr_a,
-                                                                 const int* idx_a, const STORED* val_a, const int* ptr_b, const int* idx_b,
-                                                                 const STORED* val_b, const int* low, const int* span, const int* ptr_c,
-                                                                 int* idx_c, STORED* val_c, int parts, int* states) {
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, RESIDENT) NAME(int count, int log, int capacity, const int* list,
+                                                                           const int* ptr_a, const int* idx_a, const STORED* val_a,
+                                                                           const int* ptr_b, const int* idx_b, const STORED* val_b,
+                                                                           const int* low, const int* span, const int* ptr_c, int* idx_c,
+                                                                           STORED* val_c, int parts, int* states) {
     constexpr int THREADS = BLOCK_THREADS, CLAIMS = 2 * THREADS;
     extern __shared__ u64 shared[];
     __shared__ int s_first[THREADS], s_last[THREADS];
@@ -138,7 +142,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int 
                 const Word word = words[word_at(column - start)];
                 return done + word.before + __popc(word.bits & ((1u << (column - start & 31)) - 1u));
             };
-            const auto add = [&](int place, VALUE a, VALUE b) { sums[place] = add_product(a, b, VALUE(sums[place])); };
             Met met = row_met(begin + t, end, idx_a, ptr_b);
             VALUE factor = begin + t < end ? VALUE(val_a[begin + t]) : VALUE(0);
             for (int base = begin; base < end; base += THREADS) {
@@ -173,8 +176,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int 
                         const VALUE left = a, right = b;
                         fetch(i + THREADS);
                         // The first lane of a sum claims it for the others of its warp, who add after it, in order.
-                        const u32 same = __match_any_sync(ALL, place);
-                        const int lane = t & 31, turn = __popc(same & ((1u << lane) - 1u)), ahead = lane - (__ffs(same) - 1);
+                        const u32 same = __match_any_sync(ALL, place), below = same & ((1u << (t & 31)) - 1u);
+                        const int turn = __popc(below), before_me = 31 - __clz(below), ahead = (t & 31) - (__ffs(same) - 1);
                         const int turns = __reduce_max_sync(ALL, place < 0 ? 0 : turn);
                         bool open = place >= 0;
                         u32* const wanted = &s_claims[u32(place) % CLAIMS];
@@ -183,50 +186,50 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) NAME(int count, int 
                             if (open && turn == 0) atomicMin(wanted, claim);
                             __syncthreads();
                             const bool won = open && *wanted == claim - ahead;
-                            for (int k = 0; k <= turns; ++k) {
-                                if (won && turn == k) add(place, left, right);
-                                __syncwarp();
+                            if (!__any_sync(ALL, won)) continue;
+                            VALUE sum = 0;
+                            if (won && turn == 0) sum = add_product(left, right, VALUE(sums[place]));
+                            for (int k = 1; k <= turns; ++k) {
+                                const VALUE of_last = __shfl_sync(ALL, sum, before_me & 31);
+                                if (turn == k) sum = add_product(left, right, of_last);
                             }
+                            if (won && (same >> (t & 31)) == 1) sums[place] = sum;
                             if (won) open = false;
                         }
                     }
                     continue;
                 }
-                int columns[AHEAD][2];
-                VALUE values[AHEAD][2];
+                int columns[AHEAD];
+                VALUE values[AHEAD];
                 const auto fetch = [&](int s) {
 #pragma unroll
-                    for (int d = 0; d < AHEAD; ++d)
-#pragma unroll
-                        for (int c = 0; c < 2; ++c) {
-                            const int q = s + d < steps ? s_first[s + d] + c * THREADS + t : 0;
-                            const bool present = s + d < steps && q < s_last[s + d];
-                            columns[d][c] = present ? idx_b[q] : -1;
-                            values[d][c] = present ? VALUE(val_b[q]) : VALUE(0);
-                        }
+                    for (int d = 0; d < AHEAD; ++d) {
+                        const int q = s + d < steps ? s_first[s + d] + t : 0;
+                        const bool present = s + d < steps && q < s_last[s + d];
+                        columns[d] = present ? idx_b[q] : -1;
+                        values[d] = present ? VALUE(val_b[q]) : VALUE(0);
+                    }
                 };
                 fetch(0);
                 for (int s = 0; s < steps; s += AHEAD) {
-                    int places[AHEAD][2];
-                    VALUE met[AHEAD][2];
+                    int places[AHEAD];
+                    VALUE met[AHEAD];
 #pragma unroll
-                    for (int d = 0; d < AHEAD; ++d)
-#pragma unroll
-                        for (int c = 0; c < 2; ++c) {
-                            places[d][c] = columns[d][c] >= 0 ? place_here(columns[d][c]) : -1;
-                            met[d][c] = values[d][c];
-                        }
+                    for (int d = 0; d < AHEAD; ++d) {
+                        places[d] = columns[d] >= 0 ? place_here(columns[d]) : -1;
+                        met[d] = values[d];
+                    }
                     if (s + AHEAD < steps) fetch(s + AHEAD);
 #pragma unroll
                     for (int d = 0; d < AHEAD; ++d) {
                         if (s + d >= steps) break;
                         const VALUE a = s_factor[s + d];
-#pragma unroll
-                        for (int c = 0; c < 2; ++c)
-                            if (places[d][c] >= 0) add(places[d][c], a, met[d][c]);
+                        if (places[d] >= 0) sums[places[d]] = add_product(a, met[d], VALUE(sums[places[d]]));
 #pragma unroll 4
-                        for (int q = s_first[s + d] + 2 * THREADS + t; q < s_last[s + d]; q += THREADS)
-                            add(place_here(idx_b[q]), a, val_b[q]);
+                        for (int q = s_first[s + d] + THREADS + t; q < s_last[s + d]; q += THREADS) {
+                            const int place = place_here(idx_b[q]);
+                            sums[place] = add_product(a, VALUE(val_b[q]), VALUE(sums[place]));
+                        }
                         __syncthreads();
                     }
                 }

@@ -283,10 +283,21 @@ __device__ __forceinline__ void block_columns(int begin, int end, int width, con
         if (met.last - met.first >= LONG_B) s_long[atomicAdd(&longs, 1)] = t;
         __syncthreads();
         met = row_met(base + THREADS + t, end, idx_a, ptr_b);  // while these are met
-        for (int p = t / width; p < min(THREADS, end - base); p += THREADS / width) {
-            const int stop = s_last[p];
-            if (stop - s_first[p] < LONG_B)
-                for (int q = s_first[p] + (t & (width - 1)); q < stop; q += width) set(idx_b[q]);
+        const int steps = min(THREADS, end - base), rows = THREADS / width, lane = t & (width - 1);
+        for (int p = t / width; p < steps; p += AHEAD * rows) {
+            int columns[AHEAD];
+#pragma unroll
+            for (int d = 0; d < AHEAD; ++d) {
+                const int at = p + d * rows, q = at < steps ? s_first[at] + lane : 0;
+                columns[d] = at < steps && q < s_last[at] && s_last[at] - s_first[at] < LONG_B ? idx_b[q] : -1;
+            }
+#pragma unroll
+            for (int d = 0; d < AHEAD; ++d) {
+                if (columns[d] < 0) continue;
+                set(columns[d]);
+                const int stop = s_last[p + d * rows];
+                for (int q = s_first[p + d * rows] + width + lane; q < stop; q += width) set(idx_b[q]);
+            }
         }
         for (int l = 0; l < longs; ++l) {
             const int first = s_first[s_long[l]], stop = s_last[s_long[l]];
