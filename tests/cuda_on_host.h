@@ -184,6 +184,7 @@ inline bool __any_sync(unsigned, bool wanted) { return __ballot_sync(0, wanted) 
 inline bool __all_sync(unsigned, bool wanted) { return __ballot_sync(0, wanted) == 0xffffffffu; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(unsigned x) { return __builtin_ffs(int(x)); }
+inline int __clz(unsigned x) { return x ? __builtin_clz(x) : 32; }
 inline double __longlong_as_double(long long x) {
     double y;
     std::memcpy(&y, &x, 8);

@@ -34,84 +34,49 @@ __device__ int symbolic_bin(u64 products, int span, int length) {
     return bin == NO_BIN ? long_bin : bin;
 }
 
-// The first products of a row, its entries of A from `at`.
-struct Few {
-    int at, end, q = 0, last = 0;
-    u64 begun = 0;  // products of the entries of A that were met
+// How many columns differ of the first products of a row, where these are in B, of `most` products at most in the warp.
+__device__ __forceinline__ int few_columns(int products, int most, const int* met, const int* idx_b) {
     u32 words[FEW_MOST];
-
-    __device__ __forceinline__ Few(int from, int to, const int* idx_a, const int* ptr_b, const int* idx_b) : at(from), end(to) {
 #pragma unroll
-        for (int t = 0; t < FEW_MOST; ++t) {
-            while (q == last && at < end) {
-                const int k = idx_a[at++];
-                q = ptr_b[k];
-                last = ptr_b[k + 1];
-                begun += last - q;
-            }
-            words[t] = q < last ? u32(idx_b[q++]) : ALL;
-        }
-    }
-
-    // How many columns differ, of `most` products at most in the warp.
-    __device__ __forceinline__ int columns(int most) {
-        sort_few(words, most);
-        int n = 0;
+    for (int t = 0; t < FEW_MOST; ++t) words[t] = t < products ? u32(idx_b[met[t * ANALYSIS_THREADS]]) : ALL;
+    sort_few(words, most);
+    int n = 0;
 #pragma unroll
-        for (int t = 0; t < FEW_MOST; ++t) n += words[t] != ALL && (t == 0 || words[t] != words[max(t - 1, 0)]);
-        return n;
-    }
-};
+    for (int t = 0; t < FEW_MOST; ++t) n += words[t] != ALL && (t == 0 || words[t] != words[max(t - 1, 0)]);
+    return n;
+}
 
 }  // namespace
 
 // Products, window and symbolic bin of each row; a group of 2^group_log lanes takes a row, all warps the long ones.
-extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows, int inner, int group_log, const int* ptr_a,
-                                                                       const int* idx_a, const int* ptr_b, const int* idx_b, int* low,
-                                                                       int* span, int* entries, int* slot, int* lists, int* head) {
+extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows, int group_log, const int* ptr_a, const int* idx_a,
+                                                                       const int* ptr_b, const int* idx_b, int* low, int* span,
+                                                                       int* entries, int* slot, int* lists, int* head) {
     __shared__ u64 s_products[ANALYSIS_THREADS];
     __shared__ int s_low[ANALYSIS_THREADS], s_high[ANALYSIS_THREADS], s_long[ANALYSIS_THREADS], longs, kept_words, s_widest;
+    __shared__ int s_met[FEW_MOST * ANALYSIS_THREADS];  // products of few, where they are in B
     __shared__ u64 s_kept, s_all;
     if (invalid(head)) return;
     const int group = 1 << group_log, per_block = ANALYSIS_THREADS >> group_log, lane = threadIdx.x & (group - 1);
     const int local = threadIdx.x >> group_log, row = blockIdx.x * per_block + local;
     if (threadIdx.x == 0) longs = kept_words = s_widest = 0, s_all = 0;
     __syncthreads();
-    auto gather = [&](int p, u64& products, int& lo, int& hi) {
-        const int k = idx_a[p];
-        if (u32(k) >= u32(inner)) return;
-        const int first = ptr_b[k], last = ptr_b[k + 1];
-        if (first >= last) return;
-        products += last - first;
-        lo = min(lo, idx_b[first]);
-        hi = max(hi, idx_b[last - 1]);
-    };
     u64 products = 0;
     int lo = 0x7fffffff, hi = -1, n = 0;
-    bool counted = false;  // if the products are few
-    if (group_log == 0) {
-        // A thread that meets a row counts what few products it has at once.
-        counted = row < rows && ptr_a[row + 1] - ptr_a[row] <= 32;
-        Few few(counted ? ptr_a[row] : 0, counted ? ptr_a[row + 1] : 0, idx_a, ptr_b, idx_b);
-        products = few.begun;
-#pragma unroll
-        for (int t = 0; t < FEW_MOST; ++t)
-            if (few.words[t] != ALL) {
-                lo = min(lo, int(few.words[t]));
-                hi = max(hi, int(few.words[t]));
-            }
-        if (few.q < few.last) hi = max(hi, idx_b[few.last - 1]);
-        for (int p = few.at; p < few.end; ++p) gather(p, products, lo, hi);
-        n = few.columns(__reduce_max_sync(ALL, products <= FEW_MOST ? int(products) : 0));
-    }
-    if (row < rows && !counted) {
-        const int begin = ptr_a[row], end = ptr_a[row + 1];
-        if (end - begin > 32 * group) {
-            if (lane == 0) s_long[atomicAdd(&longs, 1)] = local;
-        } else {
-            for (int p = begin + lane; p < end; p += group) gather(p, products, lo, hi);
-        }
-    }
+    const auto look = [&](Met met) {
+        if (met.first >= met.last) return;
+        lo = min(lo, idx_b[met.first]);
+        hi = max(hi, idx_b[met.last - 1]);
+    };
+    const auto put = [&](int t, int, int q) { s_met[t * ANALYSIS_THREADS + threadIdx.x] = q; };
+    const int begin = row < rows ? ptr_a[row] : 0, end = row < rows ? ptr_a[row + 1] : 0;
+    const bool is_long = end - begin > 32 * group;
+    if (is_long && lane == 0) s_long[atomicAdd(&longs, 1)] = local;
+    products = each_of_few(is_long ? end : begin + lane, end, group, idx_a, ptr_b, look, put);
+    // A thread that meets a row counts what few products it has at once.
+    const bool counted = group == 1 && row < rows && !is_long;
+    const int own = counted && products <= FEW_MOST ? int(products) : 0;
+    if (const int most = __reduce_max_sync(ALL, own)) n = few_columns(own, most, &s_met[threadIdx.x], idx_b);
     for (int d = group / 2; d; d >>= 1) {
         products += __shfl_xor_sync(ALL, products, d);
         lo = min(lo, __shfl_xor_sync(ALL, lo, d));
@@ -133,23 +98,14 @@ extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows,
             ++l;
             continue;
         }
-        const int from = begin + PIECE * piece + (threadIdx.x & 31);
-        int k[LOADS], first[LOADS], last[LOADS];
+        Met met[LOADS];
 #pragma unroll
-        for (int c = 0; c < LOADS; ++c) k[c] = from + 32 * c < end ? idx_a[from + 32 * c] : -1;
-#pragma unroll
-        for (int c = 0; c < LOADS; ++c) {
-            const bool present = u32(k[c]) < u32(inner);
-            first[c] = present ? ptr_b[k[c]] : 0;
-            last[c] = present ? ptr_b[k[c] + 1] : 0;
-        }
+        for (int c = 0; c < LOADS; ++c) met[c] = row_met(begin + PIECE * piece + 32 * c + (threadIdx.x & 31), end, idx_a, ptr_b);
         products = 0, lo = 0x7fffffff, hi = -1;
 #pragma unroll
         for (int c = 0; c < LOADS; ++c) {
-            const bool any = first[c] < last[c];
-            products += any ? last[c] - first[c] : 0;
-            lo = min(lo, any ? idx_b[first[c]] : 0x7fffffff);
-            hi = max(hi, any ? idx_b[last[c] - 1] : -1);
+            products += met[c].last - met[c].first;
+            look(met[c]);
         }
         for (int d = 16; d; d >>= 1) products += __shfl_xor_sync(ALL, products, d);
         lo = __reduce_min_sync(ALL, lo), hi = __reduce_max_sync(ALL, hi);
@@ -177,7 +133,8 @@ extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows,
     }
     const bool left = bin == SYMBOLIC_FEW && !counted;
     if (const int most = __reduce_max_sync(ALL, left ? int(sum) : 0)) {
-        const int columns = Few(left ? ptr_a[mine] : 0, left ? ptr_a[mine + 1] : 0, idx_a, ptr_b, idx_b).columns(most);
+        each_of_few(left ? ptr_a[mine] : 0, left ? ptr_a[mine + 1] : 0, 1, idx_a, ptr_b, [](Met) {}, put);
+        const int columns = few_columns(left ? int(sum) : 0, most, &s_met[threadIdx.x], idx_b);
         if (left) n = columns;
     }
     if (bin != SYMBOLIC_FEW) n = 0;

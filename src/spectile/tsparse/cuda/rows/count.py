@@ -157,7 +157,7 @@ def _foresee(A: Factor, B: Factor, first: int, rows: int, value: str, counters: 
 def _analysis(A: Factor, rows: int, *addresses: Any) -> BoundLaunch:
     """Return the launch of the analysis of so many rows of A; `addresses` are the kernel's arguments from A's on."""
     log, shape = choose.analysis(rows, A.nnz / max(A.shape[0], 1))
-    sizes = np.int32(rows), np.int32(A.shape[1]), np.int32(log)
+    sizes = np.int32(rows), np.int32(log)
     return kernel(units.ANALYSIS, "analyse").bind(shape, *sizes, *addresses)
 
 

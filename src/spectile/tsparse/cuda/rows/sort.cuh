@@ -51,6 +51,29 @@ __device__ __forceinline__ void sort_few(u32 (&words)[FEW_MOST], int most) {
     }
 }
 
+constexpr int TOGETHER = 4;  // entries of A whose rows of B a thread looks up side by side
+
+// look(row of B) for the entries of A that a thread meets, each `stride`-th, and put(slot, p, q) for their first products, in the
+// order of k, as `list_products`.  Returns how many products there are.
+template <class Look, class Put>
+__device__ __forceinline__ u64 each_of_few(int begin, int end, int stride, const int* idx_a, const int* ptr_b, Look look, Put put) {
+    u64 products = 0;
+    for (int base = begin; base < end; base += TOGETHER * stride) {
+        Met met[TOGETHER];
+#pragma unroll
+        for (int d = 0; d < TOGETHER; ++d) met[d] = row_met(base + d * stride, end, idx_a, ptr_b);
+#pragma unroll
+        for (int d = 0; d < TOGETHER; ++d) look(met[d]);
+#pragma unroll
+        for (int d = 0; d < TOGETHER; ++d) {
+            const int length = met[d].last - met[d].first;
+            for (int i = 0; i < length && products + i < FEW_MOST; ++i) put(int(products) + i, base + d * stride, met[d].first + i);
+            products += length;
+        }
+    }
+    return products;
+}
+
 // Products that a lane of a sorting group holds: a group of G lanes takes a row of at most 4 G products.
 constexpr int EACH = 4;
 
