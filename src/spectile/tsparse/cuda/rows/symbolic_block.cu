@@ -25,7 +25,8 @@ __device__ void symbolic_block(int bin, int rows, int nnz, const int* lists, con
         __syncthreads();
         block_columns<256>(ptr_a[row], ptr_a[row + 1], width, idx_a, ptr_b, idx_b, s_first, s_last, [&](int column) {
             const int offset = column - start;
-            set_bit(&bits[offset >> 5], offset);
+            if (SHARED) set_bit(&bits[offset >> 5], offset);
+            else atomicOr(&bits[offset >> 5], 1u << (offset & 31));  // nobody waits for it, as for a look
         });
         __syncthreads();
         int sum = 0;
