@@ -99,11 +99,11 @@ FAULTS = (
         VALID,
     ),
     # Sparse products: a table's collision, places within a word, rows that fall, exact ends.
-    Fault(f"{_ROWS}/block.cu", "if (w < t / 32) before +=", "if (w && w < t / 32) before +=", ROWS),
+    Fault("tsparse/cuda/scan.cuh", "if (w < warp) before +=", "if (w && w < warp) before +=", ROWS),
     Fault(
         f"{_ROWS}/block.cu",
+        "q = s_first[s + d] + THREADS + t; q <",
         "q = s_first[s + d] + 2 * THREADS + t; q <",
-        "q = s_first[s + d] + 3 * THREADS + t; q <",
         ROWS,
     ),
     Fault(f"{_ROWS}/rows.cuh", "u32 bit = 1u << (offset & 31);", "u32 bit = 1u << (offset & 15);", ROWS),
