@@ -37,9 +37,9 @@ _SYMBOLIC_THREADS = 256  # of a block that counts one row
 _GROUP_WARPS = bins.GROUP_THREADS // 32
 
 
-#: What hub rows take: a step of a block, which counts and fills; launches of the sort; bytes that it holds of a
-#: product, and that it reads and writes, and the share of the bandwidth that it reaches.
-_STEP_S, _HUB_S = 0.2e-6, 450e-6
+#: What hub rows take: a step of a block, which counts and fills, and its blocks on a multiprocessor; launches of the
+#: sort; bytes that it holds of a product, and that it reads and writes, and the share of the bandwidth that it reaches.
+_STEP_S, _STEP_BLOCKS, _HUB_S = 0.08e-6, 2, 450e-6
 _HUB_BYTES, _HUB_TRAFFIC, _HUB_EFFICIENCY = 24, 300, 0.6
 _MOST_HUBS = 1024
 _MOST_PARTS = 1 << 12  # of long rows, a block each
@@ -152,9 +152,8 @@ def hub_long(runs: int, device: Device) -> Shape:
 
 def row_steps(products: int, length: int) -> int:
     """Return the steps of the block that fills a row of so many entries of A, as ``row_steps`` of ``analysis.cu``."""
-    if products <= CONSTANTS["SHORT_B"] * length:
-        return length // CONSTANTS["SHORT_ENTRIES"] + products // CONSTANTS["SHORT_PRODUCTS"]
-    return length + products // CONSTANTS["STEP_PRODUCTS"]
+    short = products <= CONSTANTS["SHORT_B"] * length
+    return length // (CONSTANTS["SHORT_ENTRIES"] if short else 1) + products // CONSTANTS["STEP_PRODUCTS"]
 
 
 def hub_ways(
@@ -167,9 +166,10 @@ def hub_ways(
     """
     rows, products = head.hubs, head.wide("HUB_PRODUCTS")
     steps = row_steps(products, head[HEAD["HUB_ENTRIES"]])
-    others = (head.wide("PRODUCTS") - products) * (4 + itemsize) / (GATHERED_SHARE * device.bytes_per_second)
-    resident = device.multiprocessors * (device.threads // bins.BLOCKS[-1].lanes[0])
-    in_blocks = _STEP_S * max(head[HEAD["MOST_STEPS"]], steps / resident)
+    # Of each other product a column is read twice and a value once, and an entry of C may be written.
+    traffic = (head.wide("PRODUCTS") - products) * (12 + 2 * itemsize)
+    others = traffic / (GATHERED_SHARE * device.bytes_per_second)
+    in_blocks = _STEP_S * max(head[HEAD["MOST_STEPS"]], steps / (_STEP_BLOCKS * device.multiprocessors))
     held = _HUB_BYTES * products
     refusal = (
         f"{rows} rows of {columns} columns have no number of 32 bits" if rows * columns >= 2**32 or rows > _MOST_HUBS

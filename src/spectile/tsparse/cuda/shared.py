@@ -12,12 +12,10 @@ CONSTANTS = {
     "SCAN_ROWS": 2048,  # rows that a block of the prefix scan takes
     "BLOCK_PRODUCTS": 16384,  # products from which a block gathers the row, however narrow it is
     # Steps of a block from which a row is a hub row (`choose.row_steps`), each an entry of A or so many products.
-    "HUB_STEPS": 4096,
+    "HUB_STEPS": 6144,
     "STEP_PRODUCTS": 32,
     "SHORT_B": 24,  # mean length of rows of B up to which a thread of a block takes a product of any of them
-    # Products, and entries of A, of such rows that a block meets in the time of one step.
-    "SHORT_PRODUCTS": 96,
-    "SHORT_ENTRIES": 12,
+    "SHORT_ENTRIES": 3,  # of A that meet such rows, in the time of one step
     # What the scan knows of hub rows: nothing, that their products are sorted, or that they are rows for blocks.
     "HUBS_OPEN": 0,
     "HUBS_SORTED": 1,
