@@ -26,7 +26,7 @@ using std::min;
 #define __forceinline__ inline
 #define __restrict__
 #define __launch_bounds__(...)
-#define __align__(n) alignas(n)
+#define __align__(n) __attribute__((aligned(n)))
 
 struct Dimension {
     unsigned x;
