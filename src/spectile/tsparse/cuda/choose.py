@@ -152,8 +152,9 @@ def hub_long(runs: int, device: Device) -> Shape:
 
 def row_steps(products: int, length: int) -> int:
     """Return the steps of the block that fills a row of so many entries of A, as ``row_steps`` of ``analysis.cu``."""
-    short = products <= CONSTANTS["SHORT_B"] * length
-    return length // (CONSTANTS["SHORT_ENTRIES"] if short else 1) + products // CONSTANTS["STEP_PRODUCTS"]
+    if products <= CONSTANTS["SHORT_B"] * length:
+        return (length + products) // CONSTANTS["SHORT_STEP"]
+    return length + products // CONSTANTS["STEP_PRODUCTS"]
 
 
 def hub_ways(

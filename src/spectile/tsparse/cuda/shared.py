@@ -15,7 +15,7 @@ CONSTANTS = {
     "HUB_STEPS": 6144,
     "STEP_PRODUCTS": 32,
     "SHORT_B": 24,  # mean length of rows of B up to which a thread of a block takes a product of any of them
-    "SHORT_ENTRIES": 3,  # of A that meet such rows, in the time of one step
+    "SHORT_STEP": 8,  # entries of A that meet such rows, and products of these, in the time of one step
     # What the scan knows of hub rows: nothing, that their products are sorted, or that they are rows for blocks.
     "HUBS_OPEN": 0,
     "HUBS_SORTED": 1,

@@ -16,7 +16,8 @@ namespace {
 
 // Steps of the block that fills a row: of short rows of B it meets many at a time.
 __device__ u64 row_steps(u64 products, int length) {
-    return length / (products <= u64(SHORT_B) * length ? SHORT_ENTRIES : 1) + products / STEP_PRODUCTS;
+    if (products <= u64(SHORT_B) * length) return (length + products) / SHORT_STEP;
+    return length + products / STEP_PRODUCTS;
 }
 
 // Bin of a row for the symbolic phase, or NO_BIN for an empty one.  A window has a column of 32 or more in use.
