@@ -192,6 +192,16 @@ def test_products_are_sorted_where_a_block_would_be_waited_for():
 
 
 @pytest.mark.parametrize(
+    ("length", "products", "measured"),
+    [(5_848, 142_768, 0.88e-3), (79_806, 818_035, 8.4e-3), (38_064, 190_315, 2.16e-3), (59_112, 535_156, 5.4e-3)],
+)
+def test_a_block_takes_what_was_measured(length, products, measured):
+    """Hub rows of long and of short rows of B, counted and filled on an H200, within a factor of two."""
+    in_blocks, _ = ways(1, length, products, products)
+    assert 0.5 < in_blocks.seconds / measured < 2
+
+
+@pytest.mark.parametrize(
     ("more", "why"),
     [
         ({"columns": 2**31 - 2**20, "rows": 3}, "no number of 32 bits"),
