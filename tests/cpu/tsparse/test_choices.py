@@ -208,8 +208,8 @@ def launches(rows, columns, nnz_a, products, entries, itemsize, device):
     """Yield the shape of every launch of a product of such sizes, whatever the bins of its rows."""
     mean_a, mean_b = nnz_a / max(rows, 1), products / max(nnz_a, 1)
     limit, words = choose.shared_limit(device), choose.bitmap_words(columns)
-    yield choose.check(rows, nnz_a)
-    yield choose.scale(rows)
+    yield choose.loop(max(rows, nnz_a))
+    yield choose.lanes_each(rows, 3)
     yield choose.analysis(rows, mean_a)[1]
     yield choose.symbolic_groups(rows, nnz_a, device)[1]
     yield choose.symbolic_block_table(rows, device)
@@ -429,10 +429,9 @@ def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch)
 @pytest.mark.parametrize("items", [1, 2**20, LONGEST])
 def test_launches_of_lists_and_orders_fit_every_device(items, device):
     """With as many rows or entries as 32-bit loops walk."""
-    from spectile.tsparse.cuda import given
     from spectile.tsparse.cuda.rows import lists
 
-    shapes = [lists.each(items), lists.making(items), given._each(items)]
+    shapes = [lists.making(items), choose.loop(items)]
     shapes += [choose.lanes_each(items, log) for log in (0, 3, 5)]
     for columns, itemsize in ((1, 4), (2**40, 16)):
         pieces, summed, count, shape = choose.long_rows(items, columns, itemsize, device)
@@ -445,5 +444,5 @@ def test_launches_of_lists_and_orders_fit_every_device(items, device):
     shapes += [choose.hub_long(items, device)]
     for shape in shapes:
         assert shape.refusal(device) is None
-    step = given._each(items).grid[0] * given._each(items).threads
+    step = choose.loop(items).grid[0] * choose.loop(items).threads
     assert items + step <= 2**31, "the last step of a loop stays within 32 bits"

@@ -67,14 +67,9 @@ def kept_words(rows: int, nnz: int) -> int:
     return min(_ROW_WORDS * rows, 3 * nnz + 1024, 2**31 - 2**10)
 
 
-def check(rows: int, nnz: int) -> Shape:
-    """Return the launch that checks and rounds a factor."""
-    return Shape((min(ceil_div(max(nnz, rows), 256), 2048),), 256)
-
-
-def scale(rows: int) -> Shape:
-    """Return the launches that scale rows for float16, eight lanes per row."""
-    return Shape((ceil_div(rows, 32),), 256)
+def loop(count: int) -> Shape:
+    """Return the launch of a loop over so many, whose steps 32 bits hold."""
+    return Shape((min(ceil_div(count, 256), 2048),), 256)
 
 
 def lanes_each(count: int, log: int = 0) -> Shape:

@@ -121,7 +121,7 @@ def _bound_check(
 ) -> Repeated:
     """Return the check of a factor, for row pointer, columns and values, where rounded ones go, and the head."""
     sizes = map(np.int32, (*shape, nnz, rounding, check_finite))
-    return Repeated(unit, "prepare", choose.check(shape[0], nnz), sizes, 5, np.int32(which))
+    return Repeated(unit, "prepare", choose.loop(max(shape[0], nnz)), sizes, 5, np.int32(which))
 
 
 def compare(factor: Factor, indptr: Any, indices: Any, counters: Counters, which: int) -> None:
@@ -135,7 +135,7 @@ def compare(factor: Factor, indptr: Any, indices: Any, counters: Counters, which
 def _bound_compare(rows: int, nnz: int, which: int) -> Repeated:
     """Return the comparison of a factor with a pattern, for row pointer and columns of both, and the head."""
     sizes = np.int32(rows), np.int32(nnz)
-    return Repeated(units.PATTERN, "compare", choose.check(rows + 1, nnz), sizes, 5, np.int32(which))
+    return Repeated(units.PATTERN, "compare", choose.loop(max(rows + 1, nnz)), sizes, 5, np.int32(which))
 
 
 def _canonicalize(
@@ -187,7 +187,7 @@ def _scale(matrix: Any, factor: Factor, counters: Counters, which: int) -> None:
 
     rows, by_row = matrix.shape[0], which == 0
     exponents = cupy.full(rows if by_row else matrix.shape[1], CONSTANTS["EMPTY"], np.int32)
-    unit, shape, kind = units.SCALING, choose.scale(rows), _TYPES[matrix.data.dtype.char]
+    unit, shape, kind = units.SCALING, choose.lanes_each(rows, 3), _TYPES[matrix.data.dtype.char]
     sizes: tuple[Any, ...] = (np.int32(rows), np.int32(by_row))
     arrays = (matrix.indptr, matrix.indices, matrix.data, exponents)
     kernel(unit, f"exponents_{kind}")(shape, *sizes, *arrays)
@@ -217,7 +217,7 @@ def unscale(data: Any, indptr: Any, indices: Any, A: Factor, B: Factor, first: i
     rows, counters = len(indptr) - 1, Counters(1)
     if len(data):
         arguments = (np.int32(rows), indptr, indices, data, A.exponents[first:], B.exponents, counters.head)
-        kernel(units.SCALING, "unscale")(choose.scale(rows), *arguments)
+        kernel(units.SCALING, "unscale")(choose.lanes_each(rows, 3), *arguments)
     if counters.read()[HEAD["FLAGS"]]:
         raise errors.beyond_float32("an entry of C is")
     return data

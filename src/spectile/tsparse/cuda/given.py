@@ -13,17 +13,16 @@ import numpy as np
 
 from spectile.core import pointers
 from spectile.core.arrays import require_here
-from spectile.core.launch import Shape, kernel
-from spectile.core.tiling import ceil_div
+from spectile.core.launch import kernel
 from spectile.tsparse import errors
-from spectile.tsparse.cuda import units
+from spectile.tsparse.cuda import choose, units
 from spectile.tsparse.cuda.pinned import to_device
 from spectile.tsparse.cuda.turn import turned
 from spectile.tsparse.matrices import index_type, largest_integer, on_gpu
 from spectile.tsparse.selection import owners
 from spectile.tsparse.types import Places, Precision
 
-#: Rows, columns and entries that 32-bit loops walk, their last step included (`choose.check`).
+#: Rows, columns and entries that 32-bit loops walk, their last step included (`choose.loop`).
 MOST_INDEX = 2**31 - 2**20
 _ARRANGED = 90  # bytes an entry of what brings entries in order: places, keys, and what their sorts take
 #: Types of values that the kernels read, and what sums of duplicates are made in, by NumPy's letter.
@@ -157,13 +156,8 @@ def _narrow(indices: Any) -> Any:
     narrow = cupy.empty(len(indices), np.int32)
     if len(indices):
         launch = kernel(units.PATTERN, "narrow")
-        launch(_each(len(indices)), np.int32(len(indices)), indices, narrow)
+        launch(choose.loop(len(indices)), np.int32(len(indices)), indices, narrow)
     return narrow
-
-
-def _each(count: int) -> Shape:
-    """Return the launch of a loop over so many."""
-    return Shape((min(ceil_div(count, 256), 2048),), 256)
 
 
 def _renumbered(B: Given) -> Given:
@@ -280,7 +274,7 @@ def summed(data: Any, places: Places | None) -> Any:
     sums = cupy.empty(count, wide)
     if count:
         sizes = np.int32(count), np.int32(data.size)
-        kernel(units.PATTERN, f"sum_{kind}")(_each(count), *sizes, places.order, places.first, data, sums)
+        kernel(units.PATTERN, f"sum_{kind}")(choose.loop(count), *sizes, places.order, places.first, data, sums)
     return sums
 
 

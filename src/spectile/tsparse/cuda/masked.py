@@ -117,10 +117,10 @@ class _Launches:
         pattern = ptr_m, ptr_a, idx_a, ptr_b
         # Pieces are over where entries are numbered in their place.
         self.before = (
-            bound("count_met", choose.check(rows, nnz_a), (rows,), *pattern, met, head),
+            bound("count_met", choose.loop(max(rows, nnz_a)), (rows,), *pattern, met, head),
             bound("list_pieces", choose.lanes_each(rows), (rows, warps), met, ptr_a, ptr_m, pieces, head),
             bound("fill", shape, (entries, words, reals), pieces, ptr_m, idx_m, held, *factors, data, found, head),
             bound("number", choose.scan(entries), (entries,), found, pieces, head, states),
         )
         C = pieces, found, ptr_m, idx_m, data, ptr_c, idx_c, val_c
-        self.compact = bound("compact", choose.check(rows + 1, entries), (entries, rows), *C)
+        self.compact = bound("compact", choose.loop(max(rows + 1, entries)), (entries, rows), *C)

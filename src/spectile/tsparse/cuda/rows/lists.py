@@ -12,7 +12,7 @@ from spectile.core import memory
 from spectile.core.launch import Shape, kernel
 from spectile.core.pointers import address
 from spectile.core.tiling import ceil_div
-from spectile.tsparse.cuda import units
+from spectile.tsparse.cuda import choose, units
 from spectile.tsparse.cuda.plans import Addresses
 from spectile.tsparse.cuda.rows.count import Phase
 from spectile.tsparse.types import Factor
@@ -47,7 +47,7 @@ class ProductLists:
         cupy.cumsum(counts, dtype=np.uint32, out=starts[1:])
         words = cupy.empty(phase.products, np.uint64)
         kernel(unit, "list_products")(shape, *sizes, *patterns, counts, starts, words)
-        kernel(unit, "sort_lists")(each(entries), np.int32(entries), starts, words)
+        kernel(unit, "sort_lists")(choose.lanes_each(entries), np.int32(entries), starts, words)
         del counts
         self._name, self._arguments = self._packed(entries, right.nnz, starts, words)
         self._entries, self._array = entries, cupy.ndarray
@@ -59,7 +59,7 @@ class ProductLists:
         """Return the kernel and its arguments before the values: for words of 32 bits if those hold each product."""
         import cupy
 
-        unit, shape, count = units.LIST["float32"], each(entries), np.int32(entries)
+        unit, shape, count = units.LIST["float32"], choose.lanes_each(entries), np.int32(entries)
         heads, widest = cupy.empty((ceil_div(entries, 32), 2), np.uint32), cupy.zeros(1, np.uint32)
         kernel(unit, "find_heads")(shape, count, starts, words, heads, widest)
         bits = (nnz_b - 1).bit_length()
@@ -101,12 +101,7 @@ class ProductLists:
     def _bind(self, value: str) -> tuple[Addresses, Any]:
         addresses = Addresses(3)
         arguments = (*self._arguments, *(addresses[i] for i in range(3)))
-        return addresses, kernel(units.LIST[value], self._name).bind(each(self._entries), *arguments)
-
-
-def each(count: int) -> Shape:
-    """Return the launch of a thread for each of so many."""
-    return Shape((ceil_div(count, _THREADS),), _THREADS)
+        return addresses, kernel(units.LIST[value], self._name).bind(choose.lanes_each(self._entries), *arguments)
 
 
 def making(nnz_a: int) -> Shape:
