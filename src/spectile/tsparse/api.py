@@ -31,6 +31,7 @@ from spectile.tsparse.matrices import (
     host_csr,
     in_format,
     is_array,
+    related,
 )
 from spectile.tsparse.matrices import on_gpu as is_on_gpu
 from spectile.tsparse.selection import Wanted
@@ -676,7 +677,7 @@ def explain(A: Any, B: Any, **options: Any) -> list[Candidate]:
     ['cpu: one pass', 'cpu: counted, then filled']
     """
     from spectile.tsparse import candidates
-    from spectile.tsparse.cpu import symmetric, ways
+    from spectile.tsparse.cpu import ways
     from spectile.tsparse.cpu.operands import factors
     from spectile.tsparse.cpu.wanted import as_mask
 
@@ -695,8 +696,7 @@ def explain(A: Any, B: Any, **options: Any) -> list[Candidate]:
     else:
         cpu = candidates.on_cpu(work, chosen, threads, limited, form == "dense")
         if form != "dense":
-            related = any(symmetric.related(left, right))
-            cpu.append(candidates.triangle(work, cpu[0], related, int(left.nnz), threads))
+            cpu.append(candidates.triangle(work, cpu[0], any(related(left, right)), int(left.nnz), threads))
             rows, columns = ways.conversions(left, right, form)
             turned = ways.by_columns(left, right, form, chosen, limited)
             cpu = candidates.converted(cpu, columns, ", by columns") if turned else candidates.converted(cpu, rows)

@@ -11,6 +11,7 @@ import numpy as np
 
 from spectile.core.cupy_parts import csr_matrix
 from spectile.core.memory import require_host_free
+from spectile.core.pointers import address
 from spectile.tsparse import errors
 from spectile.tsparse.selection import owners
 from spectile.tsparse.types import COMPLEX, INTEGER, Precision, lookup
@@ -231,3 +232,19 @@ def _csr(array: bool) -> tuple[Any, dict[str, Any] | None]:
 def device_csr(shape: tuple[int, int], indptr: Any, indices: Any, data: Any, array: bool = False) -> Any:
     """Return a cupyx array or matrix whose rows are known to be sorted, without a wait."""
     return csr_matrix(shape, indptr, indices, data, has_canonical_format=True, array=array)
+
+
+def related(A: Any, B: Any) -> tuple[bool, bool]:
+    """Return whether B is the transpose and whether the adjoint of A, as libraries make both of the same arrays."""
+    same = {A.format, B.format} == {"csr", "csc"} and A.shape == B.shape[::-1] and A.dtype == B.dtype
+    for name in ("indptr", "indices", "data"):
+        same = same and getattr(A, name).shape == getattr(B, name).shape
+    if not (same and _equal(A.indptr, B.indptr) and _equal(A.indices, B.indices)):
+        return False, False
+    return _equal(A.data, B.data), A.dtype.kind == "c" and _equal(A.data.conj(), B.data)
+
+
+def _equal(x: Any, y: Any) -> bool:
+    """Return whether two arrays of one shape are the same memory, or the same numbers."""
+    same = x.dtype == y.dtype and address(x) == address(y) and x.strides == y.strides
+    return same or bool((x == y).all())

@@ -23,6 +23,7 @@ from spectile.tsparse.matrices import (
     in_format,
     index_type,
     is_array,
+    related,
     require_exact,
     transpose,
 )
@@ -75,7 +76,7 @@ def _in_order(
         room,
         names="BA" if turned else "AB",
         after=lambda entries: _after(entries, (left.shape[0], columns), precision.dtype.itemsize, form, turned),
-        related=lambda: symmetric.related(A, B) if held is None else (False, False),
+        related=lambda: related(A, B) if held is None else (False, False),
         dense=whole,
     )
     if isinstance(product, np.ndarray):

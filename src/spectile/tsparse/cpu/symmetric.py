@@ -7,8 +7,6 @@ row, and so on.  Products and their order are those of the whole product, and so
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from spectile.core.jit import njit
@@ -23,23 +21,9 @@ from spectile.tsparse.matrices import index_type
 WORTH_MIRRORING, WORTH_AN_ENTRY = 2**14, 4
 
 
-def related(A: Any, B: Any) -> tuple[bool, bool]:
-    """Return whether B is the transpose and whether it is the adjoint of A, as SciPy makes both of the same arrays."""
-    same = {A.format, B.format} == {"csr", "csc"} and A.shape == B.shape[::-1] and A.dtype == B.dtype
-    for name in ("indptr", "indices"):
-        same = same and _equal(getattr(A, name), getattr(B, name))
-    if not same or len(A.data) != len(B.data):
-        return False, False
-    return _equal(A.data, B.data), _equal(A.data, B.data.conj()) if A.dtype.kind == "c" else False
-
-
 def worth(products: int, entries: int) -> bool:
     """Return whether so many products of a triangle, of a matrix of so many entries, are worth mirroring."""
     return products >= max(WORTH_MIRRORING, WORTH_AN_ENTRY * entries)
-
-
-def _equal(x: np.ndarray, y: np.ndarray) -> bool:
-    return x is y or np.array_equal(x, y)
 
 
 def multiply(A: Arrays, B: Arrays, adjoint: bool) -> Arrays | None:

@@ -11,7 +11,6 @@ import numpy as np
 from spectile.core import memory
 from spectile.core.device import describe
 from spectile.tsparse import errors
-from spectile.tsparse.cpu import symmetric
 from spectile.tsparse.cuda import choose, dense, parts, turn
 from spectile.tsparse.cuda.counters import Counters
 from spectile.tsparse.cuda.factors import checked, unscale, with_checked_factors
@@ -20,7 +19,15 @@ from spectile.tsparse.cuda.pinned import to_host
 from spectile.tsparse.cuda.rows.count import Phase, count_rows
 from spectile.tsparse.cuda.rows.fill import fill_rows
 from spectile.tsparse.cuda.shared import HEAD_WORDS
-from spectile.tsparse.matrices import LARGEST_INTEGER, device_csr, host_csr, index_type, is_array, require_exact
+from spectile.tsparse.matrices import (
+    LARGEST_INTEGER,
+    device_csr,
+    host_csr,
+    index_type,
+    is_array,
+    related,
+    require_exact,
+)
 from spectile.tsparse.types import BOOLEAN, Factor, Precision, lookup
 
 
@@ -53,7 +60,7 @@ def spgemm(
     transposed = adjoint = False
     whole = not isinstance(B, Given) and memory_limit is None and form != "dense"
     if whole and not (exact or scaled) and max(*A.shape, *B.shape) <= MOST_INDEX:
-        transposed, adjoint = (symmetric if host else turn).related(A, B)
+        transposed, adjoint = related(A, B)
     if transposed or adjoint:
         base = A if A.format == "csr" else B
         factors = given(base, base, check_finite=check_finite)

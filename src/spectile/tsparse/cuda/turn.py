@@ -12,7 +12,6 @@ import numpy as np
 
 from spectile.core import memory
 from spectile.core.launch import kernel
-from spectile.core.pointers import address
 from spectile.core.tiling import ceil_div
 from spectile.tsparse.cuda import choose, parts, units
 from spectile.tsparse.cuda.rows.count import count_rows
@@ -74,23 +73,6 @@ def in_columns(C: Any) -> Any:
     by_columns = device_csr(C.shape[::-1], starts, rows, C.data[places], is_array(C)).T
     by_columns.has_canonical_format = True
     return by_columns
-
-
-def related(A: Any, B: Any) -> tuple[bool, bool]:
-    """Return whether B is the transpose and whether it is the adjoint of A, as CuPy makes both of the same arrays."""
-    same = {A.format, B.format} == {"csr", "csc"} and A.shape == B.shape[::-1] and A.dtype == B.dtype
-    for name in ("indptr", "indices"):
-        same = same and _equal(getattr(A, name), getattr(B, name))
-    if not same or A.data.shape != B.data.shape:
-        return False, False
-    return _equal(A.data, B.data), A.dtype.kind == "c" and _equal(A.data.conj(), B.data)
-
-
-def _equal(x: Any, y: Any) -> bool:
-    """Return whether two arrays are the same memory, or the same numbers."""
-    if x.shape != y.shape or x.dtype != y.dtype:
-        return False
-    return x is y or (address(x) == address(y) and x.strides == y.strides) or bool((x == y).all())
 
 
 def with_transpose(base: Factor, first: bool, adjoint: bool) -> tuple[Factor, Factor, Any]:
