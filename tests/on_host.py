@@ -6,7 +6,9 @@ import ctypes
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from spectile.core.compile import Unit
@@ -31,3 +33,32 @@ def fibers_library(stem: Path, unit: Unit, run: str) -> ctypes.CDLL:
     defines = "".join(f"#define {name} {value}\n" for name, value in unit.defines.items())
     text = "\n".join((defines, FIBERS.read_text(), source[source.index("// The scalar of a unit") :], run))
     return host_library(stem, text, "-w", "-std=c++17")
+
+
+class Pinned:
+    """Memory that stands for pinned memory."""
+
+    def __init__(self, size: int) -> None:
+        self.buffer = (ctypes.c_char * size)()
+        self.ptr = ctypes.addressof(self.buffer)
+
+
+class Stream:
+    """A stream whose one kernel ends when `end` is called, here or in `synchronize`."""
+
+    ptr = 0
+
+    def __init__(self) -> None:
+        self.end, self.waits = None, 0
+
+    def synchronize(self, _: int = 0) -> None:
+        self.waits += 1
+        if self.end is not None:
+            self.end()
+
+
+def cupy_of(stream: Stream) -> SimpleNamespace:
+    """Return what stands for CuPy where words are told, on one device with one stream."""
+    runtime = SimpleNamespace(getDevice=lambda: 0, streamSynchronize=stream.synchronize)
+    cuda = SimpleNamespace(alloc_pinned_memory=Pinned, get_current_stream=lambda: stream, runtime=runtime)
+    return SimpleNamespace(empty=np.empty, zeros=np.zeros, cuda=cuda)

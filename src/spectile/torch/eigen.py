@@ -21,7 +21,6 @@ from spectile.torch.arrays import (
     differentiated,
     dtype_name,
     floating,
-    on_stream,
     refuse_two_tangents,
     require_dense,
     tensor,
@@ -182,11 +181,16 @@ def _once(*tensors: torch.Tensor | None) -> bool:
     """Return whether nobody differentiates tensors again, nor maps over them."""
     if torch.compiler.is_compiling() or torch.is_grad_enabled():
         return False
-    given = [x for x in tensors if x is not None]
-    keys, kinds = [torch._C._dispatch_keys(x) for x in given], torch._C.DispatchKey
-    if any(map(torch._C._functorch.is_functorch_wrapped_tensor, given)) or any(x.has(kinds.ZeroTensor) for x in keys):
-        return False
-    return all(x.has(kinds.CPU) or x.has(kinds.CUDA) for x in keys)
+    return all([x is None or _plain(x) for x in tensors])
+
+
+def _plain(x: torch.Tensor) -> bool:
+    keys, kinds = torch._C._dispatch_keys(x), torch._C.DispatchKey
+    return (
+        (keys.has(kinds.CUDA) or keys.has(kinds.CPU))
+        and not keys.has(kinds.ZeroTensor)
+        and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+    )
 
 
 def _gradient_on_device(
@@ -200,13 +204,17 @@ def _gradient_on_device(
 
     if not v.numel():
         return torch.empty_like(v)
-    w, v, w_bar, v_bar = (x if x is None else x.resolve_conj().resolve_neg().contiguous() for x in (w, v, w_bar, v_bar))
+    w, v, bars = w.contiguous(), v.contiguous(), (w_bar, v_bar)
+    w_bar, v_bar = (x if x is None else x.resolve_conj().resolve_neg().contiguous() for x in bars)
     left = v * (2 * cast(torch.Tensor, w_bar))[..., None, :] if v_bar is None else torch.empty_like(v)
-    a_bar, n = torch.empty_like(v), w.shape[-1]
-    solved = gradient.Solved(dtype_name(v), n, math.prod(w.shape[:-1]), address(w), address(v))
-    limits = spectra.limits(n, dtype_name(w))
-    with on_stream(w.device):
-        well = solved.pull_back(address(w_bar), address(v_bar), address(left), address(a_bar), limits, lower=lower)
+    a_bar, n, name = torch.empty_like(v), w.shape[-1], dtype_name(v)
+    solved = gradient.Solved(name, n, math.prod(w.shape[:-1]), address(w), address(v))
+    with torch.cuda.device(w.get_device()):
+        well = solved.pull_back(
+            *(address(w_bar), address(v_bar), address(left), address(a_bar), spectra.limits(n, dtype_name(w))),
+            lower=lower,
+            stream=torch._C._cuda_getCurrentRawStream(w.get_device()),
+        )
     return a_bar if well else None
 
 

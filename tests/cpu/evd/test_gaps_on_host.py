@@ -15,7 +15,7 @@ from spectile.evd.cuda.gradient import SUMS, tiles_shape
 from spectile.evd.cuda.units import GRADIENT
 from spectile.evd.types import SCALARS
 
-from ...on_host import fibers_library
+from ...on_host import Stream, cupy_of, fibers_library
 
 RUN = """
 extern "C" int run(int x, int y, int z, long long shared_bytes, const scalar_t* s, const real_t* w, const real_t* w_bar,
@@ -96,7 +96,7 @@ def test_the_kernel_judges_and_divides_as_the_arrays_do(dtype, n, count, librari
 class HostBlas:
     """Products of matrices in columns, by their addresses."""
 
-    def __init__(self, name):
+    def __init__(self, name, stream=None):
         self.dtype = np.dtype(name)
 
     def at(self, address, n, count):
@@ -125,29 +125,28 @@ class HostBlas:
 def test_a_gradient_from_cotangents_to_its_triangle(dtype, lower, count, libraries, monkeypatch):
     scalar, n, rng, library = SCALARS[dtype], 35, np.random.default_rng(count), libraries(dtype)
 
+    def divide(shape, *given):
+        numbers = [ctypes.c_double(float(x)) for x in given[3:9]]
+        places = [ctypes.c_void_p(int(x[0])) for x in (*given[:3], given[9])]
+        counters = [x.ctypes for x in (given[10], given[11])]
+        assert library.run(
+            *(*shape.grid, ctypes.c_longlong(shape.shared_bytes), *places[:3], int(given[3]), *numbers[1:]),
+            *(places[3], *counters, ctypes.c_void_p(int(given[12])), given[13].ctypes),
+        )
+
+    def take_triangle(shape, out, n, upper):
+        found = HostBlas(dtype).at(out[0], n, count).mT
+        found[...] = spectra.of_triangle(np, found, bool(upper)) / 2
+
+    kernels = {"divide_by_gaps": divide, "take_triangle": take_triangle}
+
     def kernel(unit, name):
-        def launch(shape, *given):
-            if name == "take_triangle":
-                found = HostBlas(dtype).at(given[0], n, count).mT
-                found[...] = spectra.of_triangle(np, found, bool(given[2])) / 2
-                return
-            numbers = [ctypes.c_double(float(x)) for x in given[4:9]]
-            places = [x.ctypes if isinstance(x, np.ndarray) else ctypes.c_void_p(int(x)) for x in given]
-            assert library.run(
-                *(*shape.grid, ctypes.c_longlong(shape.shared_bytes), *places[:3], int(given[3]), *numbers, *places[9:])
-            )
+        return SimpleNamespace(bind=lambda *given: lambda stream: kernels[name](*given))
 
-        return launch
-
-    def all_finite(launch):
-        word, arrived = np.zeros(1, np.int32), np.zeros(1, np.uint64)
-        launch(word, arrived)
-        assert word[0] in (1, 2) and not arrived.any()
-        return word[0] == 1
-
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(empty=np.empty, zeros=np.zeros))
-    for name, fake in {"kernel": kernel, "all_finite": all_finite, "Blas": HostBlas}.items():
+    monkeypatch.setitem(sys.modules, "cupy", cupy_of(Stream()))
+    for name, fake in {"kernel": kernel, "Blas": HostBlas}.items():
         monkeypatch.setattr(gradient, name, fake)
+    gradient._free.cache_clear()
     a = _random(rng, dtype, count, n, n)
     w, v = map(np.ascontiguousarray, np.linalg.eigh(a + spectra.adjoint(a)))
     w_bar = rng.standard_normal(w.shape).astype(w.dtype)
@@ -163,6 +162,7 @@ def test_a_gradient_from_cotangents_to_its_triangle(dtype, lower, count, librari
             *(w_bar.ctypes.data * with_values, v_bar.ctypes.data * with_vectors, left.ctypes.data, out.ctypes.data),
             *(spectra.limits(n, scalar.real),),
             lower=lower,
+            stream=0,
         )
         assert np.linalg.norm(out - wanted) < 1e3 * np.finfo(dtype).eps * np.linalg.norm(wanted)
 

@@ -3,46 +3,18 @@
 import ctypes
 import sys
 import threading
-import types
 
-import numpy as np
 import pytest
 
+from ...on_host import Stream, cupy_of
+
 FINITE, NOT_FINITE = 1, 2
-
-
-class Pinned:
-    """Memory that stands for pinned memory."""
-
-    def __init__(self, size):
-        self.buffer = (ctypes.c_int32 * size)()
-        self.ptr = ctypes.addressof(self.buffer)
-
-
-class Stream:
-    """A stream whose one kernel ends when `end` is called, here or in `synchronize`."""
-
-    def __init__(self):
-        self.end, self.waits = None, 0
-
-    def synchronize(self):
-        self.waits += 1
-        if self.end is not None:
-            self.end()
 
 
 @pytest.fixture
 def stream(monkeypatch):
     stream = Stream()
-    cupy = types.SimpleNamespace(
-        zeros=np.zeros,
-        cuda=types.SimpleNamespace(
-            alloc_pinned_memory=Pinned,
-            get_current_stream=lambda: stream,
-            runtime=types.SimpleNamespace(getDevice=lambda: 0),
-        ),
-    )
-    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setitem(sys.modules, "cupy", cupy_of(stream))
     from spectile.evd.cuda.small import report
 
     monkeypatch.setattr(report, "_WORDS", {})

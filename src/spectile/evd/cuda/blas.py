@@ -18,41 +18,33 @@ class Blas:
     """cuBLAS products on pointers, on the current stream, which may be captured.
 
     CuPy's own bindings refuse a stream that is captured.  There cuBLAS works in memory of the caller's allocator, which
-    the graph may use again; elsewhere in its own.
+    the graph may use again; elsewhere in its own.  With the address of a `stream`, on which all products are and
+    nothing else of this thread's meanwhile, the host does less for each.
     """
 
-    def __init__(self, dtype: Any) -> None:
+    def __init__(self, dtype: Any, stream: int | None = None) -> None:
         import cupy
 
-        library, stream = _library(), cupy.cuda.get_current_stream()
         self.dtype = np.dtype(dtype)
-        letter = scalar_of(self.dtype).letter.upper()
-        self._gemm, self._batched, self._trsm, self._geam, self._rank_k = (
-            library[f"cublas{letter}{name}"]
-            for name in ("gemm_v2", "gemmStridedBatched", "trsm_v2", "geam", "herkx" if letter in "CZ" else "syrkx")
-        )
-        self._lower_gemm = library["cublasGemmEx"]
-        self._handle, self._captured = part("get_cublas_handle")(), stream.is_capturing()
-        self._set_stream, self._current = library["cublasSetStream_v2"], cupy.cuda.get_current_stream
-        if self._captured:  # elsewhere it is set at each call
-            _check(self._set_stream(self._handle, stream.ptr))
-            self._room = cupy.empty(_ROOM, np.uint8)
-            _check(library["cublasSetWorkspace_v2"](self._handle, address(self._room), _ROOM))
+        self._gemm, self._batched, self._trsm, self._geam, self._rank_k, self._set_stream = _functions(self.dtype.char)
         self._op = {"N": 0, "C": 2 if self.dtype.kind == "c" else 1}
-        self._scalars: dict[float, tuple[int, Any]] = {}
+        self._handle, self._current = part("get_cublas_handle")(), cupy.cuda.get_current_stream
+        captured = stream is None and self._current().is_capturing()
+        self._settled = captured or stream is not None
+        if self._settled:  # elsewhere it is set at each call
+            _check(self._set_stream(self._handle, self._current().ptr if captured else stream))
+        if captured:
+            self._room = cupy.empty(_ROOM, np.uint8)
+            _check(_library()["cublasSetWorkspace_v2"](self._handle, address(self._room), _ROOM))
 
     def _on_stream(self) -> Any:
         """Return the handle, set to the current stream whatever it was used for since."""
-        if not self._captured:  # that would take its memory, too
+        if not self._settled:  # in a graph that would take its memory, too
             _check(self._set_stream(self._handle, self._current().ptr))
         return self._handle
 
-    def _scalar(self, value: float) -> int:
-        # cuBLAS reads the factors on the host during the call; the arrays, asked for addresses once, stay alive here.
-        if value not in self._scalars:
-            made = np.array(value, self.dtype)
-            self._scalars[value] = address(made), made
-        return self._scalars[value][0]
+    def _scalar(self, value: float) -> Any:
+        return _factor(value, self.dtype.char)
 
     def gemm(
         self, m: int, n: int, k: int, alpha: float, a: int, lda: int, b: int, ldb: int, beta: float, c: int, ldc: int,
@@ -79,7 +71,7 @@ class Blas:
         """C = A B + beta C of order n in single precision, by TensorFloat-32 where the device has it."""
         kind, one = _SINGLE[self.dtype.char], self._scalar(1.0)
         _check(
-            self._lower_gemm(
+            _library()["cublasGemmEx"](
                 *(self._on_stream(), 0, 0, n, n, n, one, a, kind, ld, b, kind, ld),
                 *(self._scalar(beta), c, kind, ld),
                 *(_FAST_TF32, _ANY_ALGORITHM),
@@ -153,6 +145,20 @@ def _library() -> dict[str, Any]:
     for name, kinds in functions.items():
         found[name].argtypes = kinds
     return found
+
+
+@functools.cache
+def _functions(kind: str) -> tuple[Any, ...]:
+    """Return what `Blas` calls for a kind of entries, but for what it seldom does."""
+    letter, library = scalar_of(np.dtype(kind)).letter.upper(), _library()
+    names = "gemm_v2", "gemmStridedBatched", "trsm_v2", "geam", "herkx" if letter in "CZ" else "syrkx"
+    return *(library[f"cublas{letter}{name}"] for name in names), library["cublasSetStream_v2"]
+
+
+@functools.lru_cache(maxsize=256)
+def _factor(value: float, kind: str) -> Any:
+    """Return memory of the host with a factor of a product, which cuBLAS reads during the call."""
+    return ctypes.create_string_buffer(np.array(value, kind).tobytes())
 
 
 def _check(status: int) -> None:

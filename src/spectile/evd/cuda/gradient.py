@@ -6,14 +6,13 @@ Matrices lie in rows, and are given by their addresses.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from spectile.core.launch import Shape, kernel
 from spectile.evd.cuda.blas import Blas
-from spectile.evd.cuda.small.report import all_finite
+from spectile.evd.cuda.small.report import Word, told
 from spectile.evd.cuda.units import GRADIENT
 from spectile.evd.types import SCALARS, Scalar, scalar_of
 
@@ -37,26 +36,44 @@ def clusters_shape(count: int) -> Shape:
     return Shape((count,), 256)
 
 
-@functools.lru_cache(maxsize=256)
-def _plan(name: str, n: int, count: int, limits: tuple[float, ...]) -> tuple[Shape, Shape, tuple[Any, ...], int]:
-    """Return launches of `divide_by_gaps` and `take_triangle`, numbers that the first takes, and what it leaves."""
-    scalar = SCALARS[name]
-    shape, real = tiles_shape(n, count, scalar, 2, SUMS), np.dtype(scalar.real).type
-    numbers = np.int32(n), *map(real, limits[:-1]), np.float64(limits[-1])
-    return shape, rows_shape(n, count), numbers, count * shape.grid[1] * (shape.grid[1] + 1)
+class _Pass(Word):
+    """What gradients of one shape need beside their operands, launches included; one call at a time has it."""
+
+    def __init__(self, name: str, n: int, count: int, limits: tuple[float, ...], lower: bool) -> None:
+        import cupy
+
+        scalar, unit = SCALARS[name], GRADIENT[name]
+        shape, real = tiles_shape(n, count, scalar, 2, SUMS), np.dtype(scalar.real).type
+        parts, arrivals = cupy.empty(count * shape.grid[1] * (shape.grid[1] + 1)), cupy.zeros(count, np.int32)
+        super().__init__()
+        #: Where S, w, its cotangents and the result are, which a launch reads.
+        self.places = np.zeros(4, np.uintp)
+        s, w, w_bar, out = np.split(self.places, 4)
+        self.divide = kernel(unit, "divide_by_gaps").bind(
+            *(shape, s, w, w_bar, np.int32(n), *map(real, limits[:-1]), np.float64(limits[-1])),
+            *(out, parts, arrivals, self.address, self.arrived),
+        )
+        self.triangle = kernel(unit, "take_triangle").bind(rows_shape(n, count), out, np.int32(n), np.int32(lower))
 
 
-@dataclass(frozen=True)
-class Solved:
-    """Eigenpairs of `count` matrices of order n on the device, by their addresses."""
+@functools.lru_cache(maxsize=64)
+def _free(device: int, *what: Any) -> list[_Pass]:
+    """Return what no call uses, of a device and of what `_Pass` is made of."""
+    return []
+
+
+class Solved(NamedTuple):
+    """Eigenpairs of a batch of matrices of order n on the current device, by their addresses."""
 
     name: str  #: Of the dtype.
     n: int
-    count: int
-    w: int  #: Of real numbers, shape (count, n).
-    v: int  #: Shape (count, n, n).
+    batch: int
+    w: int  #: Of real numbers, shape (batch, n).
+    v: int  #: Shape (batch, n, n).
 
-    def pull_back(self, w_bar: int, v_bar: int, left: int, out: int, limits: tuple[float, ...], *, lower: bool) -> bool:
+    def pull_back(
+        self, w_bar: int, v_bar: int, left: int, out: int, limits: tuple[float, ...], *, lower: bool, stream: int
+    ) -> bool:
         """Write the gradient of a triangle; return whether the cotangents are well, else it is of no use.
 
         The host waits for that when all is on its way.
@@ -64,47 +81,46 @@ class Solved:
         Parameters
         ----------
         w_bar : int
-            Of real numbers, shape (count, n), or null.
+            Of real numbers, shape (batch, n), or null.
         v_bar : int
-            Shape (count, n, n), or null: then `left` is V with columns times twice the cotangents of w.
+            Shape (batch, n, n), or null: then `left` is V with columns times twice the cotangents of w.
         left, out : int
-            Shape (count, n, n); `left` is overwritten.
+            Shape (batch, n, n); `left` is overwritten.
         limits : tuple of float
             Neighbours with a smaller gap, as a share of the largest eigenvalue, are of one cluster; how far rounding
             moves an eigenvalue, likewise; the most of differences of the cotangents of w within a cluster, as a share
             of their norm: of these, and of these times how far rounding turns one vector to the other; and of
             anti-Hermitian parts there, as a share of the norm of Vᴴ times the cotangent of V.
         lower : bool
+        stream : int
+            Of the device.
         """
         import cupy
 
-        n, count, unit = self.n, self.count, GRADIENT[self.name]
-        shape, rows, numbers, parts = _plan(self.name, n, count, limits)
+        n, blas = self.n, Blas(self.name, stream)
+        if v_bar:  # first of all, so that the device is at work; in columns these are the transposes, here and below
+            self._multiply(blas, v_bar, self.v, out, "NC")
+        what = self.name, n, self.batch, limits, lower
 
-        def begin(word: Any, arrived: Any) -> None:
-            blas, room = Blas(self.name), cupy.empty(parts, np.float64)
-            if v_bar:  # in columns these are the transposes, here and below
-                self._multiply(blas, v_bar, self.v, out, "NC")
-            s, arrivals = np.uintp(out if v_bar else 0), arrived if count == 1 else cupy.zeros(count, np.int32)
-            kernel(unit, "divide_by_gaps")(
-                *(shape, s, np.uintp(self.w), np.uintp(w_bar), *numbers, s, room, arrivals, word, arrived)
-            )
+        def rest(one: _Pass) -> None:
+            one.places[:] = out if v_bar else 0, self.w, w_bar, out
+            one.divide(stream)
             if v_bar:
                 self._multiply(blas, out, self.v, left, "NN")
-            if count == 1:
+            if self.batch == 1:
                 blas.gram(n, n, self.v, n, left, n, out, n, lower=not lower)
             else:
                 self._multiply(blas, self.v, left, out, "CN")
-            kernel(unit, "take_triangle")(rows, np.uintp(out), numbers[0], np.int32(lower))
+            one.triangle(stream)
 
-        return all_finite(begin)
+        return told(_free(cupy.cuda.runtime.getDevice(), *what), lambda: _Pass(*what), rest, stream)
 
     def _multiply(self, blas: Blas, a: int, b: int, out: int, ops: str) -> None:
         n, each = self.n, self.n**2
-        if self.count == 1:
+        if self.batch == 1:
             blas.gemm(n, n, n, 1.0, a, n, b, n, 0.0, out, n, ops)
         else:
-            blas.batched(n, n, n, 1.0, a, n, each, b, n, each, 0.0, out, n, each, self.count, ops)
+            blas.batched(n, n, n, 1.0, a, n, each, b, n, each, 0.0, out, n, each, self.batch, ops)
 
 
 def generic_basis(w: Any, v: Any, resolution: float) -> Any:

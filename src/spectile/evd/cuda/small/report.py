@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -61,12 +62,12 @@ class Report:
         return bool(self._status[3])
 
 
-#: How often the host looks at a word, which takes about 0.2 ms in all, before it waits for the stream instead.
-_LOOKS = 4000
-_FINITE = 1
+#: How long the host looks at a word before it waits for the stream, of which it is told late: some 0.2 ms.
+_LOOK_SECONDS = 2e-3
+_WELL = 1
 
 
-class _Word:
+class Word:
     """An int32 in pinned memory that one launch at a time writes once, and the counter by which its blocks agree."""
 
     def __init__(self) -> None:
@@ -79,36 +80,49 @@ class _Word:
         cupy.cuda.get_current_stream().synchronize()  # its next user may be on another stream
 
 
-#: Words that no launch uses, by device: at most as many as there were calls at the same time.
-_WORDS: dict[int, list[_Word]] = {}
+W = TypeVar("W", bound=Word)
 
 
-def all_finite(launch: Callable[[Any, Any], None]) -> bool:
-    """Launch a kernel that tells whether its input is finite as soon as it has read it; return what it tells.
+def told(free: list[W], make: Callable[[], W], launch: Callable[[W], None], stream: int) -> bool:
+    """Launch a kernel that tells, before it ends, whether all is well; return what it tells.
 
-    ``launch(address, arrived)`` launches on the current stream, with the address of a word in the host's memory and a
-    counter.  The host looks at the word, so that the kernel may still be at work at the return, and the next call is
-    prepared meanwhile.  Behind other work of the stream, or if it fails, the host waits for the stream instead.
+    ``launch(word)`` launches on the stream, with a word of `free`, or a new one: at most as many are made as there are
+    calls at the same time.  The host looks at the word, so that the device may still be at work at the return, and the
+    next call is prepared meanwhile.  Behind other work of the stream, or if it fails, the host waits for the stream.
     """
     import cupy
 
-    stream = cupy.cuda.get_current_stream()
-    free = _WORDS.setdefault(cupy.cuda.runtime.getDevice(), [])
     try:
         word = free.pop()
     except IndexError:
-        word = _Word()
+        word = make()
     value = word.value
     value.value = 0
     try:
-        launch(word.address, word.arrived)
-        for _ in range(_LOOKS):
-            if value.value:
-                break
+        launch(word)
+        end = time.perf_counter() + _LOOK_SECONDS
+        while not value.value and time.perf_counter() < end:
+            pass
     finally:
         # Also where the looking was interrupted: the word's memory must not go to another one before it is written.
         if not value.value:
-            stream.synchronize()
-    told = value.value
+            cupy.cuda.runtime.streamSynchronize(stream)
+    well = value.value == _WELL
     free.append(word)
-    return bool(told == _FINITE)
+    return well
+
+
+#: Words that no launch of `all_finite` uses, by device.
+_WORDS: dict[int, list[Word]] = {}
+
+
+def all_finite(launch: Callable[[Any, Any], None]) -> bool:
+    """Return whether the input of a kernel is finite; ``launch(address, arrived)`` launches on the current stream.
+
+    It has the address of a word in the host's memory and a counter; see :func:`told`.
+    """
+    import cupy
+
+    free = _WORDS.setdefault(cupy.cuda.runtime.getDevice(), [])
+    stream = cupy.cuda.get_current_stream().ptr
+    return told(free, Word, lambda word: launch(word.address, word.arrived), stream)
