@@ -120,6 +120,9 @@ struct alignas(8) float2 { float x, y; };
 template <class T> T __ldcg(const T* from) { return *from; }
 template <class T> T atomicAdd(T* sum, T value) { return std::exchange(*sum, *sum + value); }
 inline int atomicMax(int* most, int value) { return std::exchange(*most, max(*most, value)); }
+typedef _Float16 __half;
+inline __half __float2half_rn(float value) { return (__half)value; }
+inline float __half2float(__half value) { return value; }
 inline int __float_as_int(float value) {
     int bits;
     std::memcpy(&bits, &value, sizeof value);

@@ -28,20 +28,21 @@ RUN = "".join(
             OF_PAIRS + "share, pairs, count, most",
         ),
         (
-            *("lower_turns", True, "const int* cluster, low_t* couplings, low_t* turns, long long ldo)"),
-            OF_PAIRS + "cluster, couplings, turns, ldo",
+            *("lower_turns", True),
+            "const int* cluster, part_t* couplings, part_t* turns, long long ldo, float first, float second)",
+            OF_PAIRS + "cluster, couplings, turns, ldo, first, second",
         ),
         (
             *("raise_order", True),
-            "const int* cluster, float share, int order, const low_t* product, low_t* half, low_t* left, "
-            "long long ldo, scalar_t* turns, long long ldt, real_t* values)",
-            OF_PAIRS + "cluster, share, order, product, half, left, ldo, turns, ldt, values",
+            "const int* cluster, float share, int order, const low_t* product, long long ldp, part_t* half, "
+            "part_t* left, long long ldo, float first, float second, scalar_t* turns, long long ldt, real_t* values)",
+            OF_PAIRS + "cluster, share, order, product, ldp, half, left, ldo, first, second, turns, ldt, values",
         ),
         (
             *("exponent", False),
-            "scalar_t* turns, long long ldt, const scalar_t* gram, long long ld, int n, low_t* squared, low_t* left, "
-            "long long ldo)",
-            "turns, ldt, gram, ld, n, squared, left, ldo",
+            "scalar_t* turns, long long ldt, const scalar_t* gram, long long ld, int n, part_t* squared, part_t* left, "
+            "long long ldo, float first, float second)",
+            "turns, ldt, gram, ld, n, squared, left, ldo, first, second",
         ),
     )
 )
@@ -88,36 +89,56 @@ def test_the_kernels_see_and_correct_as_the_arrays_do(dtype, tmp_path):
         launched(library.run_strong_pairs, pairs_shape(n), *pairs_of, pair_share, pairs, count, int(most))
         assert count[0] == counts[1] and (pairs[most:] == -1).all()
         assert wanted >= set(map(tuple, pairs[:most])) and len(set(map(tuple, pairs[:most]))) == most
-    couplings, firsts = np.full((2, 2, n, n), np.nan, low)
-    launched(library.run_lower_turns, triangle_shape(n, scalar, 2), *pairs_of, steps.cluster, couplings, firsts, ld)
-    for two, sign in ((couplings, 1), (firsts, -1)):
-        whole = two.astype(scalar.wide).sum(0)  # of a matrix in columns, the transpose
-        assert abs(whole - sign * whole.conj().T).max() == 0 < abs(two[1]).max() < 2**-11 * abs(two[0]).max()
-        assert not (two[0].view(np.int32) & 0x1FFF).any()  # as many bits as tensor cores read
-    coupling, first = (two.astype(scalar.wide).sum(0).T for two in (couplings, firsts))
+    # What tensor cores read: of real numbers, scaled, float16, and what that leaves 2048 times as large.
+    kind, small, scales = ("F", 1.0, (1.0, 1.0)) if scalar.is_complex else ("e", 2.0**-11, (2.0**9, 2.0**4))
+    given_scales = tuple(map(ctypes.c_float, scales))
+
+    def whole(two, scale):
+        """Return the numbers of which there are two parts in columns."""
+        return (two[0].astype(scalar.wide) + small * two[1].astype(scalar.wide)).T / scale
+
+    couplings, firsts = np.full((2, 2, n, n), np.nan, kind)
+    launched(
+        *(library.run_lower_turns, triangle_shape(n, scalar, 2), *pairs_of, steps.cluster, couplings, firsts, ld),
+        *given_scales,
+    )
+    if scalar.is_complex:
+        assert not (couplings[0].view(np.int32) & 0x1FFF).any()
+    coupling, first = map(whole, (couplings, firsts), scales)
+    for one, two, sign in ((coupling, couplings, 1), (first, firsts, -1)):
+        assert abs(one - sign * one.conj().T).max() == 0 < abs(small * two[1]).max() < 2**-11 * abs(two[0]).max()
+    turned = np.divide(coupling, steps.w - steps.w[:, None], out=np.zeros_like(coupling), where=coupling != 0)
+    np.testing.assert_allclose(first, turned, rtol=1e-5, atol=1e-9)
 
     def in_columns(product):
         return np.asfortranarray(product.astype(low))
 
     for third in (False, True):
         turns, values = np.full((n, n), np.nan, dtype, order="F"), np.zeros(n, scalar.real)
-        half, left = (np.full((n, n), np.nan, low, order="F") for _ in range(2))
+        half, left = (np.full((n, n), np.nan, kind, order="F") for _ in range(2))
         product = in_columns(coupling @ first)
         for order in (2, 3)[: 1 + third]:
             launched(
                 *(library.run_raise_order, triangle_shape(n, scalar, 3), *pairs_of, steps.cluster, pair_share, order),
-                *(product, *((half, left) if third and order == 2 else (None, None)), ld, turns, ld, values),
+                *(product, ld, *((half, left) if third and order == 2 else (None, None)), ld, *given_scales),
+                *(turns, ld, values),
             )
-            product = in_columns(coupling @ half + left @ first)
+            parts = (each.astype(scalar.wide) / scale for each, scale in zip((half, left), scales, strict=True))
+            product = in_columns(coupling @ next(parts) + next(parts) @ first)
         assert abs(turns + turns.conj().T).max() == 0
         gram = np.asfortranarray(np.tril(turns.conj().T @ turns) + np.triu(np.full((n, n), np.nan, dtype), 1))
-        squared, left = np.full((2, 2, n, n), np.nan, low)
-        launched(library.run_exponent, triangle_shape(n, scalar, 2), turns, ld, gram, ld, n, squared, left, ld)
+        squared, left = np.full((2, 2, n, n), np.nan, kind)
+        launched(
+            *(library.run_exponent, triangle_shape(n, scalar, 2), turns, ld, gram, ld, n),
+            *(*((squared, left) if third else (None, None)), ld, *given_scales),
+        )
         before, w = steps.x, steps.w
         steps.advance(share, third)
-        squared, left = (two.astype(scalar.wide).sum(0).T for two in (squared, left))
-        found = before + turns + third * (squared @ left)
-        tolerance = 1e-6 if scalar.real == "float32" else 2e-9  # single precision of the second order
+        found = before + turns
+        if third:
+            found = found + whole(squared, scales[0]) @ whole(left, scales[1])
+        # Single precision of the second order, and eleven bits of the third.
+        tolerance = 1e-6 if third or scalar.real == "float32" else 2e-9
         np.testing.assert_allclose(found, steps.x, atol=tolerance)
         np.testing.assert_allclose(w + values, steps.w, atol=20 * tolerance)
         assert abs(steps.x - before).max() > 1e-3

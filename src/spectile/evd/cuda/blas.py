@@ -67,14 +67,14 @@ class Blas:
         triangle = _LOWER if lower else _UPPER
         _check(self._rank_k(self._on_stream(), triangle, self._op["C"], n, k, one, a, lda, b, ldb, zero, c, ldc))
 
-    def lower_product(self, n: int, a: int, b: int, c: int, ld: int, beta: float) -> None:
-        """C = A B + beta C of order n in single precision, by TensorFloat-32 where the device has it."""
-        kind, one = _SINGLE[self.dtype.char], self._scalar(1.0)
+    def product_of_parts(self, n: int, alpha: float, a: int, b: int, ld: int, beta: float, c: int, ldc: int) -> None:
+        """C = alpha A B + beta C of order n in single precision; A and B are float16, or complex for TensorFloat-32."""
+        kind, read, compute = _PARTS[self.dtype.char]
         _check(
             _library()["cublasGemmEx"](
-                *(self._on_stream(), 0, 0, n, n, n, one, a, kind, ld, b, kind, ld),
-                *(self._scalar(beta), c, kind, ld),
-                *(_FAST_TF32, _ANY_ALGORITHM),
+                *(self._on_stream(), 0, 0, n, n, n, self._scalar(alpha), a, read, ld, b, read, ld),
+                *(self._scalar(beta), c, kind, ldc),
+                *(compute, _ANY_ALGORITHM),
             )
         )
 
@@ -112,9 +112,10 @@ class Blas:
 
 #: Memory that cuBLAS has for its own use in a graph, as it is recommended for Hopper.
 _ROOM = 2**25
-#: Of cuBLAS's enumerations: the triangles, and a diagonal that is read; types, sums and any way of a product.
+#: Of cuBLAS's enumerations: the triangles, and a diagonal that is read; any way of a product, and types of a result
+#: and of what is multiplied, and sums.
 _LOWER, _UPPER, _WITH_DIAGONAL = 0, 1, 0
-_SINGLE, _FAST_TF32, _ANY_ALGORITHM = {"f": 0, "F": 4}, 77, -1
+_ANY_ALGORITHM, _PARTS = -1, {"f": (0, 2, 68), "F": (4, 4, 77)}
 _P, _I, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
 #: Parameters of what is called: a pointer, an integer, or one of 64 bits.
 _PARAMETERS = {

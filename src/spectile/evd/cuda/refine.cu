@@ -1,32 +1,39 @@
 // Corrections of eigenvectors, between their products.  S = X^H A X is Hermitian, column-major, and read below the diagonal alone; w is its
 // diagonal.
+#include <cuda_fp16.h>
+
 #include "ptx.cuh"
 #include "scalar.cuh"
 
-// The first ten bits after the leading one, as tensor cores read a number.
-__device__ __forceinline__ float leading(float a) { return __int_as_float((__float_as_int(a) + 0x1000) & 0xffffe000); }
-
+// What tensor cores multiply stands for a number times a power of two: its first eleven bits, in float16, and those that are left.
 #if COMPLEX
 struct __align__(8) low_t {
     float x, y;
 };
+typedef low_t part_t;
 __device__ __forceinline__ low_t lowered(scalar_t a) {
     low_t r;
     r.x = (float)a.x;
     r.y = (float)a.y;
     return r;
 }
-__device__ __forceinline__ low_t leading(low_t a) {
-    a.x = leading(a.x);
-    a.y = leading(a.y);
-    return a;
+// The first ten bits after the leading one, as they read a number of float32.
+__device__ __forceinline__ float leading(float a) { return __int_as_float((__float_as_int(a) + 0x1000) & 0xffffe000); }
+__device__ __forceinline__ part_t part_of(scalar_t a) {
+    low_t r = lowered(a);
+    r.x = leading(r.x);
+    r.y = leading(r.y);
+    return r;
 }
 __device__ __forceinline__ scalar_t raised(low_t a) { return make_scalar(a.x, a.y); }
+__device__ __forceinline__ scalar_t left_of(scalar_t a, part_t part) { return a - raised(part); }
 __device__ __forceinline__ real_t size_of(scalar_t a) { return (real_t)hypot((double)a.x, (double)a.y); }
 #else
 typedef float low_t;
-__device__ __forceinline__ low_t lowered(scalar_t a) { return (float)a; }
+typedef __half part_t;
+__device__ __forceinline__ part_t part_of(scalar_t a) { return __float2half_rn(fminf(fmaxf((float)a, -32768), 32768)); }
 __device__ __forceinline__ scalar_t raised(low_t a) { return a; }
+__device__ __forceinline__ scalar_t left_of(scalar_t a, part_t part) { return 2048 * (a - __half2float(part)); }
 __device__ __forceinline__ real_t size_of(scalar_t a) { return fabs(a); }
 #endif
 
@@ -96,15 +103,16 @@ __device__ __forceinline__ scalar_t turn_of(const Pair& pair, const int* cluster
     return (1 / pair.gap) * pair.coupling;
 }
 
-// What tensor cores read of a number in single precision, and, n columns further on, what that leaves.
-__device__ __forceinline__ void write_low(low_t* out, long long ldo, int n, int i, int j, scalar_t value) {
-    const low_t high = leading(lowered(value));
-    out[i + j * ldo] = high, out[i + (j + n) * ldo] = lowered(value - raised(high));
+// The first part of a number times `scale`, and, n columns further on, what that leaves.
+__device__ __forceinline__ void write_parts(part_t* out, long long ldo, int n, int i, int j, scalar_t value, float scale) {
+    const part_t part = part_of((real_t)scale * value);
+    out[i + j * ldo] = part, out[i + (j + n) * ldo] = part_of(left_of((real_t)scale * value, part));
 }
 
-// Couplings C and turns K of pairs that are turned, whole matrices of leading dimension ldo.
+// Couplings C and turns K of pairs that are turned, whole matrices of leading dimension ldo, each times its scale.
 extern "C" __global__ void __launch_bounds__(256) lower_turns(const scalar_t* s, long long ld, const real_t* w, int n, const real_t* noise,
-                                                              const int* cluster, low_t* couplings, low_t* turns, long long ldo) {
+                                                              const int* cluster, part_t* couplings, part_t* turns, long long ldo,
+                                                              float couplings_scale, float turns_scale) {
     DYNAMIC_SHARED(scalar_t, across);  // 2 x 32 x 33
     if (blockIdx.y > blockIdx.x) return;
     const int i0 = blockIdx.x * 32, j0 = blockIdx.y * 32, x = threadIdx.x & 31, y = threadIdx.x >> 5;
@@ -117,28 +125,31 @@ extern "C" __global__ void __launch_bounds__(256) lower_turns(const scalar_t* s,
             if (square(turn) > 0) coupling = pair.coupling;
         }
         across[c * 33 + x] = conj(coupling), across[(32 + c) * 33 + x] = negative(conj(turn));
-        if (i < n && j <= i) write_low(couplings, ldo, n, i, j, coupling), write_low(turns, ldo, n, i, j, turn);
+        if (i >= n || j > i) continue;
+        write_parts(couplings, ldo, n, i, j, coupling, couplings_scale), write_parts(turns, ldo, n, i, j, turn, turns_scale);
     }
     __syncthreads();
     for (int c = y; c < 32; c += 8) {
         const int i = j0 + x, j = i0 + c;  // above the diagonal
-        if (j < n && i < j)
-            write_low(couplings, ldo, n, i, j, across[x * 33 + c]), write_low(turns, ldo, n, i, j, across[(32 + x) * 33 + c]);
+        if (j >= n || i >= j) continue;
+        write_parts(couplings, ldo, n, i, j, across[x * 33 + c], couplings_scale);
+        write_parts(turns, ldo, n, i, j, across[(32 + x) * 33 + c], turns_scale);
     }
 }
 
 // Turns K, whole and anti-Hermitian: to first order (`order` 2), or as they are (3), and of D = product + product^H, halved for the second
 // order, what is up to a share of the gaps, over these: M.  values: w grows by the diagonal.  Where the third order follows, half is M / 2,
-// and left is D / 3 - gap M / 2.
+// and left is D / 3 - gap M / 2, each times its scale.
 extern "C" __global__ void __launch_bounds__(256) raise_order(const scalar_t* s, long long ld, const real_t* w, int n, const real_t* noise,
-                                                              const int* cluster, float share, int order, const low_t* product, low_t* half,
-                                                              low_t* left, long long ldo, scalar_t* turns, long long ldt, real_t* values) {
+                                                              const int* cluster, float share, int order, const low_t* product,
+                                                              long long ldp, part_t* half, part_t* left, long long ldo, float half_scale,
+                                                              float left_scale, scalar_t* turns, long long ldt, real_t* values) {
     DYNAMIC_SHARED(scalar_t, across);  // 3 x 32 x 33
     if (blockIdx.y > blockIdx.x) return;
     const int i0 = blockIdx.x * 32, j0 = blockIdx.y * 32, x = threadIdx.x & 31, y = threadIdx.x >> 5;
     for (int c = y; c < 32; c += 8) {
         const int i = j0 + x, j = i0 + c;
-        across[c * 33 + x] = i < n && j < n ? raised(product[i + j * ldo]) : zero();
+        across[c * 33 + x] = i < n && j < n ? raised(product[i + j * ldp]) : zero();
     }
     __syncthreads();
     scalar_t turned[4], more[4], rest[4];
@@ -146,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(256) raise_order(const scalar_t* s,
         const int i = i0 + x, j = j0 + c, k = c >> 3;
         turned[k] = more[k] = rest[k] = zero();
         if (i >= n || j > i) continue;
-        const scalar_t both = raised(product[i + j * ldo]) + conj(across[x * 33 + c]), part = (order == 2 ? (real_t)0.5 : (real_t)1) * both;
+        const scalar_t both = raised(product[i + j * ldp]) + conj(across[x * 33 + c]), part = (order == 2 ? (real_t)0.5 : (real_t)1) * both;
         rest[k] = (real_t)(1.0 / 3) * both;
         if (i == j) {
             values[i] += real_part(part);
@@ -159,7 +170,8 @@ extern "C" __global__ void __launch_bounds__(256) raise_order(const scalar_t* s,
         }
         more[k] = (real_t)0.5 * more[k];
         turns[i + j * ldt] = turned[k];
-        if (half != nullptr) half[i + j * ldo] = lowered(more[k]), left[i + j * ldo] = lowered(rest[k]);
+        if (half == nullptr) continue;
+        half[i + j * ldo] = part_of((real_t)half_scale * more[k]), left[i + j * ldo] = part_of((real_t)left_scale * rest[k]);
     }
     __syncthreads();
     for (int c = y; c < 32; c += 8) {
@@ -171,21 +183,25 @@ extern "C" __global__ void __launch_bounds__(256) raise_order(const scalar_t* s,
         const int i = j0 + x, j = i0 + c;
         if (j >= n || i >= j) continue;
         turns[i + j * ldt] = across[x * 33 + c];
-        if (half != nullptr) half[i + j * ldo] = lowered(across[(32 + x) * 33 + c]), left[i + j * ldo] = lowered(across[(64 + x) * 33 + c]);
+        if (half == nullptr) continue;
+        half[i + j * ldo] = part_of((real_t)half_scale * across[(32 + x) * 33 + c]);
+        left[i + j * ldo] = part_of((real_t)left_scale * across[(64 + x) * 33 + c]);
     }
 }
 
 // Of turns K and, below the diagonal, K^H K = -K^2: K + K^2 / 2 in place, and K^2 and K / 6 + K^2 / 24, whose product is what the
-// exponential lacks, as `lower_turns` writes them.
+// exponential lacks, as `lower_turns` writes them, if anywhere.
 extern "C" __global__ void __launch_bounds__(256) exponent(scalar_t* turns, long long ldt, const scalar_t* gram, long long ld, int n,
-                                                           low_t* squared, low_t* left, long long ldo) {
+                                                           part_t* squared, part_t* left, long long ldo, float squared_scale,
+                                                           float left_scale) {
     DYNAMIC_SHARED(scalar_t, across);  // 2 x 32 x 33
     if (blockIdx.y > blockIdx.x) return;
     const int i0 = blockIdx.x * 32, j0 = blockIdx.y * 32, x = threadIdx.x & 31, y = threadIdx.x >> 5;
     const auto write = [=](int i, int j, scalar_t turn, scalar_t square) {
         turns[i + j * ldt] = turn + (real_t)0.5 * square;
-        write_low(squared, ldo, n, i, j, square);
-        write_low(left, ldo, n, i, j, (real_t)(1.0 / 6) * turn + (real_t)(1.0 / 24) * square);
+        if (squared == nullptr) return;
+        write_parts(squared, ldo, n, i, j, square, squared_scale);
+        write_parts(left, ldo, n, i, j, (real_t)(1.0 / 6) * turn + (real_t)(1.0 / 24) * square, left_scale);
     };
     for (int c = y; c < 32; c += 8) {
         const int i = i0 + x, j = j0 + c;

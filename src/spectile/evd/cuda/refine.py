@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,7 @@ class Steps(steps.Steps):
         self._launch("survey", survey_shape(self.n), cupy.asarray(shares, np.float32), sums)
         *total, norm = (float(one) for one in cupy.asnumpy(cupy.append(sums.sum(axis=0), size)))
         residual, *turned = np.sqrt(total[: 1 + LEVELS]).tolist()
+        self._most = residual, dict(zip(shares, turned, strict=True))  # of couplings, and of turns
         return steps.Seen(residual, turned, norm, [round(one) for one in total[1 + LEVELS :]])
 
     def pairs(self, share: float, count: int) -> tuple[np.ndarray, ...]:
@@ -88,35 +90,47 @@ class Steps(steps.Steps):
         """Correct the vectors and values."""
         import cupy
 
-        n, low, room = self.n, np.dtype("F" if self._scalar.is_complex else "f"), self._y
-        coupling, first = (empty_matrix(n, 2 * n, low) for _ in range(2))  # with what single precision leaves
-        product, blas, shape = empty_matrix(n, n, low), Blas(low), functools.partial(triangle_shape, n, self._scalar)
-        ld, made, turned = np.int64(product.ld), product.pointer, (np.uintp(room.pointer), np.int64(room.ld))
-        pair = np.uintp(coupling.pointer), np.uintp(first.pointer), ld
+        n, room, (residual, turns), is_complex = self.n, self._y, self._most, self._scalar.is_complex
+        coupling, first = (empty_matrix(n, 2 * n, "F" if is_complex else "e") for _ in range(2))  # and what is left
+        product = empty_matrix(n, n, "F" if is_complex else "f")
+        blas, shape = Blas(product.owner.dtype), functools.partial(triangle_shape, n, self._scalar)
+        pair, ld = (np.uintp(coupling.pointer), np.uintp(first.pointer)), np.int64(coupling.ld)
+        made, turned = ((np.uintp(one.pointer), np.int64(one.ld)) for one in (product, room))
+        turn = turns[share]
+        # What brings couplings, turns, and what is made of them into the range of float16.
+        bounds = residual, 4 * share, 4 * residual * turn, (2 * turn) ** 2, share + (2 * turn) ** 2
+        c, k, d, squared, left_over = (1.0 if is_complex else 2.0 ** (14 - math.frexp(most)[1]) for most in bounds)
 
-        def multiply(*factors: tuple[int, int]) -> None:
-            for number, (left, right) in enumerate(factors):
-                blas.lower_product(n, left, right, made, int(ld), float(number > 0))
+        def multiply(*factors: tuple[int, int, float]) -> None:
+            for number, (left, right, scale) in enumerate(factors):
+                blas.product_of_parts(
+                    *(n, 1 / scale, left, right, coupling.ld, float(number > 0), product.pointer, product.ld)
+                )
+
+        def exactly(scale: float) -> None:
+            """Multiply to single precision what is scaled so in all."""
+            small = scale if is_complex else 2**11 * scale
+            multiply((*highest, scale), (highest[0], rest[1], small), (rest[0], highest[1], small))
 
         highest, rest = (coupling.pointer, first.pointer), (coupling.at(0, n), first.at(0, n))
-        exactly = highest, (highest[0], rest[1]), (rest[0], highest[1])  # to single precision
-        self._launch("lower_turns", shape(2), self.cluster, *pair)
-        multiply(*exactly)
+        self._launch("lower_turns", shape(2), self.cluster, *pair, ld, np.float32(c), np.float32(k))
+        exactly(c * k)
         change = cupy.zeros(n, self._scalar.real)
         for order in (2, 3)[: 1 + third]:
             left, half = (np.uintp(one if third and order == 2 else 0) for one in rest)
             self._launch(
-                *("raise_order", shape(3), self.cluster, np.float32(share), np.int32(order), np.uintp(made)),
-                *(half, left, ld, *turned, change),
+                *("raise_order", shape(3), self.cluster, np.float32(share), np.int32(order), *made),
+                *(half, left, ld, np.float32(k), np.float32(d), *turned, change),
             )
             if third and order == 2:
-                multiply((highest[0], rest[1]), (rest[0], highest[1]))
+                multiply((highest[0], rest[1], c * k), (rest[0], highest[1], d * k))
         self._blas.gram(n, n, room.pointer, room.ld, room.pointer, room.ld, self._s.pointer, self._s.ld)
         kernel(REFINE[self._scalar.name], "exponent")(
-            shape(2), *turned, np.uintp(self._s.pointer), np.int64(self._s.ld), np.int32(n), *pair
+            *(shape(2), *turned, np.uintp(self._s.pointer), np.int64(self._s.ld), np.int32(n)),
+            *(*(pair if third else [np.uintp(0)] * 2), ld, np.float32(squared), np.float32(left_over)),
         )
         if third:
-            multiply(*exactly)
+            exactly(squared * left_over)
             cubes = as_array(room, n, n)
             cubes += as_array(product, n, n)
         self.w = self.w + change
