@@ -18,21 +18,13 @@ def arrays(*tensors: torch.Tensor) -> Iterator[tuple[Any, ...]]:
         return
     import cupy
 
-    with on_stream(detached[0].device):
+    index = detached[0].get_device()
+    stream = torch._C._cuda_getCurrentRawStream(index)
+    with contextlib.ExitStack() as entered:
+        if cupy.cuda.runtime.getDevice() != index or cupy.cuda.get_current_stream().ptr != stream:
+            entered.enter_context(cupy.cuda.Device(index))
+            entered.enter_context(cupy.cuda.ExternalStream(stream, index))
         yield tuple(cupy.from_dlpack(tensor) for tensor in detached)
-
-
-@contextlib.contextmanager
-def on_stream(device: torch.device) -> Iterator[None]:
-    """Let CuPy's current device and stream be PyTorch's within."""
-    import cupy
-
-    stream = torch._C._cuda_getCurrentRawStream(device.index)
-    if cupy.cuda.runtime.getDevice() == device.index and cupy.cuda.get_current_stream().ptr == stream:
-        yield
-        return
-    with cupy.cuda.Device(device.index), cupy.cuda.ExternalStream(stream, device.index):
-        yield
 
 
 def require_dense(**tensors: Any) -> None:

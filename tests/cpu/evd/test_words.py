@@ -31,7 +31,7 @@ def test_a_word_that_comes_at_once_is_not_waited_for(stream, what):
 
     for _ in range(3):
         waits = stream.waits
-        assert report.all_finite(lambda address, arrived: tell(address, what)) is (what == FINITE)
+        assert report.told(lambda word: tell(word.address, what)) is (what == FINITE)
     assert stream.waits == waits <= 1  # but for the counter of a new word
     assert [len(words) for words in report._WORDS.values()] == [1]
 
@@ -40,10 +40,10 @@ def test_a_word_that_comes_at_once_is_not_waited_for(stream, what):
 def test_a_word_that_comes_late_is_waited_for(stream, what):
     from spectile.evd.cuda.small import report
 
-    def launch(address, arrived):
-        stream.end = lambda: tell(address, what)
+    def launch(word):
+        stream.end = lambda: tell(word.address, what)
 
-    assert report.all_finite(launch) is (what == FINITE)
+    assert report.told(launch) is (what == FINITE)
     assert stream.waits == 2
 
 
@@ -52,12 +52,12 @@ def test_calls_at_the_same_time_have_words_of_their_own(stream):
 
     met, seen = threading.Barrier(4), []
 
-    def launch(address, arrived):
-        seen.append((int(address), arrived.ctypes.data))
+    def launch(word):
+        seen.append((int(word.address), word.arrived.ctypes.data))
         met.wait(timeout=120)
-        tell(address, FINITE)
+        tell(word.address, FINITE)
 
-    threads = [threading.Thread(target=report.all_finite, args=(launch,)) for _ in range(4)]
+    threads = [threading.Thread(target=report.told, args=(launch,)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -73,12 +73,12 @@ def test_a_word_is_let_go_after_the_kernel_has_written_it(stream):
 
     told = []
 
-    def launch(address, arrived):
-        stream.end = lambda: told.append(tell(address, FINITE))
+    def launch(word):
+        stream.end = lambda: told.append(tell(word.address, FINITE))
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        report.all_finite(launch)
+        report.told(launch)
     assert told and not report._WORDS[0]
 
 
@@ -88,9 +88,9 @@ def test_an_error_of_the_stream_is_raised(stream):
     def fail():
         raise RuntimeError("an illegal address")
 
-    def launch(address, arrived):
+    def launch(word):
         stream.end = fail
 
     with pytest.raises(RuntimeError, match="illegal address"):
-        report.all_finite(launch)
+        report.told(launch)
     assert not report._WORDS[0]

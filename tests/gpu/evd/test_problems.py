@@ -363,12 +363,12 @@ def test_a_launch_that_is_interrupted(stops, rng):
     given = cupy.asarray(a)
     expected = cupy.asnumpy(evd.eigh(given)[0])
 
-    def launch(address, arrived):
+    def launch(word):
         rotations.solve(given[None], Options(check_finite=False))
         raise stops
 
     with pytest.raises(stops):
-        report.all_finite(launch)
+        report.told(launch)
     np.testing.assert_array_equal(cupy.asnumpy(evd.eigh(given)[0]), expected)
 
 

@@ -113,7 +113,7 @@ class Solved(NamedTuple):
                 self._multiply(blas, self.v, left, out, "CN")
             one.triangle(stream)
 
-        return told(_free(cupy.cuda.runtime.getDevice(), *what), lambda: _Pass(*what), rest, stream)
+        return told(rest, _free(cupy.cuda.runtime.getDevice(), *what), lambda: _Pass(*what), stream)
 
     def _multiply(self, blas: Blas, a: int, b: int, out: int, ops: str) -> None:
         n, each = self.n, self.n**2

@@ -81,17 +81,24 @@ class Word:
 
 
 W = TypeVar("W", bound=Word)
+#: Words that no launch uses, by device, but for those of particular launches.
+_WORDS: dict[int, list[Any]] = {}
 
 
-def told(free: list[W], make: Callable[[], W], launch: Callable[[W], None], stream: int) -> bool:
+def told(
+    launch: Callable[[W], None], free: list[W] | None = None, make: Callable[[], Any] = Word, stream: int | None = None
+) -> bool:
     """Launch a kernel that tells, before it ends, whether all is well; return what it tells.
 
-    ``launch(word)`` launches on the stream, with a word of `free`, or a new one: at most as many are made as there are
-    calls at the same time.  The host looks at the word, so that the device may still be at work at the return, and the
-    next call is prepared meanwhile.  Behind other work of the stream, or if it fails, the host waits for the stream.
+    ``launch(word)`` launches on the stream of this address, or the current one, with a word of `free`, or a new one:
+    at most as many are made as there are calls at the same time.  The host looks at the word, so that the device may
+    still be at work at the return, and the next call is prepared meanwhile.  Behind other work of the stream, or if it
+    fails, the host waits for the stream.
     """
     import cupy
 
+    stream = cupy.cuda.get_current_stream().ptr if stream is None else stream
+    free = _WORDS.setdefault(cupy.cuda.runtime.getDevice(), []) if free is None else free
     try:
         word = free.pop()
     except IndexError:
@@ -109,20 +116,4 @@ def told(free: list[W], make: Callable[[], W], launch: Callable[[W], None], stre
             cupy.cuda.runtime.streamSynchronize(stream)
     well = value.value == _WELL
     free.append(word)
-    return well
-
-
-#: Words that no launch of `all_finite` uses, by device.
-_WORDS: dict[int, list[Word]] = {}
-
-
-def all_finite(launch: Callable[[Any, Any], None]) -> bool:
-    """Return whether the input of a kernel is finite; ``launch(address, arrived)`` launches on the current stream.
-
-    It has the address of a word in the host's memory and a counter; see :func:`told`.
-    """
-    import cupy
-
-    free = _WORDS.setdefault(cupy.cuda.runtime.getDevice(), [])
-    stream = cupy.cuda.get_current_stream().ptr
-    return told(free, Word, lambda word: launch(word.address, word.arrived), stream)
+    return bool(well)

@@ -13,7 +13,7 @@ import numpy as np
 from spectile.core.compile import Unit
 from spectile.core.launch import Shape, kernel
 from spectile.evd.cuda.choose import BATCHED_ORDER, PAIR_ORDER, ROTATED_ORDER, rotation_threads
-from spectile.evd.cuda.small.report import all_finite
+from spectile.evd.cuda.small.report import told
 from spectile.evd.cuda.units import PAIRS, ROTATIONS
 from spectile.evd.types import Definite, Options, Scalar, not_definite, out_of_range, require_finite, scalar_of
 
@@ -151,7 +151,7 @@ def solve(batch: Any, options: Options) -> tuple[Any, Any]:
     operands = (plan.shape, batch, *plan.layout, w, w if v is None else v)
     if not options.check_finite or cupy.cuda.get_current_stream().is_capturing():
         rotate(*operands, _NOWHERE, _NOWHERE)
-    elif not all_finite(lambda address, arrived: rotate(*operands, address, arrived)):
+    elif not told(lambda word: rotate(*operands, word.address, word.arrived)):
         _require_solved(w, options)
     if options.subset is None:
         return w, v
