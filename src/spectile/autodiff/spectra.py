@@ -285,19 +285,26 @@ def require_no_fault(found: Any, w: Any) -> None:
         raise GaugeError(refusal(gaps.max(), phase=not (found & ~own).any()))
 
 
-def part_of(w: np.ndarray, subset: Subset) -> np.ndarray:
-    """Return which eigenvalues of each ascending spectrum lie in an interval, as :func:`spectile.eigh` counts them.
+def cut(w: Any, v: Any, subset: Subset | None, known: Callable[[], np.ndarray | None]) -> tuple[Any, Any]:
+    """Return the eigenpairs of a subset, as :func:`spectile.eigh` counts them, of all.
 
-    Raises ValueError if they are not equally many in each matrix.
+    ``known()`` gives the eigenvalues on the host, or None where they are not known.  Raises ValueError there, and where
+    an interval does not hold equally many in each matrix.
     """
-    found = np.zeros(w.shape, bool)
-    for place in np.ndindex(w.shape[:-1]):
-        found[place][subset.of(w[place])] = True
-    refuse_ragged([np.flatnonzero(part) for part in found.reshape(-1, w.shape[-1])])
-    return found
-
-
-#: What is said of a part by values where these are not known.
-UNKNOWN = (
-    "subset_by_value gives a shape that depends on values, which are not known in a transformation: use subset_by_index"
-)
+    if subset is None:
+        return w, v
+    if subset.by_index:
+        part = slice(subset.low, subset.high + 1)
+        return w[..., part], v[..., part]
+    values = known()
+    if values is None:
+        raise ValueError(
+            "subset_by_value gives a shape that depends on values, which are not known in a transformation: use "
+            "subset_by_index"
+        )
+    found = np.zeros(values.shape, bool)
+    for place in np.ndindex(values.shape[:-1]):
+        found[place][subset.of(values[place])] = True
+    refuse_ragged([np.flatnonzero(part) for part in found.reshape(-1, values.shape[-1])])
+    shape = *values.shape[:-1], int(found.sum(-1).max())
+    return w[found].reshape(shape), v.mT[found].reshape(*shape, v.shape[-2]).mT

@@ -217,17 +217,8 @@ def eigh(
     w, v, _ = decompose(a, backend)
     if factor is not None:
         v = factor @ v if type == 3 else _solve_triangular(factor, v, adjoint=True)
-    if subset is None:
-        return w, v
-    if subset.by_index:
-        part = slice(subset.low, subset.high + 1)
-        return w[..., part], v[..., part]
     known = jax.lax.stop_gradient(w)
-    if isinstance(known, jax.core.Tracer):
-        raise ValueError(spectra.UNKNOWN)
-    chosen = spectra.part_of(np.asarray(known), subset)
-    m = int(chosen.sum(-1).max())
-    return w[chosen].reshape(*w.shape[:-1], m), v.mT[chosen].reshape(*w.shape[:-1], m, v.shape[-2]).mT
+    return spectra.cut(w, v, subset, lambda: None if isinstance(known, jax.core.Tracer) else np.asarray(known))
 
 
 def _cholesky(b: Any) -> Any:

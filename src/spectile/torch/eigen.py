@@ -445,15 +445,11 @@ def _solve(
         w, v, _ = Decompose.apply(a, lower, backend)
     if b is not None and vectors:
         v = factor @ v if kind == 3 else torch.linalg.solve_triangular(adjoint(factor), v, upper=True)
-    if subset is None:
-        return w, v
-    if subset.by_index:
-        part = slice(subset.low, subset.high + 1)
-        return w[..., part], v[..., part]
-    try:
-        values = np.array(w.detach().tolist(), str(w.dtype).removeprefix("torch."))
-    except RuntimeError:
-        raise ValueError(spectra.UNKNOWN) from None
-    mask = spectra.part_of(values.reshape(w.shape), subset)
-    chosen, m = torch.from_numpy(mask).to(w.device), int(mask.sum(-1).max())
-    return w[chosen].reshape(*w.shape[:-1], m), v.mT[chosen].reshape(*w.shape[:-1], m, v.shape[-2]).mT
+
+    def known() -> np.ndarray | None:
+        try:
+            return np.array(w.detach().tolist(), dtype_name(w)).reshape(w.shape)
+        except RuntimeError:
+            return None
+
+    return spectra.cut(w, v, subset, known)
