@@ -5,35 +5,28 @@
 #include "ptx.cuh"
 #include "scalar.cuh"
 
-// What tensor cores multiply stands for a number times a power of two: its first eleven bits, in float16, and those that are left.
+// What tensor cores multiply: the first eleven bits of a number times a power of two, in float16, complex ones in float32.
 #if COMPLEX
 struct __align__(8) low_t {
     float x, y;
 };
 typedef low_t part_t;
-__device__ __forceinline__ low_t lowered(scalar_t a) {
-    low_t r;
-    r.x = (float)a.x;
-    r.y = (float)a.y;
-    return r;
-}
 // The first ten bits after the leading one, as they read a number of float32.
 __device__ __forceinline__ float leading(float a) { return __int_as_float((__float_as_int(a) + 0x1000) & 0xffffe000); }
 __device__ __forceinline__ part_t part_of(scalar_t a) {
-    low_t r = lowered(a);
-    r.x = leading(r.x);
-    r.y = leading(r.y);
+    low_t r;
+    r.x = leading((float)a.x);
+    r.y = leading((float)a.y);
     return r;
 }
 __device__ __forceinline__ scalar_t raised(low_t a) { return make_scalar(a.x, a.y); }
-__device__ __forceinline__ scalar_t left_of(scalar_t a, part_t part) { return a - raised(part); }
 __device__ __forceinline__ real_t size_of(scalar_t a) { return (real_t)hypot((double)a.x, (double)a.y); }
 #else
 typedef float low_t;
 typedef __half part_t;
 __device__ __forceinline__ part_t part_of(scalar_t a) { return __float2half_rn(fminf(fmaxf((float)a, -32768), 32768)); }
 __device__ __forceinline__ scalar_t raised(low_t a) { return a; }
-__device__ __forceinline__ scalar_t left_of(scalar_t a, part_t part) { return 2048 * (a - __half2float(part)); }
+__device__ __forceinline__ scalar_t raised(part_t a) { return __half2float(a); }
 __device__ __forceinline__ real_t size_of(scalar_t a) { return fabs(a); }
 #endif
 
@@ -103,10 +96,10 @@ __device__ __forceinline__ scalar_t turn_of(const Pair& pair, const int* cluster
     return (1 / pair.gap) * pair.coupling;
 }
 
-// The first part of a number times `scale`, and, n columns further on, what that leaves.
+// The first part of a number times `scale`, and, n columns further on, what that leaves, times 2^11.
 __device__ __forceinline__ void write_parts(part_t* out, long long ldo, int n, int i, int j, scalar_t value, float scale) {
     const part_t part = part_of((real_t)scale * value);
-    out[i + j * ldo] = part, out[i + (j + n) * ldo] = part_of(left_of((real_t)scale * value, part));
+    out[i + j * ldo] = part, out[i + (j + n) * ldo] = part_of((real_t)2048 * ((real_t)scale * value - raised(part)));
 }
 
 // Couplings C and turns K of pairs that are turned, whole matrices of leading dimension ldo, each times its scale.

@@ -90,16 +90,16 @@ class Steps(steps.Steps):
         """Correct the vectors and values."""
         import cupy
 
-        n, room, (residual, turns), is_complex = self.n, self._y, self._most, self._scalar.is_complex
+        n, room, (residual, turned_by), is_complex = self.n, self._y, self._most, self._scalar.is_complex
         coupling, first = (empty_matrix(n, 2 * n, "F" if is_complex else "e") for _ in range(2))  # and what is left
         product = empty_matrix(n, n, "F" if is_complex else "f")
         blas, shape = Blas(product.owner.dtype), functools.partial(triangle_shape, n, self._scalar)
         pair, ld = (np.uintp(coupling.pointer), np.uintp(first.pointer)), np.int64(coupling.ld)
         made, turned = ((np.uintp(one.pointer), np.int64(one.ld)) for one in (product, room))
-        turn = turns[share]
+        turn = turned_by[share]
         # What brings couplings, turns, and what is made of them into the range of float16.
         bounds = residual, 4 * share, 4 * residual * turn, (2 * turn) ** 2, share + (2 * turn) ** 2
-        c, k, d, squared, left_over = (1.0 if is_complex else 2.0 ** (14 - math.frexp(most)[1]) for most in bounds)
+        c, k, d, squared, left_over = (2.0 ** (14 - math.frexp(most)[1]) for most in bounds)
 
         def multiply(*factors: tuple[int, int, float]) -> None:
             for number, (left, right, scale) in enumerate(factors):
@@ -109,8 +109,7 @@ class Steps(steps.Steps):
 
         def exactly(scale: float) -> None:
             """Multiply to single precision what is scaled so in all."""
-            small = scale if is_complex else 2**11 * scale
-            multiply((*highest, scale), (highest[0], rest[1], small), (rest[0], highest[1], small))
+            multiply((*highest, scale), (highest[0], rest[1], 2**11 * scale), (rest[0], highest[1], 2**11 * scale))
 
         highest, rest = (coupling.pointer, first.pointer), (coupling.at(0, n), first.at(0, n))
         self._launch("lower_turns", shape(2), self.cluster, *pair, ld, np.float32(c), np.float32(k))
