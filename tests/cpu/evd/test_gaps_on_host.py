@@ -12,6 +12,7 @@ import pytest
 from spectile.autodiff import spectra
 from spectile.evd.cuda import gradient
 from spectile.evd.cuda.gradient import SUMS, tiles_shape
+from spectile.evd.cuda.small import report
 from spectile.evd.cuda.units import GRADIENT
 from spectile.evd.types import SCALARS
 
@@ -146,7 +147,7 @@ def test_a_gradient_from_cotangents_to_its_triangle(dtype, lower, count, librari
     monkeypatch.setitem(sys.modules, "cupy", cupy_of(Stream()))
     for name, fake in {"kernel": kernel, "Blas": HostBlas}.items():
         monkeypatch.setattr(gradient, name, fake)
-    gradient._free.cache_clear()
+    report.free_words.cache_clear()
     a = _random(rng, dtype, count, n, n)
     w, v = map(np.ascontiguousarray, np.linalg.eigh(a + spectra.adjoint(a)))
     w_bar = rng.standard_normal(w.shape).astype(w.dtype)

@@ -17,7 +17,7 @@ def stream(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", cupy_of(stream))
     from spectile.evd.cuda.small import report
 
-    monkeypatch.setattr(report, "_WORDS", {})
+    report.free_words.cache_clear()
     return stream
 
 
@@ -33,7 +33,7 @@ def test_a_word_that_comes_at_once_is_not_waited_for(stream, what):
         waits = stream.waits
         assert report.told(lambda word: tell(word.address, what)) is (what == FINITE)
     assert stream.waits == waits <= 1  # but for the counter of a new word
-    assert [len(words) for words in report._WORDS.values()] == [1]
+    assert len(report.free_words(0, report.Word)) == 1
 
 
 @pytest.mark.parametrize("what", [FINITE, NOT_FINITE])
@@ -64,7 +64,7 @@ def test_calls_at_the_same_time_have_words_of_their_own(stream):
         thread.join()
     addresses, counters = zip(*seen, strict=True)
     assert len(set(addresses)) == len(set(counters)) == 4
-    assert len(report._WORDS[0]) == 4
+    assert len(report.free_words(0, report.Word)) == 4
 
 
 def test_a_word_is_let_go_after_the_kernel_has_written_it(stream):
@@ -79,7 +79,7 @@ def test_a_word_is_let_go_after_the_kernel_has_written_it(stream):
 
     with pytest.raises(KeyboardInterrupt):
         report.told(launch)
-    assert told and not report._WORDS[0]
+    assert told and not report.free_words(0, report.Word)
 
 
 def test_an_error_of_the_stream_is_raised(stream):
@@ -93,4 +93,4 @@ def test_an_error_of_the_stream_is_raised(stream):
 
     with pytest.raises(RuntimeError, match="illegal address"):
         report.told(launch)
-    assert not report._WORDS[0]
+    assert not report.free_words(0, report.Word)

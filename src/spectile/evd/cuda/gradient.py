@@ -5,7 +5,6 @@ Matrices lie in rows, and are given by their addresses.
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,12 +55,6 @@ class _Pass(Word):
         self.triangle = kernel(unit, "take_triangle").bind(rows_shape(n, count), out, np.int32(n), np.int32(lower))
 
 
-@functools.lru_cache(maxsize=64)
-def _free(device: int, *what: Any) -> list[_Pass]:
-    """Return what no call uses, of a device and of what `_Pass` is made of."""
-    return []
-
-
 class Solved(NamedTuple):
     """Eigenpairs of a batch of matrices of order n on the current device, by their addresses."""
 
@@ -95,12 +88,9 @@ class Solved(NamedTuple):
         stream : int
             Of the device.
         """
-        import cupy
-
         n, blas = self.n, Blas(self.name, stream)
         if v_bar:  # first of all, so that the device is at work; in columns these are the transposes, here and below
             self._multiply(blas, v_bar, self.v, out, "NC")
-        what = self.name, n, self.batch, limits, lower
 
         def rest(one: _Pass) -> None:
             one.places[:] = out if v_bar else 0, self.w, w_bar, out
@@ -113,7 +103,7 @@ class Solved(NamedTuple):
                 self._multiply(blas, self.v, left, out, "CN")
             one.triangle(stream)
 
-        return told(rest, _free(cupy.cuda.runtime.getDevice(), *what), lambda: _Pass(*what), stream)
+        return told(rest, stream, _Pass, self.name, n, self.batch, limits, lower)
 
     def _multiply(self, blas: Blas, a: int, b: int, out: int, ops: str) -> None:
         n, each = self.n, self.n**2

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -80,29 +81,29 @@ class Word:
         cupy.cuda.get_current_stream().synchronize()  # its next user may be on another stream
 
 
-W = TypeVar("W", bound=Word)
-#: Words that no launch uses, by device, but for those of particular launches.
-_WORDS: dict[int, list[Any]] = {}
+@functools.lru_cache(maxsize=64)
+def free_words(device: int, kind: Callable[..., Word], *what: Any) -> list[Any]:
+    """Return the words of a kind that no launch uses: at most as many as there were calls at the same time."""
+    return []
 
 
 def told(
-    launch: Callable[[W], None], free: list[W] | None = None, make: Callable[[], Any] = Word, stream: int | None = None
+    launch: Callable[[Any], None], stream: int | None = None, kind: Callable[..., Word] = Word, *what: Any
 ) -> bool:
     """Launch a kernel that tells, before it ends, whether all is well; return what it tells.
 
-    ``launch(word)`` launches on the stream of this address, or the current one, with a word of `free`, or a new one:
-    at most as many are made as there are calls at the same time.  The host looks at the word, so that the device may
-    still be at work at the return, and the next call is prepared meanwhile.  Behind other work of the stream, or if it
-    fails, the host waits for the stream.
+    ``launch(word)`` launches on the stream of this address, or the current one, with a word, ``kind(*what)``.  The host
+    looks at it, so that the device may still be at work at the return, and the next call is prepared meanwhile.  Behind
+    other work of the stream, or if the launch fails, the host waits for the stream.
     """
     import cupy
 
     stream = cupy.cuda.get_current_stream().ptr if stream is None else stream
-    free = _WORDS.setdefault(cupy.cuda.runtime.getDevice(), []) if free is None else free
+    free = free_words(cupy.cuda.runtime.getDevice(), kind, *what)
     try:
         word = free.pop()
     except IndexError:
-        word = make()
+        word = kind(*what)
     value = word.value
     value.value = 0
     try:
