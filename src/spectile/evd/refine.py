@@ -74,30 +74,40 @@ def eigh(a: Any, x0: Any, options: Options, definite: Definite | None, backend: 
     matrices = [one.astype(working_dtype(one.dtype), copy=False) for one in (given[0], *given[2:])]
     dtype = np.result_type(*(one.dtype for one in matrices))
     shape = np.broadcast_shapes(*(one.shape for one in matrices))
-    n, lead = shape[-1], shape[:-2]
-    x = _start(xp, given[1], shape, dtype)
-    if not x.size:
+    lead = shape[:-2]
+    x = given[1]
+    _require_start(x, shape, dtype)
+    matrices = [xp.broadcast_to(one.astype(dtype, copy=False), shape) for one in matrices]
+    pairs = _pairs(xp, matrices, xp.broadcast_to(x.astype(dtype, copy=False), shape), options.lower)
+    if pairs is None:
+        if not bool(xp.isfinite(x).all()):  # where they are refined, they are
+            raise ValueError(NO_START)
         return None
+    if not lead:
+        return in_kind(pairs[0][0]), in_kind(pairs[0][1])
+    w, v = (xp.stack(part).reshape(*lead, *part[0].shape) for part in zip(*pairs, strict=True))
+    return in_kind(w), in_kind(v)
+
+
+def _pairs(xp: Any, matrices: list[Any], x: Any, lower: bool) -> list[tuple[Any, Any]] | None:
+    """Return the eigenpairs of each matrix of a batch, or None where it is not worth it, or vectors are too far."""
+    n, dtype = x.shape[-1], x.dtype
     most = worth_on_cpu(blas_threads()) if xp is np else worth_on_gpu(n, dtype, measured_device())
-    if most < 1:
+    if most < 1 or not x.size:
         return None
     what = f"the refinement of {n:,} eigenvectors"
     (memory.require_host_free if xp is np else memory.require_free)(HELD * n * n * dtype.itemsize, what)
     steps = Steps if xp is np else importlib.import_module(f"{__package__}.cuda.refine").Steps
-    matrices = [xp.broadcast_to(one.astype(dtype, copy=False), shape) for one in matrices]
     pairs = []
-    for i in np.ndindex(*lead):
+    for i in np.ndindex(*x.shape[:-2]):
         try:
-            pair = refined(steps(*(one[i] for one in matrices), lower=options.lower), x[i], most)
+            pair = refined(steps(*(one[i] for one in matrices), lower=lower), x[i], most)
         except np.linalg.LinAlgError:
             return None
         if pair is None:
             return None
         pairs.append(pair)
-    if not lead:
-        return in_kind(pairs[0][0]), in_kind(pairs[0][1])
-    w, v = (xp.stack(part).reshape(*lead, *part[0].shape) for part in zip(*pairs, strict=True))
-    return in_kind(w), in_kind(v)
+    return pairs
 
 
 def worth_on_cpu(threads: int) -> int:
@@ -130,15 +140,18 @@ def worth_on_gpu(n: int, dtype: np.dtype[Any], device: Device) -> int:
     return min(MOST, int(0.8 * full / (correction + LAUNCHES * device.launch_seconds)))
 
 
-def _start(xp: Any, x0: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    """Return the vectors that a caller gave, of the shape and dtype of the matrices."""
+#: What is said of vectors that are no start.
+NO_START = "x0 holds what is no finite number: give the eigenvectors of a matrix nearby"
+
+
+def _require_start(x0: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Raise ValueError where vectors that a caller gave are not of the shape and dtype of the matrices."""
     if x0.ndim < 2 or x0.shape[-2:] != shape[-2:] or np.broadcast_shapes(x0.shape, shape) != shape:
         raise ValueError(f"x0 has shape {x0.shape} and the matrices have {shape}: give all eigenvectors, in columns")
     if x0.dtype.kind == "c" and dtype.kind != "c":
         raise ValueError(f"x0 is {x0.dtype} and the matrices are real: give real vectors")
-    if x0.dtype.kind not in "biufc" or not bool(xp.isfinite(x0).all()):
-        raise ValueError("x0 holds what is no finite number: give the eigenvectors of a matrix nearby")
-    return xp.broadcast_to(x0.astype(dtype, copy=False), shape)
+    if x0.dtype.kind not in "biufc":
+        raise ValueError(NO_START)
 
 
 @np.errstate(all="ignore")  # what is not finite, or not definite, is left to the full solver
@@ -171,7 +184,9 @@ def refined(steps: Steps, x: Any, most: int = MOST) -> tuple[Any, Any] | None:
             return None
         if clusters:
             steps.turn(clusters)
-        steps.advance(share, third=error * turn**2 > NEGLIGIBLE)
+        # Of the second order tensor cores read the first bits alone where those that are left are below rounding.
+        exactly = error * turn * 2.0**-11 > NEGLIGIBLE
+        steps.advance(share, exactly=exactly, third=error * turn**2 > NEGLIGIBLE)
         before = error
     return None
 

@@ -125,8 +125,11 @@ class Steps:
         self.w = self.s.diagonal().real.copy()
         self.cluster = xp.asarray(cluster)
 
-    def advance(self, share: float, third: bool) -> None:
-        """Correct the vectors and values, to the third order of turns, or to the second, up to `share` of a gap."""
+    def advance(self, share: float, *, exactly: bool, third: bool) -> None:
+        """Correct the vectors and values, to the third order of turns, or to the second, up to `share` of a gap.
+
+        The second needs single precision, as it has here, or not, if not `exactly`.
+        """
         coupling, gap = self._pairs()
 
         def over_gaps(change: Any, which: Any) -> Any:

@@ -133,7 +133,7 @@ def test_the_kernels_see_and_correct_as_the_arrays_do(dtype, tmp_path):
             *(*((squared, left) if third else (None, None)), ld, *given_scales),
         )
         before, w = steps.x, steps.w
-        steps.advance(share, third)
+        steps.advance(share, exactly=True, third=third)
         found = before + turns
         if third:
             found = found + whole(squared, scales[0]) @ whole(left, scales[1])

@@ -86,7 +86,7 @@ class Steps(steps.Steps):
         symmetrize(self._s, 0, self.n)
         super().turn(clusters)
 
-    def advance(self, share: float, third: bool) -> None:
+    def advance(self, share: float, *, exactly: bool, third: bool) -> None:
         """Correct the vectors and values."""
         import cupy
 
@@ -107,13 +107,16 @@ class Steps(steps.Steps):
                     *(n, 1 / scale, left, right, coupling.ld, float(number > 0), product.pointer, product.ld)
                 )
 
-        def exactly(scale: float) -> None:
+        def multiply_all(scale: float) -> None:
             """Multiply to single precision what is scaled so in all."""
             multiply((*highest, scale), (highest[0], rest[1], 2**11 * scale), (rest[0], highest[1], 2**11 * scale))
 
         highest, rest = (coupling.pointer, first.pointer), (coupling.at(0, n), first.at(0, n))
         self._launch("lower_turns", shape(2), self.cluster, *pair, ld, np.float32(c), np.float32(k))
-        exactly(c * k)
+        if exactly or third:
+            multiply_all(c * k)
+        else:
+            multiply((*highest, c * k))
         change = cupy.zeros(n, self._scalar.real)
         for order in (2, 3)[: 1 + third]:
             left, half = (np.uintp(one if third and order == 2 else 0) for one in rest)
@@ -129,9 +132,9 @@ class Steps(steps.Steps):
             *(*(pair if third else [np.uintp(0)] * 2), ld, np.float32(squared), np.float32(left_over)),
         )
         if third:
-            exactly(squared * left_over)
-            cubes = as_array(room, n, n)
-            cubes += as_array(product, n, n)
+            multiply_all(squared * left_over)
+            cubes = as_array(room, n, n).T  # along rows, as CuPy adds fast
+            cubes += as_array(product, n, n).T
         self.w = self.w + change
         self._s.owner[...] = self._x.owner
         self._multiply(self._x, room, 1.0, self._s)
