@@ -204,11 +204,11 @@ def _gradient_on_device(
 
     if not v.numel():
         return torch.empty_like(v)
-    w, v, bars = w.contiguous(), v.contiguous(), (w_bar, v_bar)
-    w_bar, v_bar = (x if x is None else x.resolve_conj().resolve_neg().contiguous() for x in bars)
+    w, v = w.contiguous(), v.contiguous()
+    w_bar, v_bar = (x if x is None else x.resolve_conj().resolve_neg().contiguous() for x in (w_bar, v_bar))
     left = v * (2 * cast(torch.Tensor, w_bar))[..., None, :] if v_bar is None else torch.empty_like(v)
-    a_bar, n, name = torch.empty_like(v), w.shape[-1], dtype_name(v)
-    solved = gradient.Solved(name, n, math.prod(w.shape[:-1]), address(w), address(v))
+    a_bar, n = torch.empty_like(v), w.shape[-1]
+    solved = gradient.Solved(dtype_name(v), n, math.prod(w.shape[:-1]), address(w), address(v))
     with torch.cuda.device(w.get_device()):
         well = solved.pull_back(
             *(address(w_bar), address(v_bar), address(left), address(a_bar), spectra.limits(n, dtype_name(w))),

@@ -90,13 +90,13 @@ class Steps(steps.Steps):
         """Correct the vectors and values."""
         import cupy
 
-        n, room, (residual, turned_by), is_complex = self.n, self._y, self._most, self._scalar.is_complex
-        coupling, first = (empty_matrix(n, 2 * n, "F" if is_complex else "e") for _ in range(2))  # and what is left
-        product = empty_matrix(n, n, "F" if is_complex else "f")
-        blas, shape = Blas(product.owner.dtype), functools.partial(triangle_shape, n, self._scalar)
+        n, room, (residual, turned_by) = self.n, self._y, self._most
+        parts, low = ("F", "F") if self._scalar.is_complex else ("e", "f")
+        coupling, first = (empty_matrix(n, 2 * n, parts) for _ in range(2))
+        product, turn = empty_matrix(n, n, low), turned_by[share]
+        blas, shape = Blas(low), functools.partial(triangle_shape, n, self._scalar)
         pair, ld = (np.uintp(coupling.pointer), np.uintp(first.pointer)), np.int64(coupling.ld)
         made, turned = ((np.uintp(one.pointer), np.int64(one.ld)) for one in (product, room))
-        turn = turned_by[share]
         # What brings couplings, turns, and what is made of them into the range of float16.
         bounds = residual, 4 * share, 4 * residual * turn, (2 * turn) ** 2, share + (2 * turn) ** 2
         c, k, d, squared, left_over = (2.0 ** (14 - math.frexp(most)[1]) for most in bounds)
@@ -107,16 +107,14 @@ class Steps(steps.Steps):
                     *(n, 1 / scale, left, right, coupling.ld, float(number > 0), product.pointer, product.ld)
                 )
 
-        def multiply_all(scale: float) -> None:
-            """Multiply to single precision what is scaled so in all."""
-            multiply((*highest, scale), (highest[0], rest[1], 2**11 * scale), (rest[0], highest[1], 2**11 * scale))
+        def in_parts(scale: float) -> tuple[tuple[int, int, float], ...]:
+            """Return factors of a product in single precision, scaled so in all."""
+            small = 2**11 * scale
+            return (*highest, scale), (highest[0], rest[1], small), (rest[0], highest[1], small)
 
         highest, rest = (coupling.pointer, first.pointer), (coupling.at(0, n), first.at(0, n))
         self._launch("lower_turns", shape(2), self.cluster, *pair, ld, np.float32(c), np.float32(k))
-        if exactly or third:
-            multiply_all(c * k)
-        else:
-            multiply((*highest, c * k))
+        multiply(*in_parts(c * k)[: 3 if exactly else 1])
         change = cupy.zeros(n, self._scalar.real)
         for order in (2, 3)[: 1 + third]:
             left, half = (np.uintp(one if third and order == 2 else 0) for one in rest)
@@ -132,7 +130,7 @@ class Steps(steps.Steps):
             *(*(pair if third else [np.uintp(0)] * 2), ld, np.float32(squared), np.float32(left_over)),
         )
         if third:
-            multiply_all(squared * left_over)
+            multiply(*in_parts(squared * left_over))
             cubes = as_array(room, n, n).T  # along rows, as CuPy adds fast
             cubes += as_array(product, n, n).T
         self.w = self.w + change
