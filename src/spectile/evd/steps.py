@@ -61,8 +61,7 @@ class Steps:
     @functools.cached_property
     def probes(self) -> Any:
         """Random signs, shape (n, PROBES)."""
-        signs = np.random.default_rng(self.n).integers(0, 2, (self.n, PROBES), np.int8) * 2 - 1
-        return self.xp.asarray(signs).astype(self.dtype)
+        return self.xp.asarray(_signs(self.n)).astype(self.dtype)
 
     def defect(self) -> float:
         """Return about the norm of Xᴴ B X - 1, in that of rounding."""
@@ -181,6 +180,11 @@ class Steps:
 
     def _rounded(self, apart: Any, size: float) -> float:
         return _norm(self.xp, apart) / (math.sqrt(PROBES) * size * float(np.finfo(self.dtype).eps))
+
+
+@functools.lru_cache(maxsize=4)
+def _signs(n: int) -> np.ndarray:
+    return np.random.default_rng(n).integers(0, 2, (n, PROBES), np.int8) * 2 - 1
 
 
 def _hermitian(a: Any, lower: bool) -> Any:
