@@ -118,7 +118,7 @@ def of_refinement(n, scalar):
 
 def of_gradient(n, scalar):
     """Those of one matrix."""
-    yield "find_clusters", gradient.clusters_shape(1)
+    yield "find_clusters", gradient.rows_shape(1)
     yield "arrange", gradient.tiles_shape(n, 1, scalar, 1)
     yield "divide_by_gaps", gradient.tiles_shape(n, 1, scalar, 2, gradient.SUMS)
     for name in ("mix_clusters", "take_triangle"):

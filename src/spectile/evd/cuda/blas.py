@@ -28,6 +28,7 @@ class Blas:
         self.dtype = np.dtype(dtype)
         self._gemm, self._batched, self._trsm, self._geam, self._rank_k, self._set_stream = _functions(self.dtype.char)
         self._op = {"N": 0, "C": 2 if self.dtype.kind == "c" else 1}
+        self._scalar = functools.partial(_factor, self.dtype.char)
         self._handle, self._current = part("get_cublas_handle")(), cupy.cuda.get_current_stream
         captured = stream is None and self._current().is_capturing()
         self._settled = captured or stream is not None
@@ -42,9 +43,6 @@ class Blas:
         if not self._settled:  # in a graph that would take its memory, too
             _check(self._set_stream(self._handle, self._current().ptr))
         return self._handle
-
-    def _scalar(self, value: float) -> Any:
-        return _factor(value, self.dtype.char)
 
     def gemm(
         self, m: int, n: int, k: int, alpha: float, a: int, lda: int, b: int, ldb: int, beta: float, c: int, ldc: int,
@@ -157,7 +155,7 @@ def _functions(kind: str) -> tuple[Any, ...]:
 
 
 @functools.lru_cache(maxsize=256)
-def _factor(value: float, kind: str) -> Any:
+def _factor(kind: str, value: float) -> Any:
     """Return memory of the host with a factor of a product, which cuBLAS reads during the call."""
     return ctypes.create_string_buffer(np.array(value, kind).tobytes())
 

@@ -25,14 +25,9 @@ def tiles_shape(n: int, count: int, scalar: Scalar, held: int, more: int = 0) ->
     return Shape((count, tiles, tiles), 256, held * 32 * 33 * scalar.itemsize + more)
 
 
-def rows_shape(n: int, count: int) -> Shape:
-    """Launch of a kernel with a block for each row of `count` matrices."""
+def rows_shape(n: int, count: int = 1) -> Shape:
+    """Launch of a kernel with a block for each row of `count` matrices, or each of n."""
     return Shape((n * count,), 256)
-
-
-def clusters_shape(count: int) -> Shape:
-    """Launch of `find_clusters` for `count` matrices."""
-    return Shape((count,), 256)
 
 
 class _Pass(Word):
@@ -128,7 +123,7 @@ def generic_basis(w: Any, v: Any, resolution: float) -> Any:
     count, unit = len(given), GRADIENT[scalar.name]
     find, arrange, mix = (kernel(unit, name) for name in ("find_clusters", "arrange", "mix_clusters"))
     cluster, coinciding = cupy.empty(count * n, np.int32), cupy.empty(count, np.int32)
-    find(clusters_shape(count), values, order, values.dtype.type(resolution), cluster, coinciding)
+    find(rows_shape(count), values, order, values.dtype.type(resolution), cluster, coinciding)
     strides = (np.int64(one // v.itemsize) for one in given.strides)
     arrange(tiles_shape(n, count, scalar, 1), given, *strides, order, out)
     mix(rows_shape(n, count), out, order, cluster, coinciding)
