@@ -2,9 +2,10 @@
 //
 // The m indices, n rounded up to an even number, are paired as in a tournament: in each of the m - 1 steps of a sweep all
 // of them meet another one, so that the m / 2 rotations of a step are independent, and so are the 2 x 2 blocks
-// (pair I, pair J) of A that they change.  A thread computes the rotations of both pairs of its block itself, and writes
-// the block where the pairs of the next step are neighbours, into a second buffer: addresses are the same in all steps, and
-// one barrier a step is enough.  Of A the lower triangle is kept, rows of m + 1 elements.
+// (pair I, pair J) of A that they change.  The threads of the first row compute the rotations while all others read their
+// blocks and rows of the basis; behind a barrier each thread turns its own, and writes the block where the pairs of the next
+// step are neighbours, into a second buffer: addresses are the same in all steps.  Of A the lower triangle is kept, rows of
+// m + 1 elements.
 #include "scalar.cuh"
 
 #define MOST_SWEEPS 40
@@ -20,7 +21,6 @@ struct Rotation {
     scalar_t s;
 };
 
-// Without branches, so that two of them are computed side by side.
 __device__ __forceinline__ Rotation rotation_of(real_t alpha, real_t gamma, scalar_t beta, real_t negligible) {
     const real_t size = square(beta), half = (real_t)0.5 * (gamma - alpha);
     const bool turns = size > negligible * negligible;
@@ -68,15 +68,16 @@ __device__ __forceinline__ int next_position(int position, int half) {
     return position == 2 * half - 1 ? half - 1 : position + 1;
 }
 
-// Rows of A and of the basis.
+// Rows of A and of the basis, and all that lies before the basis: A twice, and a step's rotations.
 __device__ __forceinline__ int row_length(int m) { return m + 1; }
+__device__ __forceinline__ int buffers_length(int m) { return 2 * m * row_length(m) + m; }
 __device__ __forceinline__ int basis_length(int m) { return m + m / 2; }  // two rows of threads meet in no bank
 
 // What is taken for 0 in a matrix of entries below 1.  Less than the roundoff of such entries would be turned again and again.
 #define UNIT_ROUNDOFF (sizeof(real_t) == 8 ? (real_t)1.1102230246251565e-16 : (real_t)5.9604645e-8)
 
 // Turn the matrix until nothing beside its diagonal is larger than `negligible`; return false where MOST_SWEEPS do not do it.
-// buffers: 2 x m rows, A in the first m, element (i, j) of its lower triangle at the places of `position_of`; basis: n rows.
+// buffers: of `buffers_length`, A in the first m rows, element (i, j) of its lower triangle at the places of `position_of`; basis: n rows.
 // At the end A begins at buffers + now, and all threads have met.
 __device__ __forceinline__ bool diagonalize(scalar_t* buffers, scalar_t* basis, int n, bool vectors, real_t negligible, int& now) {
     const int m = n + (n & 1), ld = row_length(m), half = m / 2, thread = threadIdx.x, threads = blockDim.x, wide = basis_length(m);
@@ -88,10 +89,11 @@ __device__ __forceinline__ bool diagonalize(scalar_t* buffers, scalar_t* basis, 
     const int p = pair, q = half + pair, r = other, t = half + other;
     const int p1 = next_position(p, half), q1 = next_position(q, half);
     const int r1 = next_position(r, half), t1 = next_position(t, half);
-    const int pp = p * ld + p, qq = q * ld + q, qp = q * ld + p, rr = r * ld + r, tt = t * ld + t, tr = t * ld + r;
+    const int pp = p * ld + p, qq = q * ld + q, qp = q * ld + p;
     const Place rp = place(r, p, ld), rq = place(r, q, ld), tp = place(t, p, ld), tq = place(t, q, ld);
     const Place rp1 = place(r1, p1, ld), rq1 = place(r1, q1, ld), tp1 = place(t1, p1, ld), tq1 = place(t1, q1, ld);
     const Place pq1 = place(p1, q1, ld);
+    scalar_t *sines = buffers + 2 * m * ld, *cosines = sines + half;
     now = 0;
     for (int sweep = 0;; ++sweep) {
         bool rest = false;
@@ -105,9 +107,8 @@ __device__ __forceinline__ bool diagonalize(scalar_t* buffers, scalar_t* basis, 
         for (int step = 0; step < m - 1; ++step) {
             const scalar_t* a0 = buffers + now;
             scalar_t* a1 = buffers + (m * ld - now);
+            scalar_t one[ROWS], two[ROWS], b00 = zero(), b01 = zero(), b10 = zero(), b11 = zero();
             if (works) {
-                // All that is read comes first, so that it comes at the same time.
-                scalar_t one[ROWS], two[ROWS];
                 if (vectors)
 #pragma unroll
                     for (int u = 0; u < ROWS; ++u) {
@@ -115,40 +116,50 @@ __device__ __forceinline__ bool diagonalize(scalar_t* buffers, scalar_t* basis, 
                         one[u] = i < n ? basis[i * wide + x] : zero();
                         two[u] = i < n ? basis[i * wide + y] : zero();
                     }
-                const real_t alpha = real_part(a0[pp]), gamma = real_part(a0[qq]);
-                const scalar_t beta = conj(a0[qp]), other_beta = conj(a0[tr]);
-                const real_t other_alpha = real_part(a0[rr]), other_gamma = real_part(a0[tt]);
-                const scalar_t b00 = get(a0, rp), b01 = get(a0, rq), b10 = get(a0, tp), b11 = get(a0, tq);
-                const Rotation right = rotation_of(alpha, gamma, beta, negligible);
-                const Rotation left = rotation_of(other_alpha, other_gamma, other_beta, negligible);
-                const scalar_t minus_conj = negative(conj(right.s));
                 if (has_block) {
-                    const scalar_t c00 = fma_(minus_conj, b01, right.c * b00), c01 = fma_(right.s, b00, right.c * b01);
-                    const scalar_t c10 = fma_(minus_conj, b11, right.c * b10), c11 = fma_(right.s, b10, right.c * b11);
-                    const scalar_t minus_left = negative(left.s), conj_left = conj(left.s);
-                    put(a1, rp1, fma_(minus_left, c10, left.c * c00));
-                    put(a1, rq1, fma_(minus_left, c11, left.c * c01));
-                    put(a1, tp1, fma_(conj_left, c00, left.c * c10));
-                    put(a1, tq1, fma_(conj_left, c01, left.c * c11));
+                    b00 = get(a0, rp);
+                    b01 = get(a0, rq);
+                    b10 = get(a0, tp);
+                    b11 = get(a0, tq);
                 }
-                if (row == 0) {
-                    a1[p1 * ld + p1] = make_scalar(alpha - right.change, 0);
-                    a1[q1 * ld + q1] = make_scalar(gamma + right.change, 0);
-                    put(a1, pq1, right.change != 0 ? zero() : beta);
+            }
+            if (row == 0) {
+                const real_t alpha = real_part(a0[pp]), gamma = real_part(a0[qq]);
+                const scalar_t beta = conj(a0[qp]);
+                const Rotation own = rotation_of(alpha, gamma, beta, negligible);
+                cosines[pair] = make_scalar(own.c, 0);
+                sines[pair] = own.s;
+                a1[p1 * ld + p1] = make_scalar(alpha - own.change, 0);
+                a1[q1 * ld + q1] = make_scalar(gamma + own.change, 0);
+                put(a1, pq1, own.change != 0 ? zero() : beta);
+            }
+            __syncthreads();
+            if (works) {
+                const real_t c = real_part(cosines[pair]);
+                const scalar_t s = sines[pair], minus_conj = negative(conj(s));
+                if (has_block) {
+                    const real_t left_c = real_part(cosines[other]);
+                    const scalar_t left_s = sines[other], minus_left = negative(left_s), conj_left = conj(left_s);
+                    const scalar_t c00 = fma_(minus_conj, b01, c * b00), c01 = fma_(s, b00, c * b01);
+                    const scalar_t c10 = fma_(minus_conj, b11, c * b10), c11 = fma_(s, b10, c * b11);
+                    put(a1, rp1, fma_(minus_left, c10, left_c * c00));
+                    put(a1, rq1, fma_(minus_left, c11, left_c * c01));
+                    put(a1, tp1, fma_(conj_left, c00, left_c * c10));
+                    put(a1, tq1, fma_(conj_left, c01, left_c * c11));
                 }
                 if (vectors) {
 #pragma unroll
                     for (int u = 0; u < ROWS; ++u) {
                         const int i = row + u * together;
                         if (i < n) {
-                            basis[i * wide + x] = fma_(minus_conj, two[u], right.c * one[u]);
-                            basis[i * wide + y] = fma_(right.s, one[u], right.c * two[u]);
+                            basis[i * wide + x] = fma_(minus_conj, two[u], c * one[u]);
+                            basis[i * wide + y] = fma_(s, one[u], c * two[u]);
                         }
                     }
                     for (int i = row + ROWS * together; i < n; i += together) {
                         const scalar_t first = basis[i * wide + x], second = basis[i * wide + y];
-                        basis[i * wide + x] = fma_(minus_conj, second, right.c * first);
-                        basis[i * wide + y] = fma_(right.s, first, right.c * second);
+                        basis[i * wide + x] = fma_(minus_conj, second, c * first);
+                        basis[i * wide + y] = fma_(s, first, c * second);
                     }
                 }
             }

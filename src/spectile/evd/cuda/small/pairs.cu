@@ -30,13 +30,13 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS) rotate_pairs(const sc
                                                                         int kind, int vectors, real_t* w, scalar_t* v, int* status) {
     DYNAMIC_SHARED(scalar_t, buffers);  // 2 x m rows
     const int m = n + (n & 1), ld = row_length(m), wide = basis_length(m), thread = threadIdx.x, threads = blockDim.x;
-    scalar_t* basis = buffers + 2 * m * ld;       // n rows
-    scalar_t* lower = basis + n * wide;           // n rows of ld: L
-    real_t* inverse = (real_t*)(lower + n * ld);  // n: of the diagonal of L
-    real_t* factors = inverse + n;                // n: of the vectors' lengths
-    int* order = (int*)(factors + n);             // n
-    int* exponents = order + n;                   // 3: of A, B and C
-    scalar_t* full = buffers + m * ld;            // n rows: A, and what becomes of it
+    scalar_t* basis = buffers + buffers_length(m);  // n rows
+    scalar_t* lower = basis + n * wide;             // n rows of ld: L
+    real_t* inverse = (real_t*)(lower + n * ld);    // n: of the diagonal of L
+    real_t* factors = inverse + n;                  // n: of the vectors' lengths
+    int* order = (int*)(factors + n);               // n
+    int* exponents = order + n;                     // 3: of A, B and C
+    scalar_t* full = buffers + m * ld;              // n rows: A, and what becomes of it
     const Given given_a = {a, stride_a, along_ai, along_aj}, given_b = {b, stride_b, along_bi, along_bj};
     w += (long long)blockIdx.x * n;
     v += (long long)blockIdx.x * n * n;

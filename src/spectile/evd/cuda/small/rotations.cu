@@ -12,10 +12,10 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS) rotate_small(const sc
                                                                         scalar_t* v, int* told, unsigned long long* arrived) {
     extern __shared__ __align__(16) unsigned char shared[];
     const int m = n + (n & 1), ld = row_length(m), wide = basis_length(m), thread = threadIdx.x, threads = blockDim.x;
-    scalar_t* buffers = (scalar_t*)shared;   // 2 x m x ld
-    scalar_t* basis = buffers + 2 * m * ld;  // n x wide
-    int* order = (int*)(basis + n * wide);   // m
-    int* exponent = order + m;               // 1
+    scalar_t* buffers = (scalar_t*)shared;          // A, 2 x m x ld
+    scalar_t* basis = buffers + buffers_length(m);  // n x wide
+    int* order = (int*)(basis + n * wide);          // m
+    int* exponent = order + m;                      // 1
     a += blockIdx.x * stride;
     w += (long long)blockIdx.x * n;
     v += (long long)blockIdx.x * n * n;

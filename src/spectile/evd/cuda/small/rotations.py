@@ -12,7 +12,7 @@ import numpy as np
 
 from spectile.core.compile import Unit
 from spectile.core.launch import Shape, kernel
-from spectile.evd.cuda.choose import BATCHED_ORDER, PAIR_ORDER, ROTATED_ORDER, rotation_threads
+from spectile.evd.cuda.choose import BATCHED_ORDER, PAIR_ORDER, ROTATED_ORDER, rotation_elements, rotation_threads
 from spectile.evd.cuda.small.report import told
 from spectile.evd.cuda.units import PAIRS, ROTATIONS
 from spectile.evd.types import Definite, Options, Scalar, not_definite, out_of_range, require_finite, scalar_of
@@ -25,9 +25,8 @@ _ALONE, _BATCHED, _PAIRS = (
 
 
 def rotate_shape(n: int, count: int, scalar: Scalar) -> Shape:
-    """Launch of `rotate_small`: a block a matrix, which is in shared memory twice, and its eigenvectors once."""
-    m = n + n % 2
-    shared = scalar.itemsize * (2 * m * (m + 1) + n * (m + m // 2)) + 4 * (m + 1)
+    """Launch of `rotate_small`: a block a matrix."""
+    shared = scalar.itemsize * rotation_elements(n) + 4 * (n + n % 2 + 1)
     return Shape((count,), rotation_threads(n), shared)
 
 
@@ -54,7 +53,7 @@ def _plan(shape: tuple[int, ...], strides: tuple[int, ...], char: str, lower: bo
 def pair_shape(n: int, count: int, scalar: Scalar) -> Shape:
     """Launch of `rotate_pairs`: as `rotate_shape`, and the factor of the second matrix."""
     m, real = n + n % 2, scalar.itemsize // scalar.parts
-    elements = 2 * m * (m + 1) + n * (m + m // 2) + n * (m + 1)
+    elements = rotation_elements(n) + n * (m + 1)
     return Shape((count,), rotation_threads(n), scalar.itemsize * elements + 2 * real * n + 4 * (n + 3))
 
 

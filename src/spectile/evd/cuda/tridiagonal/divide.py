@@ -10,7 +10,7 @@ from spectile.core.launch import Shape, kernel
 from spectile.core.pointers import address
 from spectile.core.replay import DIRECT, Direct
 from spectile.evd.cuda.blas import Blas
-from spectile.evd.cuda.choose import rotation_threads
+from spectile.evd.cuda.choose import rotation_elements, rotation_threads
 from spectile.evd.cuda.matrix import Matrix, empty_matrix
 from spectile.evd.cuda.tridiagonal import merge
 from spectile.evd.cuda.units import DIVIDE, LEAVES
@@ -21,8 +21,7 @@ TEAR_SHAPE = Shape((1,), 256, 256 * 8)
 
 def leaf_shape(levels: int, leaf: int) -> Shape:
     """Launch of `leaves` for 2^levels leaves."""
-    m = leaf + leaf % 2
-    return Shape((2**levels,), rotation_threads(leaf), 8 * (2 * m * (m + 1) + leaf * (m + m // 2 + 1)) + 4 * leaf)
+    return Shape((2**levels,), rotation_threads(leaf), 8 * (rotation_elements(leaf) + leaf) + 4 * leaf)
 
 
 def divide_and_conquer(d: Any, e: Any, space: Matrix | None = None, part: Direct = DIRECT) -> tuple[Any, Matrix]:

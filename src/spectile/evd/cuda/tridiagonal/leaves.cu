@@ -9,9 +9,9 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS) leaves(const double* 
                                                                   long long ldq) {
     DYNAMIC_SHARED(double, buffers);  // 2 x m rows
     const int m = leaf + (leaf & 1), thread = threadIdx.x, threads = blockDim.x, wide = basis_length(m);
-    double* basis = buffers + 2 * m * row_length(m);  // leaf rows
-    double* factors = basis + leaf * wide;            // leaf
-    int* order = (int*)(factors + leaf);              // leaf
+    double* basis = buffers + buffers_length(m);  // leaf rows
+    double* factors = basis + leaf * wide;        // leaf
+    int* order = (int*)(factors + leaf);          // leaf
     const long long base = (long long)blockIdx.x * leaf;
     for (int at = thread; at < m * m; at += threads) {
         const int i = at / m, j = at - i * m;
