@@ -4,8 +4,8 @@
 // of them meet another one, so that the m / 2 rotations of a step are independent, and so are the 2 x 2 blocks
 // (pair I, pair J) of A that they change.  The threads of the first row compute the rotations while all others read their
 // blocks and rows of the basis; behind a barrier each thread turns its own, and writes the block where the pairs of the next
-// step are neighbours, into a second buffer: addresses are the same in all steps.  Of A the lower triangle is kept, rows of
-// m + 1 elements.
+// step are neighbours, into a second buffer: addresses are the same in all steps.  Of A the lower triangle is kept; the
+// threads of a warp go along its diagonals, and elements m + 1 apart, an odd number, lie in different banks.
 #include "scalar.cuh"
 
 #define MOST_SWEEPS 40
@@ -69,7 +69,7 @@ __device__ __forceinline__ int next_position(int position, int half) {
 }
 
 // Rows of A and of the basis, and all that lies before the basis: A twice, and a step's rotations.
-__device__ __forceinline__ int row_length(int m) { return m + 1; }
+__device__ __forceinline__ int row_length(int m) { return m; }
 __device__ __forceinline__ int buffers_length(int m) { return 2 * m * row_length(m) + m; }
 __device__ __forceinline__ int basis_length(int m) { return m + m / 2; }  // two rows of threads meet in no bank
 

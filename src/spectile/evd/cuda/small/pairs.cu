@@ -24,10 +24,10 @@ __device__ __forceinline__ int exponent_of(scalar_t value, int most) {
 
 // status: 0, the order of the first minor of B that is not positive definite, -1 where an entry is not finite, or -2 where an
 // eigenvalue is not.  w and v of what cannot be solved are NaN.
-extern "C" __global__ void __launch_bounds__(MOST_THREADS) rotate_pairs(const scalar_t* a, long long stride_a, long long along_ai,
-                                                                        long long along_aj, const scalar_t* b, long long stride_b,
-                                                                        long long along_bi, long long along_bj, int n, int conjugate,
-                                                                        int kind, int vectors, real_t* w, scalar_t* v, int* status) {
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, 2) rotate_pairs(const scalar_t* a, long long stride_a, long long along_ai,
+                                                                           long long along_aj, const scalar_t* b, long long stride_b,
+                                                                           long long along_bi, long long along_bj, int n, int conjugate,
+                                                                           int kind, int vectors, real_t* w, scalar_t* v, int* status) {
     DYNAMIC_SHARED(scalar_t, buffers);  // 2 x m rows
     const int m = n + (n & 1), ld = row_length(m), wide = basis_length(m), thread = threadIdx.x, threads = blockDim.x;
     scalar_t* basis = buffers + buffers_length(m);  // n rows

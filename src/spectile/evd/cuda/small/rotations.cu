@@ -7,9 +7,9 @@
 // triangle; v in rows.  Told, if there is one, becomes 1 as soon as all matrices have been read, or 2 where an entry is not
 // finite, or so large that an eigenvalue may not be.  w and v of a matrix that is not finite are NaN, and those of one that
 // MOST_SWEEPS do not diagonalize.
-extern "C" __global__ void __launch_bounds__(MOST_THREADS) rotate_small(const scalar_t* a, long long stride, long long along_i,
-                                                                        long long along_j, int n, int conjugate, int vectors, real_t* w,
-                                                                        scalar_t* v, int* told, unsigned long long* arrived) {
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, 2) rotate_small(const scalar_t* a, long long stride, long long along_i,
+                                                                           long long along_j, int n, int conjugate, int vectors, real_t* w,
+                                                                           scalar_t* v, int* told, unsigned long long* arrived) {
     extern __shared__ __align__(16) unsigned char shared[];
     const int m = n + (n & 1), ld = row_length(m), wide = basis_length(m), thread = threadIdx.x, threads = blockDim.x;
     scalar_t* buffers = (scalar_t*)shared;          // A, 2 x m x ld

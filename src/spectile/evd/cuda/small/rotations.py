@@ -53,7 +53,7 @@ def _plan(shape: tuple[int, ...], strides: tuple[int, ...], char: str, lower: bo
 def pair_shape(n: int, count: int, scalar: Scalar) -> Shape:
     """Launch of `rotate_pairs`: as `rotate_shape`, and the factor of the second matrix."""
     m, real = n + n % 2, scalar.itemsize // scalar.parts
-    elements = rotation_elements(n) + n * (m + 1)
+    elements = rotation_elements(n) + n * m
     return Shape((count,), rotation_threads(n), scalar.itemsize * elements + 2 * real * n + 4 * (n + 3))
 
 

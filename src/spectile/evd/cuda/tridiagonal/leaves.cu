@@ -5,8 +5,8 @@
 
 // Eigenvalues (ascending) and vectors of each leaf x leaf diagonal block by Jacobi rotations, a block a leaf.
 // d, e: the torn matrix; e at the end of a leaf is not read.
-extern "C" __global__ void __launch_bounds__(MOST_THREADS) leaves(const double* d, const double* e, int leaf, double* w, double* q,
-                                                                  long long ldq) {
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, 2) leaves(const double* d, const double* e, int leaf, double* w, double* q,
+                                                                     long long ldq) {
     DYNAMIC_SHARED(double, buffers);  // 2 x m rows
     const int m = leaf + (leaf & 1), thread = threadIdx.x, threads = blockDim.x, wide = basis_length(m);
     double* basis = buffers + buffers_length(m);  // leaf rows
