@@ -7,81 +7,46 @@ them, so that it is timed once and in the same rounds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import importlib
+from collections.abc import Mapping
 from typing import Any
 
 from spectile_study.bench.case import Context, Problem
-from spectile_study.cases.spamm import cpu
 
 PAPER = "spamm"
 
 
 def build(row: Mapping[str, Any], context: Context) -> Problem:
     """Return the problem of one row of ``config/spamm.tsv``."""
-    study = row["study"]
-    return (_CUDA_STUDIES if context.device == "cuda" else _STUDIES)[study](row, context)
+    studies = _CUDA_STUDIES if context.device == "cuda" else _STUDIES
+    module, _, function = studies[row["study"]].rpartition(".")
+    return getattr(importlib.import_module(module), function)(row, context)
 
 
-def _case_study(row: Mapping[str, Any], context: Context) -> Problem:
-    from spectile_study.cases.spamm import case_studies
-
-    return case_studies.problem(row, context)
-
-
-def _ablation(row: Mapping[str, Any], context: Context) -> Problem:
-    from spectile_study.cases.spamm.ablation import ablation
-
-    return ablation(row, context)
-
-
-def _product(row: Mapping[str, Any], context: Context) -> Problem:
-    from spectile_study.cases.spamm import products
-
-    return products.product(row, context)
-
-
-def _truncation(row: Mapping[str, Any], context: Context) -> Problem:
-    from spectile_study.cases.spamm import products
-
-    return products.truncation(row, context)
-
-
-def _density(row: Mapping[str, Any], context: Context) -> Problem:
-    from spectile_study.cases.spamm import density
-
-    return density.problem(row, context)
-
-
-def _partition(row: Mapping[str, Any], context: Context) -> Problem:
-    from spectile_study.cases.spamm import partition
-
-    return partition.partition(row, context)
-
-
-_STUDIES: Mapping[str, Callable[[Mapping[str, Any], Context], Problem]] = {
-    "product": cpu.product,
-    "thresholds": cpu.table_1,
-    "truncation": cpu.truncation,
-    "map": cpu.valid_product_map,
-    "water": cpu.water,
-    "accuracy": cpu.accuracy,
-    "digits": cpu.digits,
-    "vgg": cpu.vgg,
-    "ablation": cpu.ablation,
-    "density": _density,
-    "partition": _partition,
+_STUDIES = {
+    "product": "spectile_study.cases.spamm.cpu.product",
+    "thresholds": "spectile_study.cases.spamm.cpu.table_1",
+    "truncation": "spectile_study.cases.spamm.cpu.truncation",
+    "map": "spectile_study.cases.spamm.cpu.valid_product_map",
+    "water": "spectile_study.cases.spamm.cpu.water",
+    "accuracy": "spectile_study.cases.spamm.cpu.accuracy",
+    "digits": "spectile_study.cases.spamm.cpu.digits",
+    "vgg": "spectile_study.cases.spamm.cpu.vgg",
+    "ablation": "spectile_study.cases.spamm.cpu.ablation",
+    "density": "spectile_study.cases.spamm.density.problem",
+    "partition": "spectile_study.cases.spamm.partition.partition",
 }
 #: The same on a CUDA context; what no device computes is the CPU's.
-_CUDA_STUDIES: Mapping[str, Callable[[Mapping[str, Any], Context], Problem]] = {
-    "product": _product,
-    "thresholds": cpu.table_1,
-    "truncation": _truncation,
-    "map": cpu.valid_product_map,
-    "water": _case_study,
-    "accuracy": _case_study,
-    "digits": cpu.digits,
-    "vgg": _case_study,
-    "ablation": _ablation,
-    "density": _density,
-    "partition": _partition,
+_CUDA_STUDIES = {
+    "product": "spectile_study.cases.spamm.products.product",
+    "thresholds": "spectile_study.cases.spamm.cpu.table_1",
+    "truncation": "spectile_study.cases.spamm.products.truncation",
+    "map": "spectile_study.cases.spamm.cpu.valid_product_map",
+    "water": "spectile_study.cases.spamm.case_studies.problem",
+    "accuracy": "spectile_study.cases.spamm.case_studies.problem",
+    "digits": "spectile_study.cases.spamm.cpu.digits",
+    "vgg": "spectile_study.cases.spamm.case_studies.problem",
+    "ablation": "spectile_study.cases.spamm.ablation.ablation",
+    "density": "spectile_study.cases.spamm.density.problem",
+    "partition": "spectile_study.cases.spamm.partition.partition",
 }
