@@ -22,7 +22,6 @@ def plan(
     indptr: Array,
     indices: Array,
     data: Array,
-    kinds: Array | None,
     *,
     wave_pages: int,
     line_pages: int,
@@ -36,7 +35,6 @@ def plan(
     num_columns: int = 0,
 ) -> Plan | None:
     """Return what :func:`spectile.kpm.cuda.staged.inspector.plan` returns of these parameters, all arrays NumPy's."""
-    kinds = np.empty(0, np.uint16) if kinds is None else kinds
     num_rows = len(indptr) - 1
     num_pages = -(-max(num_rows, num_columns) // PAGE)
     runs = runs or [(0, -(-num_rows // PAGE))]
@@ -44,9 +42,7 @@ def plan(
     lists = np.split(pages, np.cumsum(sizes)[:-1])
     with ThreadPoolExecutor(numba.get_num_threads()) as pool:
         parts = list(
-            pool.map(
-                lambda pages: _plan_worker(indptr, indices, kinds, pages, num_pages, slots, tile, depth, groups), lists
-            )
+            pool.map(lambda pages: _plan_worker(indptr, indices, pages, num_pages, slots, tile, depth, groups), lists)
         )
     if any(part[0] < 0 for part in parts):
         return None
@@ -63,32 +59,31 @@ def plan(
     table[-1, :3] = totals
     table[table[1:, 0].searchsorted(np.flatnonzero(loads[:, 0] == num_pages - 1), side="right"), 3] = 1
     first = np.concatenate([[0], np.cumsum([len(each) for each in tables])]).astype(np.int32)
-    values = np.zeros(PAGE, data.dtype) if kinds.size else np.append(data, data.dtype.type(0))[source]
+    values = np.append(data, data.dtype.type(0))[source]
     return Plan(first, table, loads, codes, values, num_pages)
 
 
 @njit(nogil=True)
 def _plan_worker(
-    indptr: Any, indices: Any, kinds: Any, pages: Any, num_pages: int, slots: int, tile: int, depth: int, groups: int
+    indptr: Any, indices: Any, pages: Any, num_pages: int, slots: int, tile: int, depth: int, groups: int
 ) -> Any:
     """Return (copies or -1, table of tiles, loads, codes, source) of one worker's pages."""
-    table, start, needed, next_use, lengths = _needs(indptr, indices, kinds, pages, num_pages, tile)
+    table, start, needed, next_use, lengths = _needs(indptr, indices, pages, num_pages, tile)
     loads, slot_of_need = _slots(table, start, needed, next_use, num_pages, slots, depth)
     if loads.size == 0 and needed.size:
         return -1, table, loads, np.empty(0, np.uint16), np.empty(0, indptr.dtype)
     numbered = (needed, slot_of_need, num_pages)
-    codes, source = _codes(indptr, indices, kinds, pages, table, start, numbered, lengths, tile, groups)
+    codes, source = _codes(indptr, indices, pages, table, start, numbered, lengths, tile, groups)
     return len(loads), table, loads, codes, source
 
 
 @njit(nogil=True)
-def _needs(indptr: Any, indices: Any, kinds: Any, pages: Any, num_pages: int, tile: int) -> Any:
+def _needs(indptr: Any, indices: Any, pages: Any, num_pages: int, tile: int) -> Any:
     """Return the pages of V that each tile needs, when each is needed next, and the sizes of codes and values.
 
     `needed[start[t]:start[t + 1]]` are the pages of tile t, `next_use` the tile that needs each next, `lengths` the
     entries of each page's longest row; the table's columns 1 and 2 count codes (16 bytes) and values (fours).
     """
-    wide = 2 if kinds.size else 1
     rows = indptr.size - 1
     tiles = (pages.size + tile - 1) // tile
     table = np.zeros((tiles + 1, 3), np.int64)
@@ -117,9 +112,9 @@ def _needs(indptr: Any, indices: Any, kinds: Any, pages: Any, num_pages: int, ti
                         needed[count] = other
                         count += 1
             quads += (lengths[n] + 3) // 4
-            table[t + 1, 2] += 0 if kinds.size else lengths[n]
+            table[t + 1, 2] += lengths[n]
         start[t + 1] = count
-        table[t + 1, 1] = tile + 2 * wide * quads
+        table[t + 1, 1] = tile + 2 * quads
     for t in range(1, tiles + 1):
         table[t, 1] += table[t - 1, 1]
         table[t, 2] += table[t - 1, 2]
@@ -176,7 +171,6 @@ def _slots(table: Any, start: Any, needed: Any, next_use: Any, num_pages: int, s
 def _codes(
     indptr: Any,
     indices: Any,
-    kinds: Any,
     pages: Any,
     table: Any,
     start: Any,
@@ -190,7 +184,6 @@ def _codes(
     `numbered` holds the needs, the slot of each, and the number of pages of V.
     """
     needed, slot_of_need, num_pages = numbered
-    wide = 2 if kinds.size else 1
     rows = indptr.size - 1
     tiles = start.size - 1
     codes = np.zeros(WORDS * table[tiles, 1], np.uint16)
@@ -223,19 +216,11 @@ def _codes(
                 row = PAGE * page + r
                 for k in range((length + 3) // 4 * 4):
                     code = own + r
-                    kind = 0
                     if row < rows and k < indptr[row + 1] - indptr[row]:
                         entry = indptr[row] + k
                         code = PAGE * np.int64(slot_of[indices[entry] // PAGE]) + indices[entry] % PAGE
-                        if kinds.size:
-                            kind = kinds[entry]
-                        else:
-                            source[values + PAGE * k + r] = entry
-                    position = at + wide * (k // 4 * 16 + 4 * r + k % 4)
-                    codes[position] = code
-                    if kinds.size:
-                        codes[position + 1] = kind
-            at += (length + 3) // 4 * 16 * wide
-            if not kinds.size:
-                values += PAGE * length
+                        source[values + PAGE * k + r] = entry
+                    codes[at + k // 4 * 16 + 4 * r + k % 4] = code
+            at += (length + 3) // 4 * 16
+            values += PAGE * length
     return codes, source

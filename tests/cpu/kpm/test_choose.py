@@ -108,10 +108,10 @@ def check_launch(part, matrix, device):
         assert matrix.vectors * item % 16 == 0
         shape = staged.staged_shapes(matrix.vectors, matrix.dtype, matrix.longest)[0]
         pages = -(-matrix.rows // 4)
-        room = staged.staged_room(shape, matrix.vectors, pages, max(1, matrix.longest), pages // 100, item, 0, device)
+        room = staged.staged_room(shape, matrix.vectors, pages, max(1, matrix.longest), pages // 100, item, device)
         if room.slots <= 0:
             return
-        launched = staged.staged_launch(shape, room, matrix.vectors, 0)
+        launched = staged.staged_launch(shape, room, matrix.vectors)
     else:
         assert part.kernel == "boxed", f"check_launch does not say how {part.kernel} is launched"
         shape = boxed.boxed_shape(matrix.vectors, matrix.dtype)

@@ -15,7 +15,7 @@ from ...on_host import host_library
 from ...plans import plan
 
 
-def carried_out(matrix, made, workers, tile, depth, slots, kinds, table):
+def carried_out(matrix, made, workers, tile, depth, slots):
     """Return W = H V by the plan; fail where a slot is written while tiles in flight still read it."""
     rows, columns = matrix.shape
     v = np.zeros((4 * made.pages, 2), complex)
@@ -40,11 +40,8 @@ def carried_out(matrix, made, workers, tile, depth, slots, kinds, table):
                 words = codes[4 * head[4] :].astype(np.int64)
                 for r in range(4):
                     places = np.array([k // 4 * 16 + 4 * r + k % 4 for k in range(length)], dtype=int)
-                    if kinds is not None:
-                        code_of, values = words[2 * places], table[words[2 * places + 1]]
-                    else:
-                        code_of = words[places]
-                        values = made.values[4 * (value + int(head[5])) + 4 * np.arange(length) + r]
+                    code_of = words[places]
+                    values = made.values[4 * (value + int(head[5])) + 4 * np.arange(length) + r]
                     last_read[code_of // 4] = n
                     w[4 * page + r] = values @ memory[code_of]
     return w[:rows], matrix @ v[:columns]
@@ -59,15 +56,12 @@ def carried_out(matrix, made, workers, tile, depth, slots, kinds, table):
     ],
 )
 @pytest.mark.parametrize(("tile", "depth", "slots", "workers", "turns"), [(2, 8, 80, 3, 1), (4, 4, 200, 2, 2)])
-@pytest.mark.parametrize("table", [False, True])
-def test_plan_carried_out_is_the_product(matrix, lattice, tile, depth, slots, workers, turns, table):
-    values, kinds = np.unique(matrix.data, return_inverse=True)
-    kinds = (kinds + 1).astype(np.uint16) if table else None
+def test_plan_carried_out_is_the_product(matrix, lattice, tile, depth, slots, workers, turns):
     made = plan(
-        matrix.indptr, matrix.indices, matrix.data, kinds, wave_pages=lattice[0], line_pages=lattice[1],
+        matrix.indptr, matrix.indices, matrix.data, wave_pages=lattice[0], line_pages=lattice[1],
         workers=workers, turns=turns, slots=slots, tile=tile, depth=depth, groups=2,
     )  # fmt: skip
-    found, wanted = carried_out(matrix, made, workers, tile, depth, slots, kinds, np.append(0, values))
+    found, wanted = carried_out(matrix, made, workers, tile, depth, slots)
     np.testing.assert_allclose(found, wanted, atol=1e-13)
     assert made.reuse >= 1
 
@@ -78,10 +72,10 @@ def test_plans_of_some_rows_are_together_the_product():
     parts = []
     for runs in (((0, plane), ((planes - 1) * plane, planes * plane)), ((plane, (planes - 1) * plane),)):
         made = plan(
-            matrix.indptr, matrix.indices, matrix.data, None, wave_pages=plane, line_pages=8, workers=3, turns=2,
+            matrix.indptr, matrix.indices, matrix.data, wave_pages=plane, line_pages=8, workers=3, turns=2,
             slots=90, tile=2, depth=6, groups=2, runs=runs, num_columns=matrix.shape[1],
         )  # fmt: skip
-        found, wanted = carried_out(matrix, made, 3, 2, 6, 90, None, None)
+        found, wanted = carried_out(matrix, made, 3, 2, 6, 90)
         computed = np.isfinite(found[:, 0]).reshape(-1, 4).any(axis=1)
         np.testing.assert_array_equal(np.flatnonzero(computed), np.concatenate([np.arange(*run) for run in runs]))
         parts.append(found)
@@ -91,7 +85,7 @@ def test_plans_of_some_rows_are_together_the_product():
 def test_too_few_slots_are_no_plan():
     matrix = TopologicalInsulator(4, 6, 8).matrix()
     arguments = dict(wave_pages=48, line_pages=8, workers=1, turns=1, tile=2, depth=8, groups=2)
-    assert plan(matrix.indptr, matrix.indices, matrix.data, None, slots=20, **arguments) is None
+    assert plan(matrix.indptr, matrix.indices, matrix.data, slots=20, **arguments) is None
 
 
 def test_waves_and_lines_are_read_off_a_lattice():
@@ -171,7 +165,7 @@ def test_strips_wind_so_that_a_part_across_two_is_compact():
     # Two turns of 66 workers, as for 64 vectors on an H200: with straight strips, one of them found no slots.
     matrix = TopologicalInsulator(6, 100, 40).matrix()
     arguments = dict(wave_pages=4000, line_pages=40, workers=66, turns=2, slots=103, tile=4, depth=5, groups=3)
-    made = plan(matrix.indptr, matrix.indices, matrix.data, None, **arguments)
+    made = plan(matrix.indptr, matrix.indices, matrix.data, **arguments)
     assert made is not None and made.reuse < 2.1
 
 

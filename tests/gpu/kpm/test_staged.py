@@ -31,39 +31,36 @@ def bulk_copies():
         pytest.skip("V is staged by bulk copies, which begin with compute capability 9.0")
 
 
-def run(matrix, num_vectors, dtype, real, **settings):
+def run(matrix, num_vectors, dtype, real):
+    from spectile.kpm.cuda.staged.launch import StagedOperator
     from spectile.kpm.cuda.stored import StoredRecursion
-    from spectile_study.cases.kpm.variants import staged_variant
 
     start = reference.random_phases(SEED, matrix.shape[0], num_vectors, real=real)
     expected = stages.etas_blocked(matrix, start, 2 * STEPS, A, B)
-    operator = staged_variant(matrix.astype(dtype), **settings)
+    operator = StagedOperator(matrix.astype(dtype))
     recursion = StoredRecursion(operator, A, B, operator.random_block(SEED, 0, num_vectors))
     recursion.w.fill(7.0)
     return np.abs(recursion.advance(STEPS) - expected).max() / matrix.shape[0]
 
 
 @pytest.mark.parametrize(
-    ("name", "num_vectors", "dtype", "settings", "tolerance"),
+    ("name", "num_vectors", "dtype", "tolerance"),
     [
-        ("planes", 32, "complex128", {}, 1e-13),
-        ("planes", 45, "complex128", {}, 1e-13),
-        ("planes", 128, "complex128", {}, 1e-13),
-        ("planes", 32, "complex128", {"dictionary": True}, 1e-13),
-        ("planes", 64, "complex64", {}, 2e-5),
-        ("planes", 32, "complex64", {"work": "complex128"}, 1e-6),
-        ("planes", 32, "complex64", {"work": "complex128", "dictionary": True}, 1e-6),
-        ("small", 8, "complex128", {}, 1e-13),
-        ("small", 1, "complex128", {}, 1e-13),
-        ("graphene", 40, "float64", {"dictionary": True}, 1e-13),
-        ("graphene", 64, "float32", {}, 2e-5),
-        ("anderson", 8, "float64", {}, 1e-13),
-        ("anderson", 130, "float64", {}, 1e-13),
+        ("planes", 32, "complex128", 1e-13),
+        ("planes", 45, "complex128", 1e-13),
+        ("planes", 128, "complex128", 1e-13),
+        ("planes", 64, "complex64", 2e-5),
+        ("small", 8, "complex128", 1e-13),
+        ("small", 1, "complex128", 1e-13),
+        ("graphene", 40, "float64", 1e-13),
+        ("graphene", 64, "float32", 2e-5),
+        ("anderson", 8, "float64", 1e-13),
+        ("anderson", 130, "float64", 1e-13),
     ],
 )
 @pytest.mark.usefixtures("bulk_copies")
-def test_staged_matrix(name, num_vectors, dtype, settings, tolerance):
-    assert run(SAMPLES[name][0], num_vectors, dtype, SAMPLES[name][1], **settings) < tolerance, f"seed {SEED}"
+def test_staged_matrix(name, num_vectors, dtype, tolerance):
+    assert run(SAMPLES[name][0], num_vectors, dtype, SAMPLES[name][1]) < tolerance, f"seed {SEED}"
 
 
 @pytest.mark.usefixtures("bulk_copies")
@@ -129,13 +126,6 @@ def test_kpm_dos_stages_wide_blocks(num_vectors, monkeypatch):
     assert widths == [num_vectors]
     expected = kpm_dos(H, 24, num_vectors, rng=3, backend="cpu", bounds=(-12, 12))
     np.testing.assert_allclose(found.moments, expected.moments, atol=1e-11 * H.shape[0])
-
-
-def test_a_table_holds_few_values():
-    from spectile_study.cases.kpm.variants import staged_variant
-
-    with pytest.raises(ValueError, match="distinct values"):
-        staged_variant(SAMPLES["anderson"][0], dictionary=True)
 
 
 def test_rows_of_seven_entries_anywhere_are_gathered(bulk_copies):

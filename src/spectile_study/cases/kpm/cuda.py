@@ -16,6 +16,7 @@ from spectile.kpm.cuda.common import FULL, NO_DOTS, PLAIN
 from spectile.kpm.cuda.csr.launch import CsrOperator
 from spectile.kpm.cuda.sliced.launch import SlicedOperator
 from spectile.kpm.cuda.staged import when as staging
+from spectile.kpm.cuda.staged.launch import StagedOperator
 from spectile.kpm.cuda.stencil.launch import StencilOperator
 from spectile.kpm.cuda.stored import StoredOperator
 from spectile_study.bench.case import Context, Method, Problem, Skipped
@@ -25,7 +26,6 @@ from spectile_study.cases.kpm.host import functions_problem, sample_product
 from spectile_study.cases.kpm.peaks import GPU_PEAK
 from spectile_study.cases.kpm.rivals import etas_naive_cuda, fill_columns, fill_rows
 from spectile_study.cases.kpm.shared import LIMIT, STEPS
-from spectile_study.cases.kpm.variants import staged_variant
 
 
 def build(row: Mapping[str, Any], context: Context) -> Problem:
@@ -71,26 +71,19 @@ class _Step:
         self.natural = _cast(_matrix(sample.nx, sample.ny, sample.nz), self.dtype)
         self.csr = CsrOperator(self.natural)
         self.vectors = _Block()
-        self.wide = staging.applies(self.csr.problem(self.r), describe()) == ""
-        self.staged = functools.cache(lambda table, work: staged_variant(self.natural, table, work))
+        wide = staging.applies(self.csr.problem(self.r), describe()) == ""
+        self.operator: StoredOperator = StagedOperator(self.natural) if wide else self.csr
 
     def problem(self) -> Problem:
         """Return all stages, and calls of ``kpm_dos``."""
-        narrow = "blocks of fewer than 8 vectors, or devices before Hopper, do not stage V through shared memory"
-        mixed = "complex128 arithmetic on complex64 storage needs a complex64 case of 32 vectors"
-        single = self.dtype == np.complex64
         methods: list[Method | Skipped] = [
             self.naive(),
             self.spmm(),
             self.one_by_one(),
             self.stored("aug_spmmv"),
-            self.stored("aug_spmmv_sell", layout="sell"),
+            self.stored("aug_spmmv_sell", operator=SlicedOperator(self.natural)),
             self.stored("spmmv", "spmmv", PLAIN),
             self.stored("aug_spmmv_nodots", mode=NO_DOTS),
-            self.stored("aug_spmmv_table", "table", table=True) if self.wide else Skipped("aug_spmmv_table", narrow),
-            self.stored("aug_spmmv_mixed", arithmetic="complex128")
-            if self.wide and single
-            else Skipped("aug_spmmv_mixed", mixed),
             self.sweep("stencil", 1),
             self.sweep("blocked", 2),
             *called.methods(self.row, self.context, self.natural),
@@ -111,22 +104,12 @@ class _Step:
         return cupy.empty((STEPS + 1, 2, self.r))
 
     def stored(
-        self,
-        name: str,
-        work: str = "aug_spmmv",
-        mode: int = FULL,
-        layout: str = "csr",
-        table: bool = False,
-        arithmetic: Any = None,
+        self, name: str, work: str = "aug_spmmv", mode: int = FULL, operator: StoredOperator | None = None
     ) -> Method:
         """Return the block step on the stored matrix."""
         import cupy
 
-        operator: StoredOperator = self.csr
-        if layout == "sell":
-            operator = SlicedOperator(self.natural)
-        elif self.wide:
-            operator = self.staged(table, arithmetic)
+        operator = operator or self.operator
         launch, first = operator.launcher(self.r, mode), operator.launcher(self.r)
         etas = self.etas()
         v, w = (self.vectors.get(part, operator.shape(self.r), self.dtype) for part in "vw")

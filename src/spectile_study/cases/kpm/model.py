@@ -48,9 +48,8 @@ def step_bytes(stage: str, rows: int, nnz: int, num_vectors: int, dtype: Any = n
     Parameters
     ----------
     stage : str
-        naive, spmm (a product that adds, and an update), aug_spmv, aug_spmmv, spmmv (the product alone), table (values
-        by number), rows (rows by number, and the diagonal), stencil (no stored matrix), or blocked (two steps a sweep,
-        no stored matrix).
+        naive, spmm (a product that adds, and an update), aug_spmv, aug_spmmv, spmmv (the product alone), rows (rows
+        by number, and the diagonal), stencil (no stored matrix), or blocked (two steps a sweep, no stored matrix).
     rows, nnz, num_vectors : int
         N, N_nz and R.
     dtype : dtype
@@ -66,7 +65,6 @@ def step_bytes(stage: str, rows: int, nnz: int, num_vectors: int, dtype: Any = n
             "aug_spmv": num_vectors * matrix + 3 * block,
             "aug_spmmv": matrix + 3 * block,
             "spmmv": matrix + 2 * block,
-            "table": nnz * INDEX_BYTES + 3 * block,
             "rows": rows * (2 + np.empty(0, dtype).real.itemsize) + 3 * block,
             "stencil": 3 * block,
             "blocked": 2 * block,

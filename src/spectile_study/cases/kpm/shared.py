@@ -20,7 +20,7 @@ LIMIT = {"complex128": 1e-12, "complex64": 1e-5}
 #: Largest error of the moments of a call, of what every type can hold.
 CALL_LIMIT = {"float32": 1e-5, "complex64": 1e-5, "float64": 1e-11, "complex128": 1e-11}
 NO_DEVICE = "this machine has no CUDA device"
-GPU_METHODS = ("aug_spmmv_sell", "spmmv", "aug_spmmv_nodots", "aug_spmmv_table", "aug_spmmv_mixed", "blocked")
+GPU_METHODS = ("aug_spmmv_sell", "spmmv", "aug_spmmv_nodots", "blocked")
 
 #: Methods whose bytes are counted for Figures 9 and 10, and the work of each (``model.step_bytes``).
 COUNTED = {

@@ -56,8 +56,8 @@ static __device__ int longest_row(const position* indptr, long long rows, int pa
 
 template <bool LIST>
 static __device__ void needs(const position* indptr, const int* indices, long long rows, const int* pages, const int* begin,
-                             const int* first, int workers, int tiles, int tile, int slots, int wide, int table, unsigned mask,
-                             long long* counts, const long long* start, long long* keys, int* needed, int* tile_of, int* failed) {
+                             const int* first, int workers, int tiles, int tile, int slots, unsigned mask, long long* counts,
+                             const long long* start, long long* keys, int* needed, int* tile_of, int* failed) {
     extern __shared__ int shared[];
     const int lane = threadIdx.x % 32, t = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
     if (t >= tiles) return;
@@ -98,8 +98,8 @@ static __device__ void needs(const position* indptr, const int* indices, long lo
     }
     if (!LIST && lane == 0) {
         counts[t + 1] = count;
-        counts[tiles + 1 + t + 1] = tile + 2 * wide * quads;
-        counts[2 * (tiles + 1ll) + t + 1] = table ? 0 : lengths;
+        counts[tiles + 1 + t + 1] = tile + 2 * quads;
+        counts[2 * (tiles + 1ll) + t + 1] = lengths;
     }
 }
 
@@ -107,10 +107,10 @@ static __device__ void needs(const position* indptr, const int* indices, long lo
 extern "C" __global__ void __launch_bounds__(THREADS) count_needs(const position* __restrict__ indptr, const int* __restrict__ indices,
                                                                   long long rows, const int* __restrict__ pages,
                                                                   const int* __restrict__ begin, const int* __restrict__ first, int workers,
-                                                                  int tiles, int tile, int slots, int wide, int table, unsigned mask,
+                                                                  int tiles, int tile, int slots, unsigned mask,
                                                                   long long* __restrict__ counts, int* __restrict__ failed) {
-    needs<false>(indptr, indices, rows, pages, begin, first, workers, tiles, tile, slots, wide, table, mask, counts, nullptr, nullptr,
-                 nullptr, nullptr, failed);
+    needs<false>(indptr, indices, rows, pages, begin, first, workers, tiles, tile, slots, mask, counts, nullptr, nullptr, nullptr, nullptr,
+                 failed);
 }
 
 // keys: page and number of each need, to be sorted.
@@ -121,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) list_needs(const position*
                                                                  const long long* __restrict__ start, long long* __restrict__ keys,
                                                                  int* __restrict__ needed, int* __restrict__ tile_of,
                                                                  int* __restrict__ failed) {
-    needs<true>(indptr, indices, rows, pages, begin, first, workers, tiles, tile, slots, 1, 0, mask, nullptr, start, keys, needed, tile_of,
+    needs<true>(indptr, indices, rows, pages, begin, first, workers, tiles, tile, slots, mask, nullptr, start, keys, needed, tile_of,
                 failed);
 }
 
@@ -233,15 +233,14 @@ extern "C" __global__ void __launch_bounds__(32) assign_slots(const long long* _
     else assign<16>(start, needed, next_use, previous, first, slots, depth, last_page, slot_of_need, loads, counts, table, failed);
 }
 
-// loads: those of all tiles one after the other, from `copies`, which assign_slots wrote.  kinds: null where values are
-// stored one by one.
+// loads: those of all tiles one after the other, from `copies`, which assign_slots wrote.
 extern "C" __global__ void __launch_bounds__(THREADS) write_tiles(
-    const position* __restrict__ indptr, const int* __restrict__ indices, const item* __restrict__ data,
-    const unsigned short* __restrict__ kinds, long long rows, const int* __restrict__ pages, const int* __restrict__ begin,
-    const int* __restrict__ first, int workers, int tiles, int tile, int groups, unsigned mask, const long long* __restrict__ start,
-    const int* __restrict__ needed, const int* __restrict__ slot_of_need, const long long* __restrict__ load_start,
-    const long long* __restrict__ code_start, const long long* __restrict__ value_start, const int2* __restrict__ copies,
-    int4* __restrict__ table, int2* __restrict__ loads, uint4* __restrict__ codes, item* __restrict__ values) {
+    const position* __restrict__ indptr, const int* __restrict__ indices, const item* __restrict__ data, long long rows,
+    const int* __restrict__ pages, const int* __restrict__ begin, const int* __restrict__ first, int workers, int tiles, int tile,
+    int groups, unsigned mask, const long long* __restrict__ start, const int* __restrict__ needed, const int* __restrict__ slot_of_need,
+    const long long* __restrict__ load_start, const long long* __restrict__ code_start, const long long* __restrict__ value_start,
+    const int2* __restrict__ copies, int4* __restrict__ table, int2* __restrict__ loads, uint4* __restrict__ codes,
+    item* __restrict__ values) {
     extern __shared__ int shared[];
     const int lane = threadIdx.x % 32, t = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
     if (t >= tiles) return;
@@ -270,7 +269,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) write_tiles(
     }
 
     const int n_begin = begin[worker] + (t - first[worker]) * tile, n_end = begin[worker + 1];
-    const int wide = kinds ? 2 : 1;
     uint4* const head = codes + code_start[t];
     unsigned short* const words = reinterpret_cast<unsigned short*>(head);
     item* const target = values + PAGE * value_start[t];
@@ -296,11 +294,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) write_tiles(
             const bool stored = entry < end;
             int code = own + r;
             if (stored) code = code_of(indices[entry] / PAGE) + indices[entry] % PAGE;
-            words[at + wide * q] = (unsigned short)code;
-            if (kinds) words[at + wide * q + 1] = stored ? kinds[entry] : 0;
-            else if (k < length) target[PAGE * (value + k) + r] = stored ? data[entry] : item{};
+            words[at + q] = (unsigned short)code;
+            if (k < length) target[PAGE * (value + k) + r] = stored ? data[entry] : item{};
         }
-        at += places * wide;
-        if (!kinds) value += length;
+        at += places, value += length;
     }
 }

@@ -47,10 +47,8 @@ class Plan:
     #: array, int32, shape (tiles + 1, 4).
     tiles: Any
     loads: Any  #: Page and slot of each copy: array, int32, shape (copies, 2).
-    #: Headers and codes of the tiles as the kernel reads them; with a table, each code is followed by its kind:
-    #: array, uint16.
-    codes: Any
-    values: Any  #: The matrix's entries in the kernel's order, zero for fill-in; four zeros with a table.
+    codes: Any  #: Headers and codes of the tiles as the kernel reads them: array, uint16.
+    values: Any  #: The matrix's entries in the kernel's order, zero for fill-in.
     pages: int  #: Pages of V.
 
     @property
@@ -199,7 +197,6 @@ def plan(
     indptr: Any,
     indices: Any,
     data: Any,
-    kinds: Any,
     *,
     wave_pages: int,
     line_pages: int,
@@ -218,8 +215,6 @@ def plan(
     ----------
     indptr, indices, data : cupy.ndarray
         The matrix, columns in 32 bits; its first columns are its rows.
-    kinds : cupy.ndarray, uint16, or None
-        Number of each entry's value in a table whose first value is zero; None where values are stored one by one.
     wave_pages, line_pages : int
         Pages of a wave and of a line (:func:`worker_pages`).
     workers, turns : int
@@ -254,8 +249,7 @@ def plan(
 
     failed = cupy.zeros(1, np.int32)
     counts = cupy.zeros((3, tiles + 1), np.int64)
-    wide, with_table = np.int32(1 if kinds is None else 2), np.int32(kinds is not None)
-    kernel(unit, "count_needs")(by_tile, *matrix, *owners, np.int32(slots), wide, with_table, mask, counts, failed)
+    kernel(unit, "count_needs")(by_tile, *matrix, *owners, np.int32(slots), mask, counts, failed)
     start, code_start, value_start = (cupy.cumsum(each) for each in counts)
     totals = cupy.stack([failed[0].astype(np.int64), start[-1], code_start[-1], value_start[-1]]).get().tolist()
     # A worker's tiles times the slots are numbers of 31 bits, too.
@@ -284,10 +278,10 @@ def plan(
     if refused:
         return None
     loads, codes = cupy.empty((num_loads, 2), np.int32), cupy.empty(8 * num_codes, np.uint16)
-    values = cupy.empty(PAGE * num_values, data.dtype) if kinds is None else cupy.zeros(PAGE, data.dtype)
+    values = cupy.empty(PAGE * num_values, data.dtype)
     kernel(unit, "write_tiles")(
         Shape(by_tile.grid, by_tile.threads, 2 * by_tile.shared_bytes), indptr, indices, data,
-        np.uint64(0) if kinds is None else kinds, np.int64(num_rows), *owners, np.int32(groups), mask, start, needed,
-        slot_of, load_start, code_start, value_start, copies, table, loads, codes, values,
+        np.int64(num_rows), *owners, np.int32(groups), mask, start, needed, slot_of, load_start, code_start,
+        value_start, copies, table, loads, codes, values,
     )  # fmt: skip
     return Plan(first, table, loads, codes, values, num_pages)

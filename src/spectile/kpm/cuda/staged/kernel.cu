@@ -14,8 +14,7 @@
 // needed.  Eight threads share a row, 16 bytes of it a thread and piece; one warp needs 75 ns to hand over a copy (measured).
 //
 // Set by the launch code besides block.cuh's: PIECES (16-byte pieces of a row a thread), TILE (pages), DEPTH (tiles in flight
-// or at work), SLOTS, CODE_BYTES and VALUE_BYTES (of one stage), DICTIONARY (values in a table of so many; 0: each stored),
-// WORK (type of the arithmetic).
+// or at work), SLOTS, CODE_BYTES and VALUE_BYTES (of one stage).
 
 #include "block.cuh"
 
@@ -33,50 +32,32 @@ struct alignas(16) piece {
     number n[VECTOR];
 };
 
-typedef WORK work;
-struct wide {  // a number of the arithmetic
-    work x;
-#if COMPLEX
-    work y;
-#endif
-};
-
 static __device__ __forceinline__ void fetch(const unsigned char* mine, unsigned code, piece* line) {
 #pragma unroll
     for (int p = 0; p < PIECES; ++p) line[p] = *reinterpret_cast<const piece*>(mine + code * ROW_BYTES + p * 128);
 }
 
-static __device__ __forceinline__ void add(wide* sum, number value, const piece* line) {
+static __device__ __forceinline__ void add(number* sum, number value, const piece* line) {
 #pragma unroll
     for (int c = 0; c < COLUMNS; ++c) {
         const number other = line[c / VECTOR].n[c % VECTOR];
-        sum[c].x += work(value.x) * work(other.x);
+        sum[c].x += value.x * other.x;
 #if COMPLEX
-        sum[c].x -= work(value.y) * work(other.y);
-        sum[c].y += work(value.x) * work(other.y);
-        sum[c].y += work(value.y) * work(other.x);
+        sum[c].x -= value.y * other.y;
+        sum[c].y += value.x * other.y;
+        sum[c].y += value.y * other.x;
 #endif
     }
 }
 
 // UNTIL entries of a row, of the four whose codes are given.
-#if DICTIONARY
 template <int UNTIL>
-static __device__ __forceinline__ void batch(uint4 codes, const number* table, const unsigned char* mine, wide* sum) {
-    const unsigned word[4] = {codes.x, codes.y, codes.z, codes.w};
-    piece line[UNTIL][PIECES];
-    number value[UNTIL];
-#pragma unroll
-    for (int u = 0; u < UNTIL; ++u) fetch(mine, word[u] & 0xffff, line[u]), value[u] = table[word[u] >> 16];
-#else
-template <int UNTIL>
-static __device__ __forceinline__ void batch(uint2 codes, const number* values, const unsigned char* mine, wide* sum) {
+static __device__ __forceinline__ void batch(uint2 codes, const number* values, const unsigned char* mine, number* sum) {
     const unsigned word[4] = {codes.x & 0xffff, codes.x >> 16, codes.y & 0xffff, codes.y >> 16};
     piece line[UNTIL][PIECES];
     number value[UNTIL];
 #pragma unroll
     for (int u = 0; u < UNTIL; ++u) fetch(mine, word[u], line[u]), value[u] = values[u * PAGE];
-#endif
 #pragma unroll
     for (int u = 0; u < UNTIL; ++u) add(sum, value[u], line[u]);
 }
@@ -101,15 +82,13 @@ static __device__ __forceinline__ int4 shuffle(int4 a, int lane) {
 // rows SPAN) where chunks follow one another, so that a page is one copy.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) staged(const int4* __restrict__ tiles, const int* __restrict__ first,
                                                                 const int2* __restrict__ loads, const uint4* __restrict__ codes,
-                                                                const number* __restrict__ values, const number* __restrict__ table,
-                                                                const number* __restrict__ v, number* __restrict__ w,
-                                                                double* __restrict__ partial, long long rows, int width, int row_stride,
-                                                                long long chunk_stride, double scale_, double shift_,
-                                                                double keep_ SERIES_PARAMETER) {
+                                                                const number* __restrict__ values, const number* __restrict__ v,
+                                                                number* __restrict__ w, double* __restrict__ partial, long long rows,
+                                                                int width, int row_stride, long long chunk_stride, double scale_,
+                                                                double shift_, double keep_ SERIES_PARAMETER) {
     extern __shared__ __align__(128) unsigned char memory[];
     unsigned char* const slots = memory;
     unsigned char* const stages = slots + SLOTS * PAGE * ROW_BYTES;
-    number* const dictionary = reinterpret_cast<number*>(stages + DEPTH * STAGE_BYTES);
     __shared__ unsigned long long full[DEPTH], empty[DEPTH];
     const int warp = threadIdx.x / 32, thread = threadIdx.x % 32;
     const int begin = blockIdx.y * SPAN;
@@ -120,7 +99,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) staged(const int4* __re
             barrier_init(full[n], PRODUCERS);
             barrier_init(empty[n], WORKERS);
         }
-    for (int n = threadIdx.x; n < DICTIONARY; n += THREADS) dictionary[n] = table[n];
     fence_barrier_init();
     __syncthreads();
 
@@ -173,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) staged(const int4* __re
             from = to;
         }
     } else {
-        const work scale = scale_, shift = shift_, keep = keep_;
+        const real scale = scale_, shift = shift_, keep = keep_;
         const int lane = thread % LANES, row = thread / LANES;
         const unsigned char* const mine = slots + lane * 16;
         for (int n = 0; n < count; ++n) {
@@ -216,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) staged(const int4* __re
                     prefetch_l2(reinterpret_cast<const char*>(series.total[k] + (chunk_begin + next_row * row_stride) * PARTS) +
                                 lane * 128);
 #endif
-            wide sum[COLUMNS];
+            number sum[COLUMNS];
 #pragma unroll
             for (int c = 0; c < COLUMNS; ++c) {
                 sum[c].x = 0;
@@ -225,15 +203,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) staged(const int4* __re
 #endif
             }
 
-#if DICTIONARY
-            const uint4* code = reinterpret_cast<const uint4*>(code_stage + header.codes * 8) + row;
-            const number* const value = dictionary;
-#else
             const uint2* code = reinterpret_cast<const uint2*>(code_stage + header.codes * 8) + row;
             const number* value = reinterpret_cast<const number*>(code_stage + CODE_BYTES) + header.values * 4 + row;
-#endif
-            for (int k = 0; k < header.length; k += 4, code += PAGE) {
-                const auto four = *code;
+            for (int k = 0; k < header.length; k += 4, code += PAGE, value += 4 * PAGE) {
+                const uint2 four = *code;
                 switch (header.length - k) {
                     case 1:
                         batch<1>(four, value, mine, sum);
@@ -247,9 +220,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) staged(const int4* __re
                     default:
                         batch<4>(four, value, mine, sum);
                 }
-#if !DICTIONARY
-                value += 4 * PAGE;
-#endif
             }
             piece own[PIECES];
             fetch(mine, header.own + row, own);
@@ -261,17 +231,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) staged(const int4* __re
                 piece fresh;
 #pragma unroll
                 for (int c = 0; c < VECTOR; ++c) {
-                    const wide total = sum[p * VECTOR + c];
+                    const number total = sum[p * VECTOR + c];
                     const number mine_ = own[p].n[c];
 #if MODE == 0
-                    fresh.n[c].x = real(total.x);
-#if COMPLEX
-                    fresh.n[c].y = real(total.y);
-#endif
+                    fresh.n[c] = total;
 #else
-                    fresh.n[c].x = real(scale * total.x + shift * work(mine_.x) - keep * work(old[p].n[c].x));
+                    fresh.n[c].x = scale * total.x + shift * mine_.x - keep * old[p].n[c].x;
 #if COMPLEX
-                    fresh.n[c].y = real(scale * total.y + shift * work(mine_.y) - keep * work(old[p].n[c].y));
+                    fresh.n[c].y = scale * total.y + shift * mine_.y - keep * old[p].n[c].y;
 #endif
 #endif
 #if MODE == 2

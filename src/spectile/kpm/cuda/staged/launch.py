@@ -10,7 +10,7 @@ import numpy as np
 from spectile.core.compile import Unit
 from spectile.core.device import describe
 from spectile.core.launch import Shape, kernel
-from spectile.kpm.cuda.common import BULK, FULL, PACKAGE, REAL, mode_defines, number_defines
+from spectile.kpm.cuda.common import BULK, FULL, PACKAGE, mode_defines, number_defines
 from spectile.kpm.cuda.staged.inspector import Plan, lattice_of, likeness_of, plan, reach_of
 from spectile.kpm.cuda.staged.when import (
     PAGE,
@@ -43,8 +43,6 @@ def staged_unit(
     slots: int,
     code_bytes: int,
     value_bytes: int,
-    dictionary: int = 0,
-    work: str = "",
     mode: int = FULL,
     shape: StagedShape,
 ) -> Unit:
@@ -58,22 +56,17 @@ def staged_unit(
         R.
     slots, code_bytes, value_bytes : int
         Pages of V in shared memory; bytes of a tile's codes and values at most.
-    dictionary : int
-        Values in the table, 0 where each entry's value is stored.
-    work : str
-        Storage type whose precision the arithmetic has; `dtype` if empty.
     mode : int
         One of ``common.py``.
     shape : StagedShape
         Shape of the kernel.
     """
     defines = number_defines(dtype) | mode_defines(mode) | {
-        "WORK": REAL[work or dtype],
         "LANES": "8", "COLUMNS": str(shape.pieces * shape.vector), "UNROLL": "1", "THREADS": str(shape.threads),
         "PRODUCERS": str(shape.producers), "BLOCKS": "1",
         "EXACT": str(int(num_vectors % shape.columns == 0)), "PIECES": str(shape.pieces), "TILE": str(shape.tile),
         "DEPTH": str(shape.depth), "SLOTS": str(slots), "CODE_BYTES": str(code_bytes),
-        "VALUE_BYTES": str(value_bytes), "DICTIONARY": str(dictionary),
+        "VALUE_BYTES": str(value_bytes),
     }  # fmt: skip
     return Unit(PACKAGE, ("staged/kernel.cu",), BULK, defines)
 
@@ -104,11 +97,6 @@ class StagedOperator(StoredOperator):
     ValueError
         If the matrix has own rows that are no multiple of four beside rows of others.
     """
-
-    # Storage type whose precision the arithmetic has, and values by number; the study sets others (``cases/kpm``).
-    work: str | None = None
-    table: Any = None
-    kinds: Any = None
 
     def __init__(self, matrix: Any, tuning: StagedShape | None = None, longest: int | None = None) -> None:
         super().__init__(matrix, longest)
@@ -170,8 +158,6 @@ class StagedOperator(StoredOperator):
         return self._plans[key]
 
     def _plan(self, shape: StagedShape, num_vectors: int, runs: Runs) -> Planned | None:
-        import cupy
-
         parts = [(start // PAGE, stop // PAGE) for start, stop in runs]
         pages = sum(stop - start for start, stop in parts) or -(-self.num_rows // PAGE)
         wave, line = self.lattice
@@ -180,31 +166,25 @@ class StagedOperator(StoredOperator):
         if not (4 * room.workers * turns <= wave <= pages // 2):
             wave, line, turns, walks = pages, 0, 1, room.workers
         made = room.slots > 0 and plan(
-            self.indptr, self.indices, self.data, self.kinds, wave_pages=wave, line_pages=line, workers=room.workers,
+            self.indptr, self.indices, self.data, wave_pages=wave, line_pages=line, workers=room.workers,
             turns=turns, slots=room.slots, tile=shape.tile, depth=shape.depth, groups=shape.groups, runs=parts,
             num_columns=self.num_columns,
         )  # fmt: skip
         if not made:
             return None
         arrays = [made.tiles, made.first, made.loads, made.codes, made.values]
-        table = cupy.zeros(1, self.dtype) if self.table is None else self.table
-        launched = staged_launch(shape, room, num_vectors, self._table_bytes)
-        return Planned(made, room, launched, walks, [*arrays, table])
+        return Planned(made, room, staged_launch(shape, room, num_vectors), walks, arrays)
 
     def _room(self, shape: StagedShape, num_vectors: int, pages: int = 0) -> StagedRoom:
         """Return how rows and shared memory are divided, where so many pages are computed; all if zero."""
         pages, longest, wave = pages or -(-self.num_rows // PAGE), max(1, self.longest), self.lattice[0]
-        return staged_room(shape, num_vectors, pages, longest, wave, self.dtype.itemsize, self._table_bytes, describe())
+        return staged_room(shape, num_vectors, pages, longest, wave, self.dtype.itemsize, describe())
 
     def _ready(self, num_vectors: int, runs: Runs) -> Planned:
         made = self.planned(num_vectors, runs)
         if made is None:
             raise MemoryError("the rows of this matrix need more of V at a time than shared memory holds")
         return made
-
-    @property
-    def _table_bytes(self) -> int:
-        return 0 if self.table is None else int(self.table.nbytes)
 
     def _kernel(self, num_vectors: int) -> StagedShape:
         if num_vectors not in self._shapes:
@@ -238,8 +218,7 @@ class StagedOperator(StoredOperator):
         room = self._ready(num_vectors, runs).room
         return staged_unit(
             str(self.dtype), num_vectors, slots=room.slots, code_bytes=room.code_bytes, value_bytes=room.value_bytes,
-            dictionary=0 if self.table is None else self.table.size, work=self.work or "", mode=mode,
-            shape=self._kernel(num_vectors),
+            mode=mode, shape=self._kernel(num_vectors),
         )  # fmt: skip
 
     def launcher(

@@ -142,8 +142,7 @@ class StagedRoom(NamedTuple):
 
 
 def staged_room(
-    shape: StagedShape, num_vectors: int, pages: int, longest: int, wave: int, item_bytes: int, table_bytes: int,
-    device: Device,
+    shape: StagedShape, num_vectors: int, pages: int, longest: int, wave: int, item_bytes: int, device: Device,
 ) -> StagedRoom:  # fmt: skip
     """Return how rows and shared memory are divided.
 
@@ -159,23 +158,23 @@ def staged_room(
         Entries of the longest row.
     wave : int
         Pages of a wave, a plane of the lattice.
-    item_bytes, table_bytes : int
-        Bytes of a stored value, and of the table of values (then none is stored; zero without one).
+    item_bytes : int
+        Bytes of a stored value.
     device : Device
         The device.
     """
     workers = min(max(1, device.multiprocessors // ceil_div(num_vectors, shape.columns)), pages)
-    code_bytes = shape.tile * (16 + ceil_div(longest, 4) * 32 * (2 if table_bytes else 1))
-    value_bytes = 0 if table_bytes else shape.tile * PAGE * longest * item_bytes
-    left = device.shared_bytes - STATIC_BYTES - shape.depth * (code_bytes + value_bytes) - table_bytes
+    code_bytes = shape.tile * (16 + ceil_div(longest, 4) * 32)
+    value_bytes = shape.tile * PAGE * longest * item_bytes
+    left = device.shared_bytes - STATIC_BYTES - shape.depth * (code_bytes + value_bytes)
     slots = min(left // (PAGE * shape.row_bytes), MOST_SLOTS)
     turns = max(1, math.ceil(wave / (workers * 0.3 * max(1, slots))))
     return StagedRoom(slots, code_bytes, value_bytes, workers, turns)
 
 
-def staged_launch(shape: StagedShape, room: StagedRoom, num_vectors: int, table_bytes: int) -> Shape:
+def staged_launch(shape: StagedShape, room: StagedRoom, num_vectors: int) -> Shape:
     """Return the launch of ``staged``."""
-    shared = room.slots * PAGE * shape.row_bytes + shape.depth * (room.code_bytes + room.value_bytes) + table_bytes
+    shared = room.slots * PAGE * shape.row_bytes + shape.depth * (room.code_bytes + room.value_bytes)
     # The sums of the scalar products take the slots' place.
     shared = max(shared, 2 * shape.columns * 8 * shape.workers)
     return Shape((room.workers, ceil_div(num_vectors, shape.columns)), shape.threads, shared)
