@@ -28,7 +28,6 @@ VERSIONS: dict[str, tuple[dict[str, Any], str]] = {
     "aug_spmmv_star": ({"stored": True}, "aug_spmmv"),
     "stencil": ({"steps_a_sweep": 1}, "stencil"),
     "blocked": ({"steps_a_sweep": 2}, "blocked"),
-    "blocked_nccl": ({"steps_a_sweep": 2}, "blocked"),
 }
 
 
@@ -64,7 +63,7 @@ def build(row: Mapping[str, Any], context: Context) -> Problem:
                 methods.append(_ranks(name, row, context, live))
             else:
                 methods.append(_shared(name, row, context, live, partitions))
-        elif name in ("aug_spmmv_star", "blocked_nccl", "blocked_ranks"):
+        elif name in ("aug_spmmv_star", "blocked_ranks"):
             methods.append(Skipped(name, "one GPU has nobody to send to or to sum with"))
         else:
             methods.append(_alone(name, row, context, live))
@@ -324,10 +323,7 @@ def _shared(
     name: str, row: Mapping[str, Any], context: Context, live: dict[str, Any], partitions: dict[Any, Any]
 ) -> Method:
     """Time several GPUs; versions that differ in messages alone take what the devices hold from `partitions`."""
-    from cupy.cuda import nccl
-
     from spectile.kpm.distributed.multi_gpu import MultiGpuMatrix
-    from spectile.kpm.distributed.transport import NcclMessages
 
     options, work = VERSIONS[name]
     sample, r = shared.sample_of(row), int(row["num_vectors"])
@@ -337,14 +333,9 @@ def _shared(
         np.dtype(np.complex128), partitions.get(kind)
     )
     partitions[kind] = engine.partitions
-    if name == "blocked_nccl":
-        devices = [local.device.ordinal for local in engine.partitions]
-        engine.transport = NcclMessages(dict(enumerate(nccl.NcclCommunicator.initAll(devices))))
 
     def prepare() -> None:
         live.clear()  # one method's vectors at a time fit into memory
-        if name == "blocked_nccl":
-            _free_pools(row["gpus"])
         live["recursion"] = engine.random(context.seed, 0, r, a, b)
         live["recursion"].advance(FIRST)
 
