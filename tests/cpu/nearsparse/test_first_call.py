@@ -11,7 +11,7 @@ import pytest
 from spectile.core.compile import Unit
 from spectile.core.devices import TABLE
 from spectile.nearsparse.cuda import product
-from spectile.nearsparse.cuda.units import NORM_UNITS, ORDER_UNITS, SEARCH_UNITS, SURVEY_UNITS
+from spectile.nearsparse.cuda.units import NORM_UNITS, SEARCH_UNITS, SURVEY_UNITS
 from spectile.nearsparse.types import PRECISIONS, Request
 
 
@@ -41,8 +41,7 @@ def test_what_a_call_launches_is_compiled_at_once_and_once(
     a, out = matrix(n, n, row.dtype), matrix(n, n, row.output)
     choice = product.prepared_choice(a, a, out, Request(precision, tau=1.0), counts=False)
     assert product.prepared_choice(a, a, out, Request(precision, tau=2.0), counts=False) == choice
-    order = (ORDER_UNITS[row.norm],) if choice.by_work else ()
-    assert compiled == [(choice.unit, NORM_UNITS[row.dtype], *order)]
+    assert compiled == [(choice.unit, NORM_UNITS[row.dtype])]
 
 
 def test_searches_and_counts_are_compiled_with_the_product(compiled: list[tuple[Unit, ...]]) -> None:

@@ -20,7 +20,6 @@ from spectile.nearsparse.cuda.geometry import LARGEST_SIZE, check_sizes
 from spectile.nearsparse.cuda.tuning import PORTABLE, WGMMA, rates
 from spectile.nearsparse.cuda.units import (
     NORM_UNITS,
-    ORDER_UNITS,
     SEARCH_UNITS,
     SURVEY_UNITS,
     UNITS,
@@ -42,7 +41,6 @@ STRUCTS = {
     "Product-blocks": (blocks_unit("fp16"), cuda_product.PRODUCT, 0),
     "Product-wgmma": (hopper_unit(WGMMA["wgmma_wide"], "float32"), cuda_product.WGMMA_FIELDS, 384),
     "Product-tf32": (hopper_unit(WGMMA["wgmma_tf32"], "float32"), cuda_product.WGMMA_FIELDS, 384),
-    "Order": (ORDER_UNITS["float64"], cuda_product.ORDER, 0),
 }
 
 

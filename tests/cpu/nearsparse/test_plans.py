@@ -22,7 +22,7 @@ from spectile.nearsparse.cuda import after, parts, repeated
 from spectile.nearsparse.cuda import plan as plans
 from spectile.nearsparse.cuda.geometry import fill, record
 from spectile.nearsparse.cuda.norms import NORM_TASKS
-from spectile.nearsparse.cuda.product import ORDER, PRODUCT, WGMMA_PRODUCT
+from spectile.nearsparse.cuda.product import PRODUCT, WGMMA_PRODUCT
 from spectile.nearsparse.cuda.search import FIELD, SEARCH, Places
 from spectile.nearsparse.cuda.survey import COUNT
 from spectile.nearsparse.multi import resident
@@ -109,7 +109,7 @@ class Machine:
     """Streams and launches of the stand-in."""
 
     def __init__(self) -> None:
-        self.launched, self.ordered, self.kernel = [], False, "portable"
+        self.launched, self.kernel = [], "portable"
         #: Current streams of the devices.
         self.streams = [Stream(), Stream()]
 
@@ -159,23 +159,15 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
         def __init__(self, a: Any, b: Any, out: Any, *_: Any, **options: Any) -> None:
             self.kernel = state.kernel
-            self.choice = SimpleNamespace(by_work=state.ordered, copies=True)
+            self.choice = SimpleNamespace(copies=True)
             self.parameters = record(WGMMA_PRODUCT if self.kernel != "portable" else PRODUCT)
-            self.order = (None, None, np.zeros((), ORDER)) if state.ordered else None
             self._addresses = a.data.ptr, b.data.ptr, out.data.ptr
 
         def addresses(self) -> Any:
             return self._addresses
 
-        def held_for_later(self) -> Any:
-            return ()
-
         def bind(self) -> Any:
-            launches = [lambda stream: state.launched.append(("product", self.parameters.copy()))]
-            order = self.order
-            if order is not None:
-                launches.insert(0, lambda stream: state.launched.append(("order", order[2].copy())))
-            return launches
+            return lambda stream: state.launched.append(("product", self.parameters.copy()))
 
     cuda = SimpleNamespace(
         get_current_stream=state.current,
@@ -215,9 +207,7 @@ def planned(key: Any, a: Any, b: Any, out: Any, value: float, request: Request) 
     return repeated.execute(key, a, b, out, value, lambda: repeated.planned(a, b, out, request))
 
 
-@pytest.mark.parametrize("ordered", [False, True])
-def test_a_plan_writes_what_changes(machine: Machine, ordered: bool) -> None:
-    machine.ordered = ordered
+def test_a_plan_writes_what_changes(machine: Machine) -> None:
     for turn, tau in enumerate((1.0, 2.0, 3.5)):
         a, b = Array((100, 70)), Array((70, 90))
         out = Array((100, 90)) if turn == 2 else None
@@ -225,7 +215,7 @@ def test_a_plan_writes_what_changes(machine: Machine, ordered: bool) -> None:
         result = call(a, b, out, tau)
         assert out is None or result.c is out
         names = [name for name, _ in machine.launched]
-        assert names == (["norms", "order", "product"] if ordered else ["norms", "product"])
+        assert names == ["norms", "product"]
         norms, product = machine.launched[0][1], machine.launched[-1][1]
         assert [int(task["matrix"]) for task in norms["task"]] == [a.data.ptr, b.data.ptr]
         pointers = [int(task["norms"]) for task in norms["task"]]
@@ -234,9 +224,6 @@ def test_a_plan_writes_what_changes(machine: Machine, ordered: bool) -> None:
         assert pointers[1] == pointers[0] + 4 * 4 * 3 and int(norms["counter"]) == pointers[1] + 4 * 3 * 3 + 4
         assert [int(product[name]) for name in ("a", "b", "out")] == [x.data.ptr for x in (a, b, result.c)]
         assert float(product["tau"]) == tau == result.tau
-        if ordered:
-            order = machine.launched[1][1]
-            assert [int(order["norms_a"]), float(order["tau"])] == [pointers[0], tau]
 
 
 def test_a_complex_plan_makes_the_real_form_of_b_anew(machine: Machine) -> None:
@@ -267,8 +254,6 @@ def test_a_complex_plan_makes_the_real_form_of_b_anew(machine: Machine) -> None:
 def test_a_plan_that_searches_writes_where_tau_will_lie(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, choice: str
 ) -> None:
-    machine.ordered = True
-
     class Search:
         def __init__(self, *_: Any) -> None:
             self.parameters, self.places = np.zeros((), SEARCH), Places(16, 160, 320, 480, 640)
@@ -282,12 +267,12 @@ def test_a_plan_that_searches_writes_where_tau_will_lie(
     for value in (0.5, 0.25):
         machine.launched.clear()
         assert planned(key, a, b, None, value, request) is not None
-        assert [name for name, _ in machine.launched] == ["norms", "search", "order", "product"]
-        norms, search, order, product = (parameters for _, parameters in machine.launched)
+        assert [name for name, _ in machine.launched] == ["norms", "search", "product"]
+        norms, search, product = (parameters for _, parameters in machine.launched)
         assert float(search[FIELD[choice]]) == value
         assert choice != "valid_ratio" or float(search["tolerance"]) == 0.01
         result = int(search["result"])
-        assert int(product["tau_device"]) == int(order["tau_device"]) == result and result % 16 == 0
+        assert int(product["tau_device"]) == result and result % 16 == 0
         assert int(search["arrived"]) == int(norms["counter"]) + 4 and result >= int(norms["counter"]) + 8
         places = [int(search[name]) - result for name in ("counts", "partial", "columns_a", "sorted")]
         assert places == [16, 160, 320, 480] and int(search["norms_a"]) == int(product["norms_a"])
@@ -302,7 +287,7 @@ def test_a_plan_that_searches_writes_where_tau_will_lie(
 def test_a_count_decides_while_the_product_is_on_its_way(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, kernel: str
 ) -> None:
-    machine.kernel, machine.ordered = kernel, kernel == "portable"
+    machine.kernel = kernel
     verdict = Pinned(4)
 
     def bind_count(norms_a: Any, norms_b: Any, **values: Any) -> Any:
@@ -329,19 +314,17 @@ def test_a_count_decides_while_the_product_is_on_its_way(
         machine.launched.clear()
         result = planned(key, a, b, None, tau, request)
         launched = [entry for entry in machine.launched if entry[0] != "map"]
-        names = ["norms", "count", "end", *["order"] * machine.ordered, "product", "wait"]
+        names = ["norms", "count", "end", "product", "wait"]
         assert [name for name, _ in launched] == names + ["dense"] * dense
         assert result is not None and result.method == ("dense" if dense else "spamm")
         found = dict(launched)
         product = found["product"] if kernel == "portable" else found["product"]["fields"]
         count, counter = found["count"], int(found["norms"]["counter"])
         assert [float(count["tau"]), float(count["limit"]), int(count["verdict"])] == [tau, 0.25, verdict.ptr]
-        # Words that the norm kernel has set to zero, and not those of the order of tiles.
+        # Words that the norm kernel has set to zero.
         assert [int(count[name]) - counter for name in ("count", "ended", "cancelled")] == [8, 16, 20]
         assert int(product["cancelled"]) == int(count["cancelled"])
         assert int(count["norms_a"]) == int(product["norms_a"])
-        if machine.ordered:
-            assert int(found["order"]["cancelled"]) == int(count["cancelled"])
         if dense:
             assert found["dense"] == result.c.data.ptr
     # What was found stands for 1, 2, 4 ... runs with the same threshold, and is counted anew when that is another.
@@ -510,15 +493,9 @@ def test_calls_that_must_not_use_a_plan(machine: Machine) -> None:
             assert (call(a, b, view) is not None) == apart
     assert call(a, b, tau=float("nan")) is None and call(a, b, tau=-1.0) is None
     machine.stream.capturing = True
-    # No plan is made in a capture; one that was made before runs there, unless it leaves something behind.
+    # No plan is made in a capture; one that was made before runs there.
     c = Array((64, 64), shift=4)
     assert call(c, b) is None and call(c, b) is None and call(a, b) is not None
-    machine.stream.capturing, machine.ordered = False, True
-    d = Array((96, 64))
-    for _ in range(2):
-        call(d, b)
-    machine.stream.capturing = True
-    assert call(d, b) is None
 
 
 def test_plans_are_bounded_in_number(machine: Machine) -> None:

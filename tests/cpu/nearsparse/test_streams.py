@@ -230,7 +230,7 @@ class Product:
 class CallPlan:
     """One GPU's part: norms and the product on the current stream, which is that of the part's device."""
 
-    grain, ordered_by_work = (1, 1, 1), False
+    grain = (1, 1, 1)
 
     def __init__(self, a, b, out, request, c=None, kernel=None):
         self.request = request

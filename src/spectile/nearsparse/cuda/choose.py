@@ -18,7 +18,6 @@ from spectile.nearsparse.cuda.geometry import is_aligned, stride
 from spectile.nearsparse.cuda.tuning import (
     BAND_ROWS,
     HOPPER_BAND_ROWS,
-    ORDERED_FROM,
     PARTS,
     PARTS_OF_SMALL,
     PORTABLE,
@@ -113,14 +112,8 @@ class Choice:
     launch: Shape  #: Its launch.
     tile: tuple[int, int]  #: Rows and columns of C that one thread block, or one cluster, computes at a time.
     band: int  #: Rows of tiles in a band of the numbering.
-    by_work: bool  #: Whether tiles start by falling work, which blocks find in bins, and not as they are numbered.
     grain: Grain  #: Rows, columns and depth, in tiles of the norm map, that are multiplied together when one is valid.
     copies: bool = False  #: Whether C leaves through the copy engine.
-
-    def order_launch(self, m: int, n: int) -> Shape:
-        """Return the launch of the kernel that orders the tiles: a warp for each."""
-        count = ceil_div(m, self.tile[0]) * ceil_div(n, self.tile[1])
-        return Shape((ceil_div(count, 8),), 256, after_previous=True)
 
 
 def candidates(problem: Problem, device: Device) -> list[Candidate]:
@@ -171,39 +164,29 @@ def choose(
     problem: Problem,
     device: Device,
     kernel: Kernel | None = None,
-    ordered: bool | None = None,
     *,
     tuned: Portable | HopperShape | None = None,
     extra: tuple[str, ...] = (),
 ) -> Choice:
     """Return how a product is computed on a device, which need not be there.
 
-    `kernel` is the fastest that applies if None.  The tiles of the portable kernel start by falling work where it is
-    `ordered`: by default where it pays, for several tiles a multiprocessor, but not many.  `tuned` and `extra` are
-    another tuning of the kernel, and constants defined for it: the study's variants.
+    `kernel` is the fastest that applies if None.  `tuned` and `extra` are another tuning of the kernel, and constants
+    defined for it: the study's variants.
     """
     kernel = kernel or choose_kernel(problem, device)
     if kernel == "blocks":
         count = ceil_div(problem.m, 32) * ceil_div(problem.n, 32)
         launch = Shape((count, problem.batches), 512)
         unit = blocks_unit(problem.precision)
-        return Choice(kernel, unit, "product_blocks", launch, (32, 32), 1, False, (1, 1, 1))
+        return Choice(kernel, unit, "product_blocks", launch, (32, 32), 1, (1, 1, 1))
     if kernel == "portable":
         portable = tuned if isinstance(tuned, Portable) else PORTABLE[problem.precision]
-        return _portable(problem, device, portable, ordered, extra)
+        return _portable(problem, device, portable, extra)
     shape = tuned if isinstance(tuned, Wgmma | WgmmaTf32) else WGMMA[kernel]
     return _hopper(problem, device, kernel, shape, extra)
 
 
-def _is_ordered(problem: Problem, device: Device, count: int, most: int, ordered: bool | None) -> bool:
-    if problem.batches > 1 or problem.block < 32:
-        return False
-    return ORDERED_FROM * device.multiprocessors < count <= most if ordered is None else ordered
-
-
-def _portable(
-    problem: Problem, device: Device, portable: Portable, ordered: bool | None, extra: tuple[str, ...]
-) -> Choice:
+def _portable(problem: Problem, device: Device, portable: Portable, extra: tuple[str, ...]) -> Choice:
     row = PRECISIONS[problem.precision]
     large, small = fitting_tiles(portable, row.dtype, device.shared_bytes)
     aligned = problem.aligned and problem.out_aligned
@@ -225,7 +208,6 @@ def _portable(
         ),
         (tile.tile_m, tile.tile_n),
         BAND_ROWS // tile.tile_m,
-        _is_ordered(problem, device, count, portable.ordered_tiles, ordered),
         (grain,) * 3,
     )
 
@@ -247,7 +229,6 @@ def _hopper(problem: Problem, device: Device, kernel: Kernel, shape: HopperShape
         ),
         (rows, shape.tile_n),
         HOPPER_BAND_ROWS // rows,
-        False,
         (max(1, 64 // problem.block), max(1, shape.group // problem.block), 1),
         copies,
     )
@@ -316,8 +297,6 @@ def launches(problem: Problem, device: Device) -> list[Shape]:
     itemsize = np.dtype(PRECISIONS[problem.precision].dtype).itemsize
     batch = (problem.batches,) if problem.batches > 1 else ()
     shapes = [norms_launch((*batch, problem.m, problem.k), (*batch, problem.k, problem.n), itemsize), choice.launch]
-    if choice.by_work:
-        shapes.append(choice.order_launch(problem.m, problem.n))
     rows, columns, depth = (ceil_div(size, problem.block) for size in (problem.m, problem.n, problem.k))
     shapes += [survey_launch(rows, columns), count_launch(rows, columns, depth, device)]
     norms = np.dtype(PRECISIONS[problem.precision].norm).itemsize

@@ -80,15 +80,11 @@ class CallPlan(_Planned):
             precision=request.real.precision, alpha=request.alpha, beta=request.beta, c=c, choice=choice,
         )  # fmt: skip
         self.grain: Grain = told_grain(product.grain, request)
-        #: Whether runs share memory that each leaves as it was: they follow one another on one stream.
-        self.ordered_by_work = product.choice.by_work
         self._norm = maps.a.dtype
         expansion = parts.Expansion(given, b) if paired else None
         self._before = [] if expansion is None else [expansion.launch]
         self._before += [*maps.bind(), *([] if self._search is None else [self._search.launch])]
         self._product = product.bind()
-        # The order of the tiles lies in memory of the product; its operands' do not matter any more.
-        self._held = product.held_for_later()
         self._count = _Count(maps, limit) if self.verdict == "count" else None
         self._varies = self._count is not None or (request.method == "auto" and request.valid_ratio is not None)
         self._places = _Places.of(maps, tiles, self._search, counted=self._count is not None)
@@ -102,8 +98,6 @@ class CallPlan(_Planned):
             bound.add(maps.pairing.parameters, {name: name for name in _OF_PAIRING})
         bound.add(maps.parameters, _OF_NORMS)
         bound.add(product.parameters, _SHARED, inside="fields" if product.kernel in WGMMA else "")
-        if product.order is not None:
-            bound.add(product.order[2], _SHARED)
         if self._count is not None:
             bound.add(self._count.parameters, _SHARED)
         if self._search is not None:
@@ -155,8 +149,7 @@ class CallPlan(_Planned):
             count = self._count if verdict == "count" else None
             if count is not None:
                 count(stream)
-            for launch in self._product:
-                launch(stream)
+            self._product(stream)
             norms = CallNorms(memory_, self, value)
             # The product that was launched does nothing then; else it has begun while this waits.
             if count is not None:
@@ -278,8 +271,6 @@ def dense_result(
 
 class DensePlan(_Planned):
     """The dense product of two matrices of one layout: what :class:`CallPlan` is where nothing else is ever faster."""
-
-    ordered_by_work = False
 
     def __init__(self, a: Any, b: Any, out: Any, request: Request) -> None:
         super().__init__(a, b, out, request)
@@ -410,7 +401,7 @@ _OF_PAIRING = ("norms_a", "norms_b", "complex_a", "complex_b")
 _OF_SEARCH = {"norms_a": "complex_a", "norms_b": "complex_b"} | {
     name: name for name in ("tolerance", "arrived", "result", "counts", "partial", "columns_a", "sorted")
 }
-# Of the product, of what orders its tiles and of what counts first, as far as they have them.
+# Of the product and of what counts first, as far as they have them.
 _SHARED = {"tau": "value", "b": "real_b"} | {
     name: name
     for name in ("a", "c", "out", "norms_a", "norms_b", "counter", "count", "ended", "cancelled", "tau_device")

@@ -8,24 +8,19 @@ import numpy as np
 
 from spectile.core import device, launch
 from spectile.core.compile import Unit, prepare
-from spectile.core.launch import Shape
 from spectile.core.pointers import address
 from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cuda.choose import Choice, Problem, choose
 from spectile.nearsparse.cuda.geometry import fill, layout, log2, pitch, record, stride
 from spectile.nearsparse.cuda.norms import Norms
-from spectile.nearsparse.cuda.tuning import WGMMA, WORK_BINS, Kernel
-from spectile.nearsparse.cuda.units import NORM_UNITS, ORDER_UNITS, SEARCH_UNITS, SURVEY_UNITS
+from spectile.nearsparse.cuda.tuning import WGMMA, Kernel
+from spectile.nearsparse.cuda.units import NORM_UNITS, SEARCH_UNITS, SURVEY_UNITS
 from spectile.nearsparse.types import Grain, Request
 
 PRODUCT = layout(
     "a:p b:p c:p out:p norms_a:p norms_b:p tau_device:p tau:d alpha:d beta:d lda:l ldb:l ldc:l ldo:l stride_a:l "
     "stride_b:l stride_c:l stride_o:l stride_norms_a:l stride_norms_b:l m:i n:i k:i norm_k:i log2_block:i tiles_m:i "
-    "tiles_n:i bins:p places:p cancelled:p"
-)
-ORDER = layout(
-    "norms_a:p norms_b:p tau_device:p bins:p places:p cancelled:p tau:d m:i n:i k:i norm_k:i log2_block:i tiles_m:i "
-    "tiles_n:i tile_m:i tile_n:i band:i"
+    "tiles_n:i cancelled:p"
 )
 WGMMA_FIELDS = layout(
     "c:p out:p norms_a:p norms_b:p tau_device:p counter:p cancelled:p tau:d alpha:d beta:d ldc:l ldo:l "
@@ -54,8 +49,6 @@ def prepared_choice(
     choice, row = choose(problem, device.describe(), kernel), request.arithmetic
     # The product first: it takes longest.
     units = [choice.unit, NORM_UNITS[row.dtype]]
-    if choice.by_work:
-        units.append(ORDER_UNITS[row.norm])
     if request.tau is None:
         units.append(SEARCH_UNITS["error" if request.within_error else "ratio", row.norm])
     if counts:
@@ -89,10 +82,10 @@ class Product:
         `c` is read where `beta` is not 0; it may be `out`.
     strict : bool
         Multiply exactly the valid products.
-    kernel, ordered : optional
-        As :func:`spectile.nearsparse.cuda.choose.choose` takes them.
+    kernel : optional
+        As :func:`spectile.nearsparse.cuda.choose.choose` takes it.
     choice : Choice, optional
-        Made before, in place of `strict`, `kernel` and `ordered`.
+        Made before, in place of `strict` and `kernel`.
     """
 
     def __init__(
@@ -109,21 +102,19 @@ class Product:
         c: Any = None,
         strict: bool = False,
         kernel: Kernel | None = None,
-        ordered: bool | None = None,
         choice: Choice | None = None,
     ) -> None:
         problem = Problem.of(a, b, out, maps.block, precision, strict, beta != 0)
-        self.choice = choice or choose(problem, device.describe(), kernel, ordered)
+        self.choice = choice or choose(problem, device.describe(), kernel)
         self.maps, self.shape, self.batches = maps, (problem.m, problem.k, problem.n), problem.batches
-        self._keep: tuple[Any, ...] = a, b, c, out, tau
+        self._keep = a, b, c, out, tau
         fields = self._common(out, tau, alpha, beta, c)
-        order = self._prepare_order(fields)
         if self.kernel in WGMMA:
-            self.parameters = self._hopper_parameters(a, b, out, fields | order)
+            self.parameters = self._hopper_parameters(a, b, out, fields)
         else:
             strides = {"lda": pitch(a), "ldb": pitch(b), "stride_a": stride(a), "stride_b": stride(b)}
             own = {"a": address(a), "b": address(b)} | strides
-            self.parameters = fill(np.zeros((), PRODUCT), fields | own | order)
+            self.parameters = fill(np.zeros((), PRODUCT), fields | own)
         self._function = launch.kernel(self.choice.unit, self.choice.function)
 
     @property
@@ -163,27 +154,6 @@ class Product:
             "tiles_n": ceil_div(n, tile[1]),
         }
 
-    def _prepare_order(self, fields: dict[str, Any]) -> dict[str, int]:
-        """Prepare what orders the tiles by work, if they are; return where the product finds them."""
-        import cupy
-
-        self.order: tuple[Any, Shape, np.ndarray[Any, Any]] | None = None
-        choice = self.choice
-        if not choice.by_work:
-            return {}
-        # Bins, and how many blocks have ended; space for all tiles in each bin.
-        places = WORK_BINS + 2
-        buffer = cupy.empty(places + WORK_BINS * fields["tiles_m"] * fields["tiles_n"], cupy.uint32)
-        buffer[:places] = 0
-        self._keep = *self._keep, buffer
-        pointers = {"bins": address(buffer), "places": address(buffer) + 4 * places}
-        names = ("norms_a", "norms_b", "tau_device", "tau", "m", "n", "k", "norm_k", "log2_block", "tiles_m", "tiles_n")
-        tile = {"tile_m": choice.tile[0], "tile_n": choice.tile[1], "band": choice.band}
-        parameters = fill(np.zeros((), ORDER), {name: fields[name] for name in names} | tile | pointers)
-        function = launch.kernel(ORDER_UNITS[self.maps.a.dtype.name], "order_tiles")
-        self.order = function, choice.order_launch(self.shape[0], self.shape[2]), parameters
-        return pointers
-
     def _hopper_parameters(self, a: Any, b: Any, out: Any, fields: dict[str, Any]) -> Any:
         from spectile.core.tensor_map import encode
 
@@ -210,21 +180,13 @@ class Product:
 
         The norm kernel also resets the counter of the persistent product, so each call follows a call of `maps`.
         """
-        if self.order is not None:
-            function, shape, parameters = self.order
-            function(shape, parameters)
         self._function(self.choice.launch, self.parameters)
 
-    def bind(self) -> list[launch.BoundLaunch]:
-        """Return the launches with their parameters, which may be changed in place."""
-        product = self._function.bind(self.choice.launch, self.parameters)
-        return [product] if self.order is None else [self.order[0].bind(*self.order[1:]), product]
+    def bind(self) -> launch.BoundLaunch:
+        """Return the launch with its parameters, which may be changed in place."""
+        return self._function.bind(self.choice.launch, self.parameters)
 
     def addresses(self) -> tuple[int, int, int]:
         """Return where A, B and C begin."""
-        a, b, _, out, *_ = self._keep
+        a, b, _, out, _ = self._keep
         return address(a), address(b), address(out)
-
-    def held_for_later(self) -> tuple[Any, ...]:
-        """Return what launches with other operands still need: the memory of the tiles' order."""
-        return self._keep[5:]

@@ -114,7 +114,7 @@ def execute(
         if make is None or cupy.cuda.get_current_stream().is_capturing():
             return None
         plan = _kept(key, make())
-    if (plan.ordered_by_work or plan.request.method != "spamm") and cupy.cuda.get_current_stream().is_capturing():
+    if plan.request.method != "spamm" and cupy.cuda.get_current_stream().is_capturing():
         return None
     value = float(value)
     most = 1.0 if plan.request.valid_ratio is not None else sys.float_info.max

@@ -1,6 +1,6 @@
 """The CUDA backend of SpAMM: a request turned into norm maps, thresholds and products.
 
-Kernels: ``norm_map.cu``, ``survey.cu`` (counts, bound, search), ``order.cu`` (tiles by falling work), ``product.cu``
+Kernels: ``norm_map.cu``, ``survey.cu`` (counts, bound, search), ``product.cu``
 (mma.sync and FFMA, every precision, sm_80 and later), ``product_wgmma.cu`` (float16) and ``product_tf32.cu`` (3xTF32),
 both on ``hopper.cuh``, ``product_blocks.cu`` (strict at blocks below 32).
 Everything runs on CuPy's current stream; nothing is read back before a number of the result is asked for.

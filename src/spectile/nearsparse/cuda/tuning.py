@@ -15,14 +15,10 @@ from spectile.core.devices import Device
 
 Kernel = Literal["portable", "blocks", "wgmma_small", "wgmma_wide", "wgmma_wide_pair", "wgmma_tf32"]
 
-# Bins of falling work in which sorted tiles of the portable kernels lie.
-WORK_BINS = 64
 # Tiles are numbered column by column in bands of so many rows of C, whose panels stay in the L2.
 BAND_ROWS, HOPPER_BAND_ROWS = 512, 2048
 # Norms that a search sorts together, two for each of its threads.
 SEARCH_CHUNK = 1024
-# Tiles are sorted by work where there are more than so many for each multiprocessor.
-ORDERED_FROM = 3
 
 
 @dataclass(frozen=True)
@@ -65,8 +61,6 @@ class Portable:
     small: Tile
     #: Tiles of 128 x 128 for each multiprocessor from which on the large tile is faster.
     large_from: int = 4
-    #: Most tiles of a product that are worth sorting: in a sorted order neighbours no longer share the L2.
-    ordered_tiles: int = 4096
 
     def shared_bytes(self, tile: Tile, dtype: str) -> int:
         """Return the dynamic shared memory of a block."""
@@ -89,7 +83,6 @@ PORTABLE: dict[str, Portable] = {
         large=Tile(tile_m=64, blocks_m=1, blocks_n=2, stages=4, min_blocks=2, stage_k=16, lists=(256, 1024)),
         small=Tile(tile_m=64, blocks_m=1, blocks_n=1, stages=2, min_blocks=3, tile_n=64, lists=(256,)),
         large_from=256,
-        ordered_tiles=2048,
     ),
     "fp32": Portable(
         3, (4, 0),

@@ -17,7 +17,6 @@ from spectile.nearsparse.cuda.tuning import (
     PORTABLE,
     SEARCH_CHUNK,
     WGMMA,
-    WORK_BINS,
     HopperShape,
     Portable,
     Tile,
@@ -77,7 +76,6 @@ def portable_unit(
         "ALIGNED": int(aligned),
         "LIST_STEPS": list_steps,
         "BAND_ROWS": BAND_ROWS,
-        "WORK_BINS": WORK_BINS,
     }
     return _unit("product.cu", ARCHS, defines | {name: 1 for name in extra})
 
@@ -105,7 +103,6 @@ def hopper_unit(shape: HopperShape, output: str, schedule: str = "", *, copies: 
         "COPY_STORES": int(copies),
         "OUTPUT_BITS": _bits(output),
         "BAND_ROWS": HOPPER_BAND_ROWS,
-        "WORK_BINS": WORK_BINS,
     }
     if isinstance(shape, Wgmma):
         defines |= {"ROUNDS": shape.rounds, "ROUND_BOXES": shape.round_boxes}
@@ -145,10 +142,6 @@ SEARCH_UNITS = {
     for kind, constants in (("ratio", {"CHUNK": SEARCH_CHUNK}), ("error", {}))
     for name in ("float32", "float64")
 }
-ORDER_UNITS = {
-    name: _unit("order.cu", ARCHS, {"NORM_BITS": _bits(name), "WORK_BINS": WORK_BINS})
-    for name in ("float32", "float64")
-}
 
 
 def _portable_units() -> list[Unit]:
@@ -168,7 +161,6 @@ UNITS: tuple[Unit, ...] = (
     *COMPLEX_UNITS.values(),
     *SURVEY_UNITS.values(),
     *SEARCH_UNITS.values(),
-    *ORDER_UNITS.values(),
     *dict.fromkeys(_portable_units()),
     *dict.fromkeys(blocks_unit(name) for name in PRECISIONS),
     *dict.fromkeys(

@@ -70,7 +70,7 @@ class Resident:
                 with x.device:
                     plan = CallPlan(x, y, z, self.request, added, self.kernel)
                 self._plans.append((number, self.devices[number], plan))
-        self.grain, self.ordered_by_work = plan.grain, any(made.ordered_by_work for *_, made in self._plans)
+        self.grain = plan.grain
         self._begun, self._ended = event(self.devices[0]), [event(index) for index in self.devices]
         self._streams: dict[int, Any] = {}
         #: Where a part of C could overlap the operands of another one.

@@ -70,10 +70,7 @@ def variants(precision: str, problem: Problem) -> dict[str, Variant]:
     variants["no_compaction"] = Variant(choose(problem, current, "portable", extra=("LIST_ALL_STEPS",)))
     variants["no_double_buffering"] = Variant(choose(problem, current, "portable", tuned=single))
     variants["no_large_tile"] = Variant(choose(problem, current, "portable", tuned=replace(tuned, large=tuned.small)))
-    variants["stride"] = Variant(
-        strided(choose(problem, current, "portable", ordered=False, extra=("STRIDE",)), problem)
-    )
-    variants["unordered"] = Variant(choose(problem, current, "portable", tuned=replace(tuned, ordered_tiles=0)))
+    variants["stride"] = Variant(strided(choose(problem, current, "portable", extra=("STRIDE",)), problem))
     return variants
 
 

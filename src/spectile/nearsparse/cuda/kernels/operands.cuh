@@ -23,7 +23,5 @@ struct Product {
     int norm_k;  // k blocks in the norm maps
     int log2_block;
     int tiles_m, tiles_n;
-    unsigned* bins;             // tiles in each bin of falling work, and blocks that ended, or null: as numbered
-    const unsigned* places;     // numbers of the tiles in each bin, with space for all
     const unsigned* cancelled;  // not zero where the dense product is taken instead, or null
 };

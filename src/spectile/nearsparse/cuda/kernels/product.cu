@@ -5,7 +5,6 @@
 // pipeline over the list.  Each warp owns BLOCKS_M x BLOCKS_N blocks and multiplies exactly those whose bit is set:
 // loads follow the union, arithmetic the valid set.
 //
-//   tile = the next one by work, or by number
 //   for each kListSteps of k:
 //     list = steps of which any block of the tile has a product of norms that reaches tau, with those blocks' bits
 //     for each entry of the list:                              # kStages - 1 of them are on their way
@@ -148,22 +147,6 @@ __device__ __forceinline__ int build_list(const Product& p, const Norm* norms_a,
     return total;
 }
 
-// Block r takes the r-th tile by falling work.  Each warp finds its number for itself.
-__device__ __forceinline__ unsigned find_tile(const Product& p) {
-    const int lane = threadIdx.x % 32;
-    const uint2 pair = __ldcg(reinterpret_cast<const uint2*>(p.bins) + lane);
-    unsigned end = pair.x + pair.y;
-#pragma unroll
-    for (int offset = 1; offset < 32; offset *= 2) {
-        const unsigned other = __shfl_up_sync(~0u, end, offset);
-        if (lane >= offset) end += other;
-    }
-    const int owner = __ffs(__ballot_sync(~0u, blockIdx.x < end)) - 1;
-    unsigned place = blockIdx.x - (end - pair.x - pair.y), bin = 2 * lane;
-    if (place >= pair.x) place -= pair.x, ++bin;
-    return __ldcg(p.places + __shfl_sync(~0u, bin * gridDim.x + place, owner));
-}
-
 #include "fragments.cuh"
 
 // Multiply the blocks of the warp whose bits are set, all at once where it is all of them.
@@ -219,7 +202,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
     __shared__ unsigned short bits[kListSteps];
     __shared__ int warp_totals[kThreads / 32];
 
-    // The kernel before, of whose end this block need not have waited to start, wrote the norms and the order.
+    // The kernel before, of whose end this block need not have waited to start, wrote the norms.
     wait_for_previous();
     if (is_cancelled(p.cancelled)) return;
 #ifdef STRIDE  // the study's: a block takes 2 x 2 tiles at equal distances, as the paper's kernel with s = 2
@@ -229,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
         if (tile.row >= p.tiles_m || tile.column >= p.tiles_n) continue;
         __syncthreads();
 #else
-    const TilePlace tile = tile_place(p.bins ? find_tile(p) : blockIdx.x, p.tiles_m, p.tiles_n, BAND_ROWS / kTileM);
+    const TilePlace tile = tile_place(blockIdx.x, p.tiles_m, p.tiles_n, BAND_ROWS / kTileM);
 #endif
         const int row0 = tile.row * kTileM, column0 = tile.column * kTileN;
         const long long batch = blockIdx.y;
@@ -295,10 +278,4 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
 #ifdef STRIDE
     }
 #endif
-    if (p.bins) {
-        // The last block to end empties the bins, which all warps of all blocks have read.
-        __syncthreads();
-        if (threadIdx.x == 0 && atomicAdd(p.bins + kWorkBins, 1) == gridDim.x - 1)
-            for (int bin = 0; bin <= kWorkBins; ++bin) p.bins[bin] = 0;
-    }
 }

@@ -1,6 +1,4 @@
-// How the tiles of C are numbered, and the bins of work in which tiles are put by their length; choose.py counts alike.
-
-constexpr int kWorkBins = WORK_BINS;
+// How the tiles of C are numbered.
 
 struct TilePlace {
     int row, column;  // in tiles
@@ -13,9 +11,4 @@ __device__ __forceinline__ TilePlace tile_place(int index, int tiles_m, int tile
     const int within = index - band * band_rows * tiles_n;
     const int row = band * band_rows + within % height, column = within / height;
     return {row, column};
-}
-
-// Bin 0 holds the tiles of most work.
-__device__ __forceinline__ int falling_bin(unsigned count, int steps) {
-    return kWorkBins - 1 - static_cast<int>(static_cast<long long>(count) * (kWorkBins - 1) / max(steps, 1));
 }
