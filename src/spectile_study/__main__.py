@@ -191,21 +191,6 @@ def _parser() -> argparse.ArgumentParser:
     draw_everyday.add_argument("--results", type=Path, required=True, help="folder of the machine, with everyday/")
     draw_everyday.set_defaults(command=_draw_everyday)
 
-    judge = _command(
-        commands,
-        "judge-density",
-        "judge density_matrix on the Hartree-Fock matrices of water",
-        "judge-density --molecules 20 --error 1e-4",
-    )
-    judge.add_argument("--resources", type=Path, default=Path("resources"), help="folder with water/fock_569.npz")
-    judge.add_argument("--whole", type=int, default=569, help="molecules of the calculation that is packed there")
-    judge.add_argument("--molecules", type=int, default=40, help="so many of them, those nearest the centre")
-    judge.add_argument("--error", type=float, action="append", help="asked for; repeat for several (1e-2, 1e-4, 1e-6)")
-    judge.add_argument("--method", default="sp2_accelerated", help="polynomials of the purification")
-    judge.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it is computed")
-    judge.add_argument("--out", type=Path, help="tab-separated file of what is printed")
-    judge.set_defaults(command=_judge_density)
-
     for command in (fetch, measure, keep, draw, everyday):
         command.add_argument("--study", type=Path, default=Path(), help="folder with config/ and workflow/")
 
@@ -405,27 +390,6 @@ def _draw_everyday(options: argparse.Namespace) -> int:
 
     draw(options.source, options.results)
     return 0
-
-
-def _judge_density(options: argparse.Namespace) -> int:
-    from spectile_study import judge_density
-
-    errors = options.error or [1e-2, 1e-4, 1e-6]
-    on_gpu = _device(options.device) == "cuda"
-    matrices = judge_density.matrices(options.resources, options.whole, options.molecules, on_gpu)
-    lines = ["\t".join(judge_density.Verdict._fields)]
-    print(lines[0], flush=True)
-    verdicts = []
-    for error in errors:
-        verdicts.append(judge_density.judge(matrices, error, options.method))
-        lines.append("\t".join(f"{value:.3g}" if isinstance(value, float) else str(value) for value in verdicts[-1]))
-        print(lines[-1], flush=True)
-    if options.out is not None:
-        from spectile.core.atomic_file import atomic_write
-
-        with atomic_write(options.out) as partial:
-            partial.write_text("\n".join(lines) + "\n")
-    return 0 if all(verdict.kept for verdict in verdicts) else 1
 
 
 def _restore_matrix(name: str | None, resources: Path, study: Path) -> None:

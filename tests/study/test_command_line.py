@@ -57,7 +57,6 @@ USES = {
     "machines": "--machine m --frames missing --claims missing --out o",
     "everyday": "--machine m --device cpu --system nonesuch --set {} --out o",
     "draw-everyday": "--from missing --results r",
-    "judge-density": "--resources missing --whole 3 --molecules 2 --error 1e-2 --method sp2 --out o",
     "export": "--machine m --out o",
     "compare": "missing missing",
 }

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.linalg
 import scipy.sparse
 
+import spectile
 from spectile_study.bench.case import Context, Skipped
 from spectile_study.cases.spamm import build, density, partition
 from spectile_study.inputs import hartree_fock, model_water, water
@@ -146,3 +148,17 @@ def test_without_a_fock_matrix_the_case_is_skipped(monkeypatch, tmp_path):
     ):
         with pytest.raises(FileNotFoundError, match="pip install pyscf"):
             build.build(row, context(tmp_path))
+
+
+def test_bounds_hold_of_a_true_fock_matrix_with_its_overlap(tmp_path):
+    pytest.importorskip("pyscf")
+    (tmp_path / "water").mkdir()
+    water.write_xyz(water.generated_cluster(4), tmp_path / "water/h2o_569.xyz")
+    cluster = water.water_cluster(4, tmp_path)
+    f, s, electrons = hartree_fock.solve(cluster).matrix, water.overlap(cluster), 4 * OCCUPIED
+    values, vectors = scipy.linalg.eigh(f, s)
+    found = spectile.density_matrix(f, s, electrons=electrons, error=1e-4, block=FUNCTIONS)
+    wanted = vectors[:, :electrons] @ vectors[:, :electrons].T
+    assert np.linalg.norm(found.matrix.to_dense() - wanted) <= found.error + 1e-9 and found.error <= 1e-4
+    assert abs(found.energy - values[:electrons].sum()) <= found.energy_error + 1e-9
+    assert 0.1 < found.gap <= values[electrons] - values[electrons - 1] + 1e-9
