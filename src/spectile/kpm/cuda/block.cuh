@@ -63,19 +63,8 @@ static __device__ __forceinline__ number advanced(number sum, number own, number
 #endif
 }
 
-// The dot products of a block are summed in a fixed order: the rows of a warp by shuffles, then the warps one after another.
-static __device__ __forceinline__ void sum_rows(double* even, double* odd) {
-#pragma unroll
-    for (int c = 0; c < COLUMNS; ++c)
-#pragma unroll
-        for (int distance = LANES; distance < 32; distance *= 2) {
-            even[c] += __shfl_xor_sync(0xffffffffu, even[c], distance);
-            odd[c] += __shfl_xor_sync(0xffffffffu, odd[c], distance);
-        }
-}
-
-// The same where four adjacent threads share HELD adjacent columns, and the others as many of every LANES HELD; to sums: (warps,
-// 2, SPAN).
+// Sums over the rows of a warp, to sums: (warps, 2, SPAN).  Four adjacent threads share HELD adjacent columns, and the others
+// as many of every LANES HELD.
 template <int HELD>
 static __device__ __forceinline__ void sum_quads(double* even, double* odd, double* sums) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -94,7 +83,7 @@ static __device__ __forceinline__ void sum_quads(double* even, double* odd, doub
     }
 }
 
-// sums: (warps, 2, SPAN);  partial: (gridDim.x, 2, R)
+// Sums over the warps, one after another.  sums: (warps, 2, SPAN);  partial: (gridDim.x, 2, R)
 static __device__ __forceinline__ void sum_warps(const double* sums, int warps, double* partial, int width) {
     for (int t = threadIdx.x; t < 2 * SPAN; t += THREADS) {
         const int which = t / SPAN, column = t % SPAN, target = blockIdx.y * SPAN + column;
@@ -102,4 +91,25 @@ static __device__ __forceinline__ void sum_warps(const double* sums, int warps, 
         for (int n = 0; n < warps; ++n) total += sums[(2 * n + which) * SPAN + column];
         if (EXACT || target < width) partial[((long long)blockIdx.x * 2 + which) * width + target] = total;
     }
+}
+
+// Both sums, in a fixed order, where a thread of the first SUMMED warps holds HELD adjacent columns of every LANES HELD.
+template <int HELD, int SUMMED = WARPS>
+static __device__ __forceinline__ void sum_block(double* even, double* odd, double* sums, double* partial, int width) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+#pragma unroll
+        for (int distance = LANES; distance < 32; distance *= 2) {
+            even[c] += __shfl_xor_sync(0xffffffffu, even[c], distance);
+            odd[c] += __shfl_xor_sync(0xffffffffu, odd[c], distance);
+        }
+        if ((SUMMED == WARPS || warp < SUMMED) && lane < LANES) {
+            const int column = (c / HELD * LANES + lane) * HELD + c % HELD;
+            sums[2 * warp * SPAN + column] = even[c];
+            sums[(2 * warp + 1) * SPAN + column] = odd[c];
+        }
+    }
+    __syncthreads();
+    sum_warps(sums, SUMMED, partial, width);
 }

@@ -208,16 +208,7 @@ static __device__ __forceinline__ void step_of(const entry* __restrict__ pointer
     }
 #if MODE == 2
     __shared__ double sums[WARPS * 2 * SPAN];
-    sum_rows(even, odd);
-#pragma unroll
-    for (int c = 0; c < COLUMNS; ++c)
-        if (threadIdx.x % 32 < LANES) {
-            const int target = (c / VECTOR * LANES + lane) * VECTOR + c % VECTOR;
-            sums[2 * warp * SPAN + target] = even[c];
-            sums[(2 * warp + 1) * SPAN + target] = odd[c];
-        }
-    __syncthreads();
-    sum_warps(sums, WARPS, partial, width);
+    sum_block<VECTOR>(even, odd, sums, partial, width);
 #endif
 }
 

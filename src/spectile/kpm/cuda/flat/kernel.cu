@@ -153,14 +153,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flat(const int* __
         __syncthreads();
     }
 #if MODE == 2
-    sum_rows(even, odd);
-#pragma unroll
-    for (int c = 0; c < COLUMNS; ++c)
-        if (lane == 0) {
-            shared[2 * warp * SPAN + c] = even[c];
-            shared[(2 * warp + 1) * SPAN + c] = odd[c];
-        }
-    __syncthreads();
-    sum_warps(shared, WARPS, partial, VECTOR);
+    sum_block<VECTOR>(even, odd, shared, partial, VECTOR);
 #endif
 }

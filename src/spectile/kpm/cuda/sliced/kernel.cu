@@ -161,15 +161,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) sliced(const entry
     }
 #if MODE == 2
     __shared__ double sums[WARPS * 2 * SPAN];
-    sum_rows(even, odd);
-#pragma unroll
-    for (int c = 0; c < COLUMNS; ++c)
-        if (sub == 0) {
-            const int target = (c / VECTOR * LANES + lane) * VECTOR + c % VECTOR;
-            sums[2 * warp * SPAN + target] = even[c];
-            sums[(2 * warp + 1) * SPAN + target] = odd[c];
-        }
-    __syncthreads();
-    sum_warps(sums, WARPS, partial, width);
+    sum_block<VECTOR>(even, odd, sums, partial, width);
 #endif
 }

@@ -39,15 +39,7 @@ static __device__ __forceinline__ void fetch(const unsigned char* mine, unsigned
 
 static __device__ __forceinline__ void add(number* sum, number value, const piece* line) {
 #pragma unroll
-    for (int c = 0; c < COLUMNS; ++c) {
-        const number other = line[c / VECTOR].n[c % VECTOR];
-        sum[c].x += value.x * other.x;
-#if COMPLEX
-        sum[c].x -= value.y * other.y;
-        sum[c].y += value.x * other.y;
-        sum[c].y += value.y * other.x;
-#endif
-    }
+    for (int c = 0; c < COLUMNS; ++c) multiply_add(sum[c], value, line[c / VECTOR].n[c % VECTOR]);
 }
 
 // UNTIL entries of a row, of the four whose codes are given.
@@ -196,12 +188,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) staged(const int4* __re
 #endif
             number sum[COLUMNS];
 #pragma unroll
-            for (int c = 0; c < COLUMNS; ++c) {
-                sum[c].x = 0;
-#if COMPLEX
-                sum[c].y = 0;
-#endif
-            }
+            for (int c = 0; c < COLUMNS; ++c) sum[c] = zero();
 
             const uint2* code = reinterpret_cast<const uint2*>(code_stage + header.codes * 8) + row;
             const number* value = reinterpret_cast<const number*>(code_stage + CODE_BYTES) + header.values * 4 + row;
@@ -230,25 +217,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) staged(const int4* __re
                 if (!exists[p]) continue;
                 piece fresh;
 #pragma unroll
-                for (int c = 0; c < VECTOR; ++c) {
-                    const number total = sum[p * VECTOR + c];
-                    const number mine_ = own[p].n[c];
-#if MODE == 0
-                    fresh.n[c] = total;
-#else
-                    fresh.n[c].x = scale * total.x + shift * mine_.x - keep * old[p].n[c].x;
-#if COMPLEX
-                    fresh.n[c].y = scale * total.y + shift * mine_.y - keep * old[p].n[c].y;
-#endif
-#endif
-#if MODE == 2
-                    double &e = even[p * VECTOR + c], &o = odd[p * VECTOR + c];
-                    e += double(mine_.x) * mine_.x, o += double(fresh.n[c].x) * mine_.x;
-#if COMPLEX
-                    e += double(mine_.y) * mine_.y, o += double(fresh.n[c].y) * mine_.y;
-#endif
-#endif
-                }
+                for (int c = 0; c < VECTOR; ++c)
+                    fresh.n[c] = advanced(sum[p * VECTOR + c], own[p].n[c], old[p].n[c], scale, shift, keep, even[p * VECTOR + c],
+                                          odd[p * VECTOR + c]);
                 uint4 bits;
                 memcpy(&bits, &fresh, 16);
                 __stcs(reinterpret_cast<uint4*>(target + p * LANES * VECTOR), bits);
@@ -262,17 +233,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) staged(const int4* __re
     }
 #if MODE == 2
     __syncthreads();  // the slots are read to the end: the sums take their item
-    double* const sums = reinterpret_cast<double*>(memory);
-    sum_rows(even, odd);
-#pragma unroll
-    for (int c = 0; c < COLUMNS; ++c) {
-        const int column = (c / VECTOR * LANES + thread % LANES) * VECTOR + c % VECTOR;
-        if (warp < WORKERS && thread < LANES) {
-            sums[2 * warp * SPAN + column] = even[c];
-            sums[(2 * warp + 1) * SPAN + column] = odd[c];
-        }
-    }
-    __syncthreads();
-    sum_warps(sums, WORKERS, partial, width);
+    sum_block<VECTOR, WORKERS>(even, odd, reinterpret_cast<double*>(memory), partial, width);
 #endif
 }
