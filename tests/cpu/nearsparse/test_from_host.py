@@ -24,20 +24,19 @@ from spectile.nearsparse.cuda.units import (
     SURVEY_UNITS,
     UNITS,
     blocks_unit,
-    fitting_tiles,
+    fitting,
     hopper_unit,
     portable_unit,
 )
 from spectile.nearsparse.types import PRECISIONS
 
 NORM, SURVEY = NORM_UNITS["float16"], SURVEY_UNITS["float32"]
-HALF = PORTABLE["fp16"]
 STRUCTS = {
     "NormTask": (NORM, cuda_norms.NORM_TASK, 0),
     "NormTasks": (NORM, cuda_norms.NORM_TASKS, 0),
     "Search": (SEARCH_UNITS["error", "float32"], cuda_search.SEARCH, 0),
     "Survey": (SURVEY, cuda_survey.SURVEY, 0),
-    "Product": (portable_unit("fp16", HALF, HALF.small, True, 1024), cuda_product.PRODUCT, 0),
+    "Product": (portable_unit("fp16", PORTABLE["fp16"], True), cuda_product.PRODUCT, 0),
     "Product-blocks": (blocks_unit("fp16"), cuda_product.PRODUCT, 0),
     "Product-wgmma": (hopper_unit(WGMMA["wgmma_wide"], "float32"), cuda_product.WGMMA_FIELDS, 384),
     "Product-tf32": (hopper_unit(WGMMA["wgmma_tf32"], "float32"), cuda_product.WGMMA_FIELDS, 384),
@@ -76,11 +75,11 @@ def test_hopper_shapes_fit_the_multiprocessor(shape: Any) -> None:
 def test_portable_tiles_fit_every_device(precision: str, name: str) -> None:
     portable, limit = PORTABLE[precision], TABLE[name].shared_bytes
     dtype = PRECISIONS[precision].dtype
-    for tile in fitting_tiles(portable, dtype, limit):
-        assert tile.stages >= 2
-        assert portable.shared_bytes(tile, dtype) + portable.static_bytes(tile, tile.lists[-1]) <= limit
+    fitted = fitting(portable, dtype, limit)
+    assert fitted.stages >= 2
+    assert fitted.shared_bytes(dtype) + fitted.static_bytes <= limit
     if limit >= 163 * 1024:
-        assert fitting_tiles(portable, dtype, limit) == (portable.large, portable.small)
+        assert fitted == portable
 
 
 SIZES = (1, 2, 31, 33, 127, 129, 1000, 1024, 4095, 4700, 8192, 18000, 32768, 65537)

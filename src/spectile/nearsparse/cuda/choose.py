@@ -1,4 +1,4 @@
-"""Which kernel computes a product, with which tile, order and launch: plain arithmetic on sizes and on the device."""
+"""Which kernel computes a product, with which tile and launch: plain arithmetic on sizes and on the device."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from spectile.nearsparse.cuda.tuning import (
     PORTABLE,
     SEARCH_CHUNK,
     SLOWDOWN,
+    THREADS,
+    TILE_M,
     UNALIGNED_SLOWDOWN,
     WGMMA,
     HopperShape,
@@ -32,7 +34,7 @@ from spectile.nearsparse.cuda.tuning import (
     WgmmaTf32,
     rates,
 )
-from spectile.nearsparse.cuda.units import blocks_unit, fitting_tiles, hopper_unit, portable_unit
+from spectile.nearsparse.cuda.units import blocks_unit, fitting, hopper_unit, portable_unit
 from spectile.nearsparse.types import PRECISIONS, Grain
 
 # Products of a batch that one launch takes, and matrices whose norms it takes side by side: a grid has 65,535 layers,
@@ -188,26 +190,22 @@ def choose(
 
 def _portable(problem: Problem, device: Device, portable: Portable, extra: tuple[str, ...]) -> Choice:
     row = PRECISIONS[problem.precision]
-    large, small = fitting_tiles(portable, row.dtype, device.shared_bytes)
-    aligned = problem.aligned and problem.out_aligned
-    work = ceil_div(problem.m, 128) * ceil_div(problem.n, 128) * problem.batches
-    tile = large if aligned and work >= portable.large_from * device.multiprocessors else small
-    list_steps = tile.list_steps(aligned, problem.k)
-    count = ceil_div(problem.m, tile.tile_m) * ceil_div(problem.n, tile.tile_n)
+    fitted = fitting(portable, row.dtype, device.shared_bytes)
+    count = ceil_div(problem.m, TILE_M) * ceil_div(problem.n, fitted.tile_n)
     grain = max(1, 32 // problem.block)
     return Choice(
         "portable",
-        portable_unit(problem.precision, portable, tile, aligned, list_steps, extra),
+        portable_unit(problem.precision, fitted, problem.aligned and problem.out_aligned, extra),
         "product",
         Shape(
             (count, problem.batches),
-            tile.threads,
-            portable.shared_bytes(tile, row.dtype),
+            THREADS,
+            fitted.shared_bytes(row.dtype),
             # Where all blocks are resident at once, those that start early crowd where norms have ended.
-            after_previous=count * problem.batches > tile.min_blocks * device.multiprocessors,
+            after_previous=count * problem.batches > fitted.min_blocks * device.multiprocessors,
         ),
-        (tile.tile_m, tile.tile_n),
-        BAND_ROWS // tile.tile_m,
+        (TILE_M, fitted.tile_n),
+        BAND_ROWS // TILE_M,
         (grain,) * 3,
     )
 

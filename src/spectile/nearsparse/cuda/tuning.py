@@ -1,7 +1,7 @@
 """Everything of SpAMM's kernels that was tuned: tiles, stages, lists, thresholds, and the rates of devices.
 
-Tiles and thresholds were tuned on one H200; on a device with less shared memory, ``units.fitting_tiles`` uses fewer
-stages or the smaller tile.  `RATES` holds, by device and with a rule for others, what several GPUs are planned with.
+Tiles and thresholds were tuned on one H200; on a device with less shared memory, ``units.fitting`` uses fewer stages.
+`RATES` holds, by device and with a rule for others, what several GPUs are planned with.
 """
 
 from __future__ import annotations
@@ -22,75 +22,47 @@ SEARCH_CHUNK = 1024
 
 
 @dataclass(frozen=True)
-class Tile:
-    """Tuning of the portable kernel.
-
-    Tile height, 32-blocks of a warp, pipeline stages, resident thread blocks, tile width, k of a stage, and how many k
-    steps (32 wide) are listed at a time: a short list is made sooner, and a longer k takes several.
-    """
-
-    tile_m: int
-    blocks_m: int
-    blocks_n: int
-    stages: int
-    min_blocks: int
-    tile_n: int = 128
-    stage_k: int = 32
-    lists: tuple[int, ...] = (1024,)
-
-    def list_steps(self, aligned: bool, k: int) -> int:
-        """Return the length of the list for an inner dimension `k`: the shortest that holds it, or the longest."""
-        lengths = self.lists if aligned else self.lists[-1:]
-        return next((steps for steps in lengths if 32 * steps >= k), lengths[-1])
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return 32 * (self.tile_m // (32 * self.blocks_m)) * (self.tile_n // (32 * self.blocks_n))
-
-
-@dataclass(frozen=True)
 class Portable:
-    """Tuning of the portable kernel for one precision, for large and for small products."""
+    """Tuning of the portable kernel for one precision: tiles of 64 rows, a block of four warps each."""
 
     #: Of the arithmetic in fragments.cuh.
     code: int
     #: Elements that pad the rows of A and B in shared memory.
     pads: tuple[int, int]
-    large: Tile
-    small: Tile
-    #: Tiles of 128 x 128 for each multiprocessor from which on the large tile is faster.
-    large_from: int = 4
+    #: Blocks of 32 x 32 that a warp has side by side.
+    blocks: int
+    #: Stages of the pipeline, and thread blocks of a multiprocessor.
+    stages: int
+    min_blocks: int
+    #: How many k steps (32 wide) are listed at a time; a longer k takes several lists.
+    list_steps: int = 1024
 
-    def shared_bytes(self, tile: Tile, dtype: str) -> int:
+    @property
+    def tile_n(self) -> int:
+        """Columns of a tile."""
+        return 64 * self.blocks
+
+    def shared_bytes(self, dtype: str) -> int:
         """Return the dynamic shared memory of a block."""
-        elements = tile.tile_m * (tile.stage_k + self.pads[0]) + tile.stage_k * (tile.tile_n + self.pads[1])
-        return tile.stages * elements * np.dtype(dtype).itemsize
+        elements = TILE_M * (32 + self.pads[0]) + 32 * (self.tile_n + self.pads[1])
+        return self.stages * elements * np.dtype(dtype).itemsize
 
-    def static_bytes(self, tile: Tile, list_steps: int) -> int:
-        """Return the shared memory that the kernel itself declares: the list, its bits, and a count for each warp."""
-        return 6 * list_steps + tile.threads // 8
+    @property
+    def static_bytes(self) -> int:
+        """The shared memory that the kernel itself declares: the list, its bits, and a count for each warp."""
+        return 6 * self.list_steps + 16
 
 
-_HALF_TILE = Tile(tile_m=64, blocks_m=1, blocks_n=2, stages=4, min_blocks=4)
-_TF32_TILE = Tile(tile_m=64, blocks_m=1, blocks_n=2, stages=4, min_blocks=2)
+# Rows of a tile of the portable kernel, and threads of its blocks.
+TILE_M, THREADS = 64, 128
+_HALF = Portable(0, (8, 8), blocks=2, stages=4, min_blocks=4)
 PORTABLE: dict[str, Portable] = {
-    "fp16": Portable(0, (8, 8), _HALF_TILE, _HALF_TILE),
-    "fp16c16": Portable(0, (8, 8), _HALF_TILE, _HALF_TILE),
-    "tf32x3": Portable(1, (4, 8), _TF32_TILE, _TF32_TILE),
-    "fp64": Portable(
-        2, (4, 4),
-        large=Tile(tile_m=64, blocks_m=1, blocks_n=2, stages=4, min_blocks=2, stage_k=16, lists=(256, 1024)),
-        small=Tile(tile_m=64, blocks_m=1, blocks_n=1, stages=2, min_blocks=3, tile_n=64, lists=(256,)),
-        large_from=256,
-    ),
-    "fp32": Portable(
-        3, (4, 0),
-        large=Tile(tile_m=128, blocks_m=2, blocks_n=2, stages=3, min_blocks=2, lists=(256, 512, 1024)),
-        small=Tile(tile_m=64, blocks_m=1, blocks_n=1, stages=3, min_blocks=4, tile_n=64, lists=(256, 512)),
-        large_from=16,
-    ),
-}  # fmt: skip
+    "fp16": _HALF,
+    "fp16c16": _HALF,
+    "tf32x3": Portable(1, (4, 8), blocks=2, stages=4, min_blocks=2),
+    "fp64": Portable(2, (4, 4), blocks=1, stages=2, min_blocks=3, list_steps=256),
+    "fp32": Portable(3, (4, 0), blocks=1, stages=3, min_blocks=4, list_steps=512),
+}
 
 
 @dataclass(frozen=True)
@@ -178,7 +150,7 @@ UNALIGNED_SLOWDOWN = {"float16": 8.0, "float32": 2.0, "float64": 1.8}
 PARTS: dict[Kernel, int] = {
     "wgmma_wide_pair": 2, "wgmma_wide": 2, "wgmma_small": 4, "wgmma_tf32": 4, "portable": 4, "blocks": 64
 }  # fmt: skip
-# The same of precisions that have the portable kernel alone, whose small tile a product of few tiles gets.
+# The same of precisions that have the portable kernel alone, in tiles of 64 x 64.
 PARTS_OF_SMALL = {"fp32": 16, "fp64": 16}
 
 

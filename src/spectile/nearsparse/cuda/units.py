@@ -19,7 +19,6 @@ from spectile.nearsparse.cuda.tuning import (
     WGMMA,
     HopperShape,
     Portable,
-    Tile,
     Wgmma,
 )
 from spectile.nearsparse.types import PRECISIONS
@@ -41,21 +40,17 @@ def norm_unit(dtype: str) -> Unit:
 
 
 @functools.cache
-def portable_unit(
-    precision: str, portable: Portable, tile: Tile, aligned: bool, list_steps: int, extra: tuple[str, ...] = ()
-) -> Unit:
-    """Return the portable kernel of a tile.
+def portable_unit(precision: str, portable: Portable, aligned: bool, extra: tuple[str, ...] = ()) -> Unit:
+    """Return the portable kernel.
 
     Parameters
     ----------
     precision : str
         A key of ``PRECISIONS``.
-    portable, tile : Portable, Tile
+    portable : Portable
         Its tuning.
     aligned : bool
         Whether all rows of the operands and of C begin at multiples of 16 bytes.
-    list_steps : int
-        How many k steps are listed at a time.
     extra : tuple of str
         Further constants that are defined, as the study's variants need them.
     """
@@ -64,17 +59,13 @@ def portable_unit(
         "PRECISION": portable.code,
         "INPUT_BITS": _bits(row.dtype),
         "OUTPUT_BITS": _bits(row.output),
-        "TILE_M": tile.tile_m,
-        "TILE_N": tile.tile_n,
-        "STAGE_K": tile.stage_k,
-        "BLOCKS_M": tile.blocks_m,
-        "BLOCKS_N": tile.blocks_n,
-        "STAGES": tile.stages,
-        "MIN_BLOCKS": tile.min_blocks,
+        "BLOCKS": portable.blocks,
+        "STAGES": portable.stages,
+        "MIN_BLOCKS": portable.min_blocks,
         "PAD_A": portable.pads[0],
         "PAD_B": portable.pads[1],
         "ALIGNED": int(aligned),
-        "LIST_STEPS": list_steps,
+        "LIST_STEPS": portable.list_steps,
         "BAND_ROWS": BAND_ROWS,
     }
     return _unit("product.cu", ARCHS, defines | {name: 1 for name in extra})
@@ -113,24 +104,13 @@ def _outputs(shape: HopperShape) -> tuple[str, ...]:
     return ("float32", "float16") if isinstance(shape, Wgmma) else ("float32",)
 
 
-def fitting_tiles(portable: Portable, dtype: str, shared_bytes: int) -> tuple[Tile, Tile]:
-    """Return the large and the small tile that a block's shared memory holds: with fewer stages, or the small for both.
-
-    Two stages are the least of a pipeline.
-    """
-    tiles = []
-    for tile in (portable.large, portable.small):
-        static = portable.static_bytes(tile, tile.lists[-1])
-        stages = [
-            stages
-            for stages in range(min(2, tile.stages), tile.stages + 1)
-            if static + portable.shared_bytes(replace(tile, stages=stages), dtype) <= shared_bytes
-        ]
-        tiles.append(replace(tile, stages=max(stages)) if stages else None)
-    large, small = tiles
-    if small is None:
-        raise ValueError(f"no tile of SpAMM's product fits {shared_bytes:,} bytes of shared memory a block")
-    return large or small, small
+def fitting(portable: Portable, dtype: str, shared_bytes: int) -> Portable:
+    """Return the tuning with as many stages as a block's shared memory holds; two are the least of a pipeline."""
+    for stages in range(portable.stages, 0, -1):
+        fewer = replace(portable, stages=stages)
+        if fewer.static_bytes + fewer.shared_bytes(dtype) <= shared_bytes and stages >= min(2, portable.stages):
+            return fewer
+    raise ValueError(f"no tile of SpAMM's product fits {shared_bytes:,} bytes of shared memory a block")
 
 
 COMPLEX_UNITS = {dtype: _unit("complex.cu", ARCHS, {"INPUT_BITS": _bits(dtype)}) for dtype in ("float32", "float64")}
@@ -144,24 +124,17 @@ SEARCH_UNITS = {
 }
 
 
-def _portable_units() -> list[Unit]:
-    """Return the portable kernels that the devices of the table take."""
-    units = []
-    for shared_bytes in sorted({device.shared_bytes for device in TABLE.values()}, reverse=True):
-        for name, portable in PORTABLE.items():
-            large, small = fitting_tiles(portable, PRECISIONS[name].dtype, shared_bytes)
-            for tile, aligned in ((large, True), (small, True), (small, False)):
-                for list_steps in tile.lists if aligned else tile.lists[-1:]:
-                    units.append(portable_unit(name, portable, tile, aligned, list_steps))
-    return units
-
-
 UNITS: tuple[Unit, ...] = (
     *NORM_UNITS.values(),
     *COMPLEX_UNITS.values(),
     *SURVEY_UNITS.values(),
     *SEARCH_UNITS.values(),
-    *dict.fromkeys(_portable_units()),
+    *dict.fromkeys(
+        portable_unit(name, fitting(portable, PRECISIONS[name].dtype, shared_bytes), aligned)
+        for shared_bytes in sorted({device.shared_bytes for device in TABLE.values()}, reverse=True)
+        for name, portable in PORTABLE.items()
+        for aligned in (True, False)
+    ),
     *dict.fromkeys(blocks_unit(name) for name in PRECISIONS),
     *dict.fromkeys(
         hopper_unit(shape, output, copies=copies)

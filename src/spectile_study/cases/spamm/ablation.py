@@ -66,10 +66,8 @@ def variants(precision: str, problem: Problem) -> dict[str, Variant]:
         variants["no_wgmma"] = Variant(choose(problem, current, "portable"))
         return variants
     tuned = PORTABLE[precision]
-    single = replace(tuned, **{size: replace(getattr(tuned, size), stages=1) for size in ("large", "small")})
     variants["no_compaction"] = Variant(choose(problem, current, "portable", extra=("LIST_ALL_STEPS",)))
-    variants["no_double_buffering"] = Variant(choose(problem, current, "portable", tuned=single))
-    variants["no_large_tile"] = Variant(choose(problem, current, "portable", tuned=replace(tuned, large=tuned.small)))
+    variants["no_double_buffering"] = Variant(choose(problem, current, "portable", tuned=replace(tuned, stages=1)))
     variants["stride"] = Variant(strided(choose(problem, current, "portable", extra=("STRIDE",)), problem))
     return variants
 
@@ -109,11 +107,8 @@ def _units() -> tuple[Unit, ...]:
     units += [hopper_unit(shape, output) for shape in shapes for output in ("float32", "float16")]
     for precision in ("fp32", "fp64"):
         tuned = PORTABLE[precision]
-        for tile in {tuned.large, tuned.small}:
-            single = dataclasses.replace(tile, stages=1)
-            for extra in ("LIST_ALL_STEPS", "STRIDE"):
-                units += [portable_unit(precision, tuned, tile, True, steps, (extra,)) for steps in tile.lists]
-            units += [portable_unit(precision, tuned, single, True, tile.lists[-1])]
+        units += [portable_unit(precision, tuned, True, (extra,)) for extra in ("LIST_ALL_STEPS", "STRIDE")]
+        units += [portable_unit(precision, dataclasses.replace(tuned, stages=1), True)]
     return tuple(dict.fromkeys(units))
 
 

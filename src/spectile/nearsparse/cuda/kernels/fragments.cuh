@@ -1,6 +1,6 @@
 // What a warp of product.cu multiplies with, a part for each arithmetic: rows of A by columns of B in shared memory.
 //
-// multiply<M0, M1, N0, N1>(a, b, sum) takes the 32 x 32 blocks [M0, M1) x [N0, N1) of the warp over the k of one stage.
+// multiply<N0, N1>(a, b, sum) takes the 32 x 32 blocks [N0, N1) of the warp over the k of one stage.
 // each_vector(sum, lane, store) calls store(row, column, values) for every kStored neighbouring sums of a lane.
 #define FP16 0
 #define TF32X3 1
@@ -8,82 +8,72 @@
 #define FP32 3
 
 #if PRECISION == FP32
-using Sums = Accumulator[8 * kBlocksM][4 * kBlocksN];
+using Sums = Accumulator[8][4 * kBlocks];
 constexpr int kStored = 4;
 
 __device__ __forceinline__ void clear(Sums& sum) {
 #pragma unroll
-    for (int i = 0; i < 8 * kBlocksM; ++i)
+    for (int i = 0; i < 8; ++i)
 #pragma unroll
-        for (int j = 0; j < 4 * kBlocksN; ++j) sum[i][j] = 0;
+        for (int j = 0; j < 4 * kBlocks; ++j) sum[i][j] = 0;
 }
 
 template <typename Store>
 __device__ __forceinline__ void each_vector(const Sums& sum, int lane, Store store) {
 #pragma unroll
-    for (int i = 0; i < 8 * kBlocksM; ++i)
+    for (int i = 0; i < 8; ++i)
 #pragma unroll
-        for (int s = 0; s < kBlocksN; ++s) store(lane / 8 + 4 * i, 32 * s + lane % 8 * 4, sum[i] + 4 * s);
+        for (int s = 0; s < kBlocks; ++s) store(lane / 8 + 4 * i, 32 * s + lane % 8 * 4, sum[i] + 4 * s);
 }
 
 // Thread (r, c) of a warp's 4 x 8 owns rows r + 4 i and columns 4 c + j of each block: A is read along k.
-template <int M0, int M1, int N0, int N1>
+template <int N0, int N1>
 __device__ __forceinline__ void multiply(const Element* a, const Element* b, Sums& sum) {
     const int lane = threadIdx.x % 32;
     const float* rows = a + lane / 8 * kPitchA;
     const float* columns = b + lane % 8 * 4;
-    float value_a[2][8][4], value_b[4][4 * kBlocksN];
-    auto load_a = [&](float (&to)[8][4], int k, int r) {
+    float value_a[2][8][4], value_b[4][4 * kBlocks];
+    auto load_a = [&](float (&to)[8][4], int k) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i)
-            *reinterpret_cast<float4*>(to[i]) = *reinterpret_cast<const float4*>(rows + (32 * r + 4 * i) * kPitchA + k);
+        for (int i = 0; i < 8; ++i) *reinterpret_cast<float4*>(to[i]) = *reinterpret_cast<const float4*>(rows + 4 * i * kPitchA + k);
     };
     auto load_b = [&](int kk, int k) {
 #pragma unroll
         for (int s = N0; s < N1; ++s)
             *reinterpret_cast<float4*>(value_b[kk] + 4 * s) = *reinterpret_cast<const float4*>(columns + (k + kk) * kPitchB + 32 * s);
     };
-    // The operands of the next four k (or of the next row block) are on their way while these are multiplied; after the
-    // last the first are read again, for nothing, unless the loop is unrolled.
-    load_a(value_a[0], 0, M0);
+    // The operands of the next four k are on their way while these are multiplied.
+    load_a(value_a[0], 0);
 #pragma unroll
     for (int kk = 0; kk < 4; ++kk) load_b(kk, 0);
-    constexpr int kTurns = (M1 - M0) % 2 ? 2 : 1;
-    // All of a stage in a row where the warp has one block; with several there is too much code of it.
-    constexpr int kUnroll = kBlocksM * kBlocksN == 1 ? kStageK / (4 * kTurns) : 1;
-#pragma unroll kUnroll
-    for (int k0 = 0; k0 < kStageK; k0 += 4 * kTurns) {
 #pragma unroll
-        for (int phase = 0; phase < kTurns * (M1 - M0); ++phase) {
-            const int r = M0 + phase % (M1 - M0), next = (k0 + 4 * (phase / (M1 - M0)) + 4) % kStageK;
-            const bool last = r + 1 == M1;
-            if (kUnroll == 1 || !last || next != 0)
-                load_a(value_a[(phase + 1) % 2], last ? next : next == 0 ? kStageK - 4 : next - 4, last ? M0 : r + 1);
+    for (int k = 0; k < kStep; k += 4) {
+        const int next = k + 4;
+        if (next < kStep) load_a(value_a[next / 4 % 2], next);
 #pragma unroll
-            for (int kk = 0; kk < 4; ++kk) {
+        for (int kk = 0; kk < 4; ++kk) {
 #pragma unroll
-                for (int i = 0; i < 8; ++i)
+            for (int i = 0; i < 8; ++i)
 #pragma unroll
-                    for (int turn = 4 * N0; turn < 4 * N1; ++turn) {
-                        // There and back: where a row ends, the next begins with the same element of B, which is read once.
-                        const int j = i % 2 ? 4 * (N0 + N1) - 1 - turn : turn;
-                        sum[8 * r + i][j] = fmaf(value_a[phase % 2][i][kk], value_b[kk][j], sum[8 * r + i][j]);
-                    }
-                if (last && (kUnroll == 1 || next != 0)) load_b(kk, next);
-            }
+                for (int turn = 4 * N0; turn < 4 * N1; ++turn) {
+                    // There and back: where a row ends, the next begins with the same element of B, which is read once.
+                    const int j = i % 2 ? 4 * (N0 + N1) - 1 - turn : turn;
+                    sum[i][j] = fmaf(value_a[k / 4 % 2][i][kk], value_b[kk][j], sum[i][j]);
+                }
+            if (next < kStep) load_b(kk, next);
         }
     }
 }
 #else
 // Fragments of m16n8: lane = 4 g + t holds rows g and g + 8, columns 2 t and 2 t + 1 of C.  A block is 2 x 4 of them.
-using Sums = Accumulator[2 * kBlocksM][4 * kBlocksN][4];
+using Sums = Accumulator[2][4 * kBlocks][4];
 constexpr int kStored = 2;
 
 __device__ __forceinline__ void clear(Sums& sum) {
 #pragma unroll
-    for (int i = 0; i < 2 * kBlocksM; ++i)
+    for (int i = 0; i < 2; ++i)
 #pragma unroll
-        for (int j = 0; j < 4 * kBlocksN; ++j)
+        for (int j = 0; j < 4 * kBlocks; ++j)
 #pragma unroll
             for (int e = 0; e < 4; ++e) sum[i][j][e] = 0;
 }
@@ -91,24 +81,24 @@ __device__ __forceinline__ void clear(Sums& sum) {
 template <typename Store>
 __device__ __forceinline__ void each_vector(const Sums& sum, int lane, Store store) {
 #pragma unroll
-    for (int i = 0; i < 2 * kBlocksM; ++i)
+    for (int i = 0; i < 2; ++i)
 #pragma unroll
-        for (int j = 0; j < 4 * kBlocksN; ++j)
+        for (int j = 0; j < 4 * kBlocks; ++j)
 #pragma unroll
             for (int e = 0; e < 2; ++e) store(16 * i + 8 * e + lane / 4, 8 * j + lane % 4 * 2, sum[i][j] + 2 * e);
 }
 
 #if PRECISION == FP16
-template <int M0, int M1, int N0, int N1>
+template <int N0, int N1>
 __device__ __forceinline__ void multiply(const Element* a, const Element* b, Sums& sum) {
     const int lane = threadIdx.x % 32;
     const unsigned rows = shared_address(a + lane % 16 * kPitchA + lane / 16 * 8);
     const unsigned columns = shared_address(b + lane % 16 * kPitchB + lane / 16 * 8);
 #pragma unroll
-    for (int k = 0; k < kStageK; k += 16) {
-        unsigned fragment_a[2 * kBlocksM][4], fragment_b[4 * kBlocksN][2];
+    for (int k = 0; k < kStep; k += 16) {
+        unsigned fragment_a[2][4], fragment_b[4 * kBlocks][2];
 #pragma unroll
-        for (int i = 2 * M0; i < 2 * M1; ++i)
+        for (int i = 0; i < 2; ++i)
             asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                          : "=r"(fragment_a[i][0]), "=r"(fragment_a[i][1]), "=r"(fragment_a[i][2]), "=r"(fragment_a[i][3])
                          : "r"(rows + (16 * i * kPitchA + k) * 2));
@@ -118,7 +108,7 @@ __device__ __forceinline__ void multiply(const Element* a, const Element* b, Sum
                          : "=r"(fragment_b[j][0]), "=r"(fragment_b[j][1]), "=r"(fragment_b[j + 1][0]), "=r"(fragment_b[j + 1][1])
                          : "r"(columns + (k * kPitchB + 8 * j) * 2));
 #pragma unroll
-        for (int i = 2 * M0; i < 2 * M1; ++i)
+        for (int i = 0; i < 2; ++i)
 #pragma unroll
             for (int j = 4 * N0; j < 4 * N1; ++j) mma_f16(sum[i][j], fragment_a[i], fragment_b[j]);
     }
@@ -132,20 +122,20 @@ __device__ __forceinline__ void split(float x, unsigned& high, unsigned& low) {
 
 // Three TF32 products (low*high, high*low, high*high) a step; the tensor core, which truncates its sums, adds up 32 k,
 // and each such sum is added to C rounding to nearest.
-template <int M0, int M1, int N0, int N1>
+template <int N0, int N1>
 __device__ __forceinline__ void multiply(const Element* a, const Element* b, Sums& sum) {
     const int lane = threadIdx.x % 32;
     const float* rows = a + lane / 4 * kPitchA + lane % 4;
     const float* columns = b + lane % 4 * kPitchB + lane / 4;
     constexpr int kChunk = 32;
 #pragma unroll
-    for (int k0 = 0; k0 < kStageK; k0 += kChunk) {
-        float chunk[2 * kBlocksM][4 * kBlocksN][4];
+    for (int k0 = 0; k0 < kStep; k0 += kChunk) {
+        float chunk[2][4 * kBlocks][4];
 #pragma unroll
         for (int k = k0; k < k0 + kChunk; k += 8) {
-            unsigned high_a[2 * kBlocksM][4], low_a[2 * kBlocksM][4];
+            unsigned high_a[2][4], low_a[2][4];
 #pragma unroll
-            for (int i = 2 * M0; i < 2 * M1; ++i)
+            for (int i = 0; i < 2; ++i)
 #pragma unroll
                 for (int e = 0; e < 4; ++e) split(rows[(16 * i + e % 2 * 8) * kPitchA + k + e / 2 * 4], high_a[i][e], low_a[i][e]);
 #pragma unroll
@@ -154,7 +144,7 @@ __device__ __forceinline__ void multiply(const Element* a, const Element* b, Sum
 #pragma unroll
                 for (int e = 0; e < 2; ++e) split(columns[(k + 4 * e) * kPitchB + 8 * j], high_b[e], low_b[e]);
 #pragma unroll
-                for (int i = 2 * M0; i < 2 * M1; ++i) {
+                for (int i = 0; i < 2; ++i) {
                     if (k == k0) {
 #pragma unroll
                         for (int e = 0; e < 4; ++e) chunk[i][j][e] = 0.0f;
@@ -162,13 +152,13 @@ __device__ __forceinline__ void multiply(const Element* a, const Element* b, Sum
                     mma_tf32(chunk[i][j], low_a[i], high_b);
                 }
 #pragma unroll
-                for (int i = 2 * M0; i < 2 * M1; ++i) mma_tf32(chunk[i][j], high_a[i], low_b);
+                for (int i = 0; i < 2; ++i) mma_tf32(chunk[i][j], high_a[i], low_b);
 #pragma unroll
-                for (int i = 2 * M0; i < 2 * M1; ++i) mma_tf32(chunk[i][j], high_a[i], high_b);
+                for (int i = 0; i < 2; ++i) mma_tf32(chunk[i][j], high_a[i], high_b);
             }
         }
 #pragma unroll
-        for (int i = 2 * M0; i < 2 * M1; ++i)
+        for (int i = 0; i < 2; ++i)
 #pragma unroll
             for (int j = 4 * N0; j < 4 * N1; ++j)
 #pragma unroll
@@ -177,7 +167,7 @@ __device__ __forceinline__ void multiply(const Element* a, const Element* b, Sum
 }
 #else
 // k-fragments of 8, or of 4 before sm_90, which has nothing deeper.
-template <int M0, int M1, int N0, int N1>
+template <int N0, int N1>
 __device__ __forceinline__ void multiply(const Element* a, const Element* b, Sums& sum) {
     const int lane = threadIdx.x % 32;
     const double* rows = a + lane / 4 * kPitchA + lane % 4;
@@ -188,10 +178,10 @@ __device__ __forceinline__ void multiply(const Element* a, const Element* b, Sum
     constexpr int kDepth = 4;
 #endif
 #pragma unroll
-    for (int k = 0; k < kStageK; k += kDepth) {
-        double fragment_a[2 * kBlocksM][kDepth / 2];
+    for (int k = 0; k < kStep; k += kDepth) {
+        double fragment_a[2][kDepth / 2];
 #pragma unroll
-        for (int i = 2 * M0; i < 2 * M1; ++i)
+        for (int i = 0; i < 2; ++i)
 #pragma unroll
             for (int d = 0; d < kDepth / 4; ++d)
 #pragma unroll
@@ -202,7 +192,7 @@ __device__ __forceinline__ void multiply(const Element* a, const Element* b, Sum
 #pragma unroll
             for (int d = 0; d < kDepth / 4; ++d) fragment_b[d] = columns[(k + 4 * d) * kPitchB + 8 * j];
 #pragma unroll
-            for (int i = 2 * M0; i < 2 * M1; ++i) mma_f64(sum[i][j], fragment_a[i], fragment_b);
+            for (int i = 0; i < 2; ++i) mma_f64(sum[i][j], fragment_a[i], fragment_b);
         }
     }
 }

@@ -1,9 +1,9 @@
 // SpAMM product on mma.sync and FFMA, for sm_80 and later: C = alpha * sum_k valid(i,k,j) A_ik B_kj + beta * C.
 //
-// A thread block computes a TILE_M x TILE_N tile of C.  It first tests all k against the two norm maps and compacts the
+// A thread block computes a tile of 64 x (64 BLOCKS) of C.  It first tests all k against the two norm maps and compacts the
 // union of the valid steps (32 wide) into a list with one bit for each 32 x 32 block of the tile, then runs a cp.async
-// pipeline over the list.  Each warp owns BLOCKS_M x BLOCKS_N blocks and multiplies exactly those whose bit is set:
-// loads follow the union, arithmetic the valid set.
+// pipeline over the list.  Each of its four warps owns BLOCKS blocks side by side and multiplies exactly those whose bit is
+// set: loads follow the union, arithmetic the valid set.
 //
 //   for each kListSteps of k:
 //     list = steps of which any block of the tile has a product of norms that reaches tau, with those blocks' bits
@@ -15,14 +15,10 @@
 #include "operands.cuh"
 #include "tiles.cuh"
 
-constexpr int kTileM = TILE_M, kTileN = TILE_N;
-constexpr int kBlocksM = BLOCKS_M, kBlocksN = BLOCKS_N;  // 32 x 32 blocks of a warp
-constexpr int kWarpsM = kTileM / (32 * kBlocksM), kWarpsN = kTileN / (32 * kBlocksN);
-constexpr int kThreads = 32 * kWarpsM * kWarpsN;
+constexpr int kBlocks = BLOCKS;  // 32 x 32 blocks of a warp
+constexpr int kTileM = 64, kTileN = 64 * kBlocks, kThreads = 128;
 constexpr int kTileBlocksM = kTileM / 32, kTileBlocksN = kTileN / 32;
-constexpr int kStep = 32;                // k covered by one entry of the list
-constexpr int kStageK = STAGE_K;         // k of one pipeline stage
-constexpr int kParts = kStep / kStageK;  // stages of an entry
+constexpr int kStep = 32;  // k covered by one entry of the list, and by one stage of the pipeline
 constexpr int kStages = STAGES;
 constexpr int kListSteps = LIST_STEPS;  // k steps listed at a time
 #ifdef LIST_ALL_STEPS                   // the study's: the list holds every step, and those that no block needs are passed over
@@ -31,8 +27,8 @@ constexpr bool kCompact = false;
 constexpr bool kCompact = true;
 #endif
 // Row pitches in elements, chosen so that the fragment loads below meet no bank twice.
-constexpr int kPitchA = kStageK + PAD_A, kPitchB = kTileN + PAD_B;
-constexpr int kStageA = kTileM * kPitchA, kStageB = kStageK * kPitchB;
+constexpr int kPitchA = kStep + PAD_A, kPitchB = kTileN + PAD_B;
+constexpr int kStageA = kTileM * kPitchA, kStageB = kStep * kPitchB;
 constexpr int kVector = 16 / sizeof(Element);
 
 // Copy a ROWS x COLUMNS block to shared memory, zero outside of the matrix; `whole` says that all of it is inside.
@@ -152,17 +148,15 @@ __device__ __forceinline__ int build_list(const Product& p, const Norm* norms_a,
 // Multiply the blocks of the warp whose bits are set, all at once where it is all of them.
 template <int kBlock = 0, typename Sum>
 __device__ __forceinline__ void multiply_valid(unsigned bits, const Element* a, const Element* b, Sum& sum) {
-    constexpr int kAll = kBlocksM * kBlocksN;
     if constexpr (kBlock == 0) {
-        if (bits == (1u << kAll) - 1) {
-            multiply<0, kBlocksM, 0, kBlocksN>(a, b, sum);
+        if (bits == (1u << kBlocks) - 1) {
+            multiply<0, kBlocks>(a, b, sum);
             return;
         }
     }
-    if constexpr (kAll > 1) {
-        constexpr int i = kBlock / kBlocksN, j = kBlock % kBlocksN;
-        if (bits >> kBlock & 1) multiply<i, i + 1, j, j + 1>(a, b, sum);
-        if constexpr (kBlock + 1 < kAll) multiply_valid<kBlock + 1>(bits, a, b, sum);
+    if constexpr (kBlocks > 1) {
+        if (bits >> kBlock & 1) multiply<kBlock, kBlock + 1>(a, b, sum);
+        if constexpr (kBlock + 1 < kBlocks) multiply_valid<kBlock + 1>(bits, a, b, sum);
     }
 }
 
@@ -184,9 +178,8 @@ __device__ __forceinline__ void store_vector(const Product& p, const Output* c, 
 #pragma unroll
         for (int e = 0; e < W; ++e) vector.value[e] = static_cast<Output>(values[e] * static_cast<Accumulator>(p.alpha));
         Output* to = out + row * p.ldo + column;
-        // C leaves the L2 before A and B, which are read again; for large tiles this is slower.
-        if constexpr (kBlocksM * kBlocksN == 1 && sizeof(Vector) == 16)
-            __stcs(reinterpret_cast<uint4*>(to), *reinterpret_cast<const uint4*>(&vector));
+        // C leaves the L2 before A and B, which are read again; where a warp has several blocks this is slower.
+        if constexpr (kBlocks == 1 && sizeof(Vector) == 16) __stcs(reinterpret_cast<uint4*>(to), *reinterpret_cast<const uint4*>(&vector));
         else *reinterpret_cast<Vector*>(to) = vector;
     } else {
 #pragma unroll
@@ -225,21 +218,20 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
         const bool whole = row0 + kTileM <= p.m && column0 + kTileN <= p.n;
         const int lane = threadIdx.x % 32;
         // Blocks from the corner of the tile to the corner of this warp's part.
-        const int block_m = threadIdx.x / 32 % kWarpsM * kBlocksM, block_n = threadIdx.x / 32 / kWarpsM * kBlocksN;
+        const int block_m = threadIdx.x / 32 % kTileBlocksM, block_n = threadIdx.x / 32 / kTileBlocksM * kBlocks;
 
         Sums sum;
         clear(sum);
 
         for (int first = 0; first < steps; first += kListSteps) {
-            const int count = kParts * build_list(p, norms_a, norms_b, tau, row0, column0, first, steps, list, bits, warp_totals);
+            const int count = build_list(p, norms_a, norms_b, tau, row0, column0, first, steps, list, bits, warp_totals);
             auto load = [&](int index) {
-                const int k = static_cast<int>(list[index / kParts] >> 16) * kStep + index % kParts * kStageK;
+                const int k = static_cast<int>(list[index] >> 16) * kStep;
                 const int slot = index % kStages;
-                if (!kCompact && (list[index / kParts] & 0xffff) == 0) return;
-                load_block<kTileM, kStageK, kPitchA>(stage_a + slot * kStageA, a + k, p.lda, p.m - row0, p.k - k,
-                                                     whole && k + kStageK <= p.k);
-                load_block<kStageK, kTileN, kPitchB>(stage_b + slot * kStageB, b + k * p.ldb, p.ldb, p.k - k, p.n - column0,
-                                                     whole && k + kStageK <= p.k);
+                if (!kCompact && (list[index] & 0xffff) == 0) return;
+                load_block<kTileM, kStep, kPitchA>(stage_a + slot * kStageA, a + k, p.lda, p.m - row0, p.k - k, whole && k + kStep <= p.k);
+                load_block<kStep, kTileN, kPitchB>(stage_b + slot * kStageB, b + k * p.ldb, p.ldb, p.k - k, p.n - column0,
+                                                   whole && k + kStep <= p.k);
             };
 #pragma unroll
             for (int index = 0; index < kStages - 1; ++index) {
@@ -259,10 +251,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
                     wait_copies<0>();
                     __syncthreads();
                 }
-                unsigned mine = 0;
-#pragma unroll
-                for (int i = 0; i < kBlocksM; ++i)
-                    mine |= (list[index / kParts] >> (kTileBlocksN * (block_m + i) + block_n) & ((1u << kBlocksN) - 1)) << kBlocksN * i;
+                const unsigned mine = list[index] >> (kTileBlocksN * block_m + block_n) & ((1u << kBlocks) - 1);
                 multiply_valid(mine, stage_a + index % kStages * kStageA + 32 * block_m * kPitchA,
                                stage_b + index % kStages * kStageB + 32 * block_n, sum);
             }
