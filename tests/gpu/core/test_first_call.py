@@ -47,7 +47,7 @@ CALLS = {
         "a = cupy.asarray(numpy.ones((4096, 4096), 'f2'))",
         "spectile.spamm(a, a, tau=0.0).c[5, 9].get() == 4096",
         {"norm_map.cu"},
-        {"norm_map.cu", "product_wgmma.cu", "product.cu", "order.cu"},
+        {"norm_map.cu", "product_wgmma.cu", "product.cu"},
     ),
     "spgemm by blocks": (
         RANDOM.format(n=2000, share=0.01),

@@ -88,9 +88,8 @@ class Hopper:
 
 @dataclass(frozen=True)
 class Wgmma(Hopper):
-    """A shape of the float16 kernel; a warpgroup keeps `rounds` stores of C under way, of `round_boxes` boxes each."""
+    """A shape of the float16 kernel; a warpgroup keeps two stores of C under way, of `round_boxes` boxes each."""
 
-    rounds: int = 2
     round_boxes: int = 1
     kernel = "product_wgmma"
     box_a, swizzle_a, box_b = (1, 128, 32), 64, (1, 32, 64)
@@ -108,7 +107,7 @@ class Wgmma(Hopper):
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
-        staging = 2 * (self.tile_n // self.group) * self.rounds * self.round_boxes * 64 * 128
+        staging = 2 * (self.tile_n // self.group) * 2 * self.round_boxes * 64 * 128
         return self.stages * (128 + self.tile_n) * 64 + staging + self.lists_bytes
 
 

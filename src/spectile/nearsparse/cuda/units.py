@@ -96,12 +96,8 @@ def hopper_unit(shape: HopperShape, output: str, schedule: str = "", *, copies: 
         "BAND_ROWS": HOPPER_BAND_ROWS,
     }
     if isinstance(shape, Wgmma):
-        defines |= {"ROUNDS": shape.rounds, "ROUND_BOXES": shape.round_boxes}
+        defines["ROUND_BOXES"] = shape.round_boxes
     return _unit(f"{shape.kernel}.cu", ("sm_90a",), defines | ({"SCHEDULE": schedule} if schedule else {}))
-
-
-def _outputs(shape: HopperShape) -> tuple[str, ...]:
-    return ("float32", "float16") if isinstance(shape, Wgmma) else ("float32",)
 
 
 def fitting(portable: Portable, dtype: str, shared_bytes: int) -> Portable:
@@ -139,7 +135,7 @@ UNITS: tuple[Unit, ...] = (
     *dict.fromkeys(
         hopper_unit(shape, output, copies=copies)
         for shape in WGMMA.values()
-        for output in _outputs(shape)
+        for output in (("float32", "float16") if isinstance(shape, Wgmma) else ("float32",))
         for copies in (True, False)
     ),
 )

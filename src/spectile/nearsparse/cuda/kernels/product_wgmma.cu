@@ -25,7 +25,7 @@ constexpr int kBoxes = kTileN / kBox, kBoxBytes = kStep * kBox * 2;
 constexpr int kOutBox = 128 / sizeof(Output);  // columns of one TMA box of C, 64 rows
 constexpr int kRoundBoxes = ROUND_BOXES;       // boxes that a warpgroup stores at a time
 constexpr int kRoundBytes = kRoundBoxes * 64 * 128;
-constexpr int kRounds = ROUNDS;  // such stores under way
+constexpr int kRounds = 2;  // such stores under way
 
 // c (64 x kPartN of a warpgroup) += A (64 x 16, rows along k) B (16 x kPartN, rows along n).
 __device__ __forceinline__ void wgmma(float (&c)[kPartN / 2], unsigned long long a, unsigned long long b) {
