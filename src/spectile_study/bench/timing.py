@@ -70,7 +70,7 @@ def interleave(
     once = {method.name: [checked[method.name]] for method in methods if method.once and checked}
     methods = [method for method in methods if method.name not in once]
     for method in methods:
-        timers[method.name] = timer = _timer(method)
+        timers[method.name] = timer = _TIMERS[method.clock](method)
         took = (checked or {}).get(method.name, 0.0)
         if plan.warmup == 0 and took > WARM_S:
             estimate[method.name] = took
@@ -102,31 +102,36 @@ def interleave(
     return samples | once
 
 
-def _timer(method: Method) -> Callable[[], float]:
-    """Return a function that makes one sample of `method` on its clock."""
-    return _TIMERS[method.clock](method)
+def _repeated(seconds: Callable[[int], float], shortest: float) -> Callable[[], float]:
+    """Return what makes a sample, the mean of as many runs as last so many seconds together; `seconds` times them."""
+    runs = 1
+
+    def sample() -> float:
+        nonlocal runs
+        elapsed = seconds(runs)
+        mean = elapsed / runs
+        if elapsed < shortest:
+            runs = min(1000, int(shortest / max(mean, 1e-9)) + 1)
+        return mean
+
+    return sample
 
 
 def _wall(method: Method) -> Callable[[], float]:
     prepare = method.prepare
-    inner = 1
 
-    def sample() -> float:
-        nonlocal inner
+    def seconds(runs: int) -> float:
         if prepare is not None:
             prepare()
         _wait()
         _rest()
         start = time.perf_counter()
-        for _ in range(inner):
+        for _ in range(runs):
             method.run()
         _wait()
-        elapsed = (time.perf_counter() - start) / inner
-        if prepare is None and elapsed * inner < SHORTEST_SAMPLE_S:
-            inner = max(inner, min(1000, int(SHORTEST_SAMPLE_S / max(elapsed, 1e-9)) + 1))
-        return elapsed
+        return time.perf_counter() - start
 
-    return sample
+    return _repeated(seconds, SHORTEST_SAMPLE_S if prepare is None else 0.0)
 
 
 def _wait() -> None:
@@ -194,45 +199,32 @@ def _graph(method: Method) -> Callable[[], float]:
         method.run()
         graph = stream.end_capture()
     begin, end = cupy.cuda.Event(), cupy.cuda.Event()
-    replays = 1
 
-    def sample() -> float:
-        nonlocal replays
+    def seconds(runs: int) -> float:
         begin.record(stream)
-        for _ in range(replays):
+        for _ in range(runs):
             graph.launch(stream)
         end.record(stream)
         end.synchronize()
-        elapsed = cupy.cuda.get_elapsed_time(begin, end) * 1e-3
-        mean = elapsed / replays
-        if elapsed < SHORTEST_SAMPLE_S:
-            replays = min(1000, int(SHORTEST_SAMPLE_S / max(mean, 1e-7)) + 1)
-        return mean
+        return float(cupy.cuda.get_elapsed_time(begin, end) * 1e-3)
 
-    return sample
+    return _repeated(seconds, SHORTEST_SAMPLE_S)
 
 
 def _calls(method: Method) -> Callable[[], float]:
     import cupy
 
-    calls = 1
-
-    def sample() -> float:
-        nonlocal calls
+    def seconds(runs: int) -> float:
         if method.prepare is not None:
             method.prepare()
         cupy.cuda.Device().synchronize()
         start = time.perf_counter()
-        for _ in range(calls):
+        for _ in range(runs):
             method.run()
         cupy.cuda.Device().synchronize()
-        elapsed = time.perf_counter() - start
-        mean = elapsed / calls
-        if elapsed < SHORTEST_LOOP_S:
-            calls = min(1000, int(SHORTEST_LOOP_S / max(mean, 1e-9)) + 1)
-        return mean
+        return time.perf_counter() - start
 
-    return sample
+    return _repeated(seconds, SHORTEST_LOOP_S)
 
 
 _TIMERS: Mapping[str, Callable[[Method], Callable[[], float]]] = {

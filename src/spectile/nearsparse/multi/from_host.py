@@ -280,6 +280,4 @@ def free_bytes() -> int:
 
     pool = cupy.get_default_memory_pool()
     pool.free_all_blocks()
-    free = memory.free_bytes() - pool.free_bytes()
-    limit = pool.get_limit()
-    return min(free, limit - pool.total_bytes()) if limit else free
+    return memory.free_bytes() - pool.free_bytes()
