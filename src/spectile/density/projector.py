@@ -285,7 +285,7 @@ def _certified(
     gap, centre = lumo_low - homo_up, (lumo_low + homo_up) / 2
     slip = h.error.spectral
     if gap <= 2 * slip:
-        raise Unresolved(str(_no_gap(gap + 2 * slip)))
+        raise Unresolved(str(_no_gap(lumo_up - homo_low + 2 * slip)))
     shifted = exact(h).shifted(-centre)
     size = max(high - centre, centre - low) * SLACK
     moved = math.sqrt(2) * h.error.fro / (gap - slip) if h.error.fro else 0.0

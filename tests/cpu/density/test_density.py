@@ -895,6 +895,23 @@ def test_the_type_of_the_result_does_not_follow_the_start(first, then):
     assert found.matrix.dtype == found.factor.dtype == np.dtype(then)
 
 
+@pytest.mark.parametrize("method", ["sp2", "mcweeny"])
+def test_narrow_gaps_are_no_smaller_than_said(method):
+    rng, told = np.random.default_rng(3), 0
+    for n in rng.integers(60, 240, 24):
+        h = np.exp(-rng.uniform(0.5, 3) * abs(np.subtract.outer(*[np.sort(n * rng.random(n))] * 2)))
+        h = (h * rng.standard_normal((n, n))).astype(np.float32)
+        h, k = (h + h.T) / 2, int(rng.integers(1, n))
+        values = np.linalg.eigvalsh(h.astype(float))
+        try:
+            purified(h, electrons=k, block=32, error=0.02, method=method)
+        except ValueError as refused:
+            if found := re.search(r"at most about ([-+.e\d]+):", str(refused)):
+                told += 1
+                assert float(found[1]) >= 0.99 * (values[k] - values[k - 1])
+    assert told
+
+
 def test_a_gap_that_rounding_hides_is_no_smaller_than_said():
     values = np.r_[np.linspace(-20, -0.01, 30), np.linspace(0.01, 20, 30)]
     q, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((60, 60)))
