@@ -23,12 +23,12 @@ from spectile.tiles.layout import Layout
 from spectile.tiles.spread import Spread
 from spectile.tiles.types import SLACK, Error, gamma, roundoff
 
-#: Products that a purification and its certificate take, about.
-_PRODUCTS = 25
-#: Operations of a product of tiles, as dense matrices would take them: half of all by symmetry, at the rate of dense
-#: ones or above it on a GPU, where those of small norms are made in float16, and at half of it on a host; of a product
-#: that was counted, where the share that tiles of F predict is too low, on a GPU, and of one in lists, all in float64.
-_ON_GPU, _ON_HOST, _COUNTED, _LISTED = 0.7, 2, 1.2, 2
+#: Steps of a purification, about; what the products of its certificate keep, as precise as the result, over what steps
+#: do, and their number in halves of all products: Q^2 - Q and F Q, which is no half.
+STEPS, _PRECISE, _JUDGED = 20, 2, 3
+#: Operations of a product of tiles over those of dense ones: on a GPU, with those of small norms made in float16, or in
+#: lists, all in float64; on a host.
+_ON_GPU, _LISTED, _ON_HOST = 1.2, 2, 2
 #: Scalar operations of the host that a product of tile matrices takes besides those of its tiles; of a GPU its steps,
 #: and how often it reads or writes each number, in lists, norms and dense arrays too (seven clusters of waters, H200).
 _SCALAR, _STEPS, _PASSES = 5e5, 180, 12
@@ -61,7 +61,7 @@ def candidates(h: TileMatrix | GridMatrix, error: float, occupied: int) -> list[
     # A GPU makes a Cholesky factor at about half of the rate.
     flops = found.flops + parts * (n**2 * (4.0 * columns + (2 if on_gpu else 1) * n / 3) + 2.0 * n * columns**2)
     vectors = found._replace(moved=0, flops=flops, streamed=found.streamed * (_TWO_STAGES if on_gpu else 1))
-    tiles = _seconds(h, _of_tiles(h, _PRODUCTS, share * size**3 / 2, _ON_GPU))
+    tiles = purified(h, STEPS, share * size**3 / 2, _ON_GPU)
     # Whatever the gap is, so much is what rounding alone is bounded by.
     least = _lost(n, np.result_type(h.dtype, np.float64)) * math.sqrt(n * max(occupied, 1))
     eigenvectors = Candidate("eigh", _seconds(h, vectors), f"{columns} eigenvectors, n = {n}")
@@ -75,20 +75,18 @@ def candidates(h: TileMatrix | GridMatrix, error: float, occupied: int) -> list[
     ]
 
 
-def seconds_of(h: TileMatrix | GridMatrix, matrices: float, products: float) -> float:
-    """Return what products of so many matrices are predicted to take, each of so many products of tiles."""
-    return _seconds(h, _of_tiles(h, matrices, products, _COUNTED if isinstance(h, GridMatrix) else _LISTED))
-
-
-def _of_tiles(h: TileMatrix | GridMatrix, matrices: float, products: float, on_gpu: float) -> Work:
-    """Return what the same is; `on_gpu` is the share of dense operations that a GPU takes."""
-    n, there = h.shape[0], _on_gpu(h)
-    parts = 4 if h.dtype.kind == "c" else 1
-    flops = matrices * products * (on_gpu if there else _ON_HOST) * parts * 2 * (n / max(len(h.rows) - 1, 1)) ** 3
+def purified(h: TileMatrix | GridMatrix, steps: float, products: float, on_gpu: float | None = None) -> float:
+    """Return what so many steps, each of so many products of tiles, and a certificate are predicted to take."""
+    n, size, there = h.shape[0], max(len(h.rows) - 1, 1), _on_gpu(h)
+    parts, matrices = 4 if h.dtype.kind == "c" else 1, steps + _JUDGED
+    products = steps * products + _JUDGED * min(size**3 / 2, _PRECISE * products)
+    on_gpu = on_gpu or (_ON_GPU if isinstance(h, GridMatrix) else _LISTED)
+    flops = products * (on_gpu if there else _ON_HOST) * parts * 2 * (n / size) ** 3
     if isinstance(h.data, Spread):
         flops /= len(h.data.parts)
     passes = matrices * _PASSES * h.dtype.itemsize * n**2 if there else 0
-    return Work(np.finfo(h.dtype).dtype.name, flops, passes, matrices * _SCALAR, matrices * _STEPS, 0)
+    work = Work(np.finfo(h.dtype).dtype.name, flops, passes, matrices * _SCALAR, matrices * _STEPS, 0)
+    return _seconds(h, work)
 
 
 def _seconds(h: TileMatrix | GridMatrix, work: Work) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.density.dense import diagonalized, require_inside, seconds_of
+from spectile.density.dense import STEPS, diagonalized, purified, require_inside
 from spectile.density.maps import distance
 from spectile.density.purify import MOST_STEPS, Pass, budgets, exact, purify
 from spectile.density.result import DensityMatrix
@@ -45,9 +45,8 @@ _LARGEST = 0.3
 _AROUND, _CLEAR, _LEFT, _MORE = 8, 16.0, 1 / 16, 10
 
 
-#: Steps of a pass where they are unknown; those that follow a plan, about; what products of the certificate keep, as
-#: precise as the result, over what steps do, and their number in halves: Q^2 - Q and F Q.
-_STEPS, _AFTER, _PRECISE, _JUDGED = 20, 2, 3, 3
+#: Steps that follow a plan, about.
+_AFTER = 2
 
 
 class _DearerError(Exception):
@@ -229,18 +228,14 @@ def _of_tiles(h: TileMatrix | GridMatrix, occupied: int, mu: float | None) -> tu
 
 def _watched(h: Any, rival: float, steps: int | None, done: Pass) -> None:
     """Raise where the steps that are left are dearer than the eigenvectors."""
-    left = _STEPS if steps is None else max(steps - len(done.products), 0)
+    left = STEPS if steps is None else max(steps - len(done.products), 0)
     _hold_against(rival, h, left, done.products[-2:])
 
 
 def _hold_against(rival: float, h: Any, left: int, seen: list[int]) -> None:
     """Raise where so many steps, with products as those that were seen, and their certificate are dearer than that."""
-    if rival == math.inf:
-        return
-    each, size = sum(seen) / len(seen), len(h.rows) - 1
-    total = left * each + _JUDGED * min(size**3 / 2, _PRECISE * each)
-    seconds = seconds_of(h, left + _JUDGED, total / (left + _JUDGED))
-    if seconds > rival:
+    each = sum(seen) / len(seen)
+    if rival < math.inf and (seconds := purified(h, left, each)) > rival:
         raise _DearerError(
             f"{left} steps of {each:.3g} products of tiles, and a certificate, would take {seconds:.3g} s, and "
             f"eigenvectors {rival:.3g} s: those are made"
@@ -291,14 +286,18 @@ def _certified(
     moved = math.sqrt(2) * h.error.fro / (gap - slip) if h.error.fro else 0.0
     close = _CLOSE * gap * error
     g = shifted._times(q, close)
+    before = math.inf
     for turns_left in range(_TURNS, -1, -1):
         skew = g - g.H
         off = (z.norm() + z.error.fro) * SLACK
         d_q, between = distance(off), (skew.norm() + skew.error.fro) / gap / math.sqrt(2) * SLACK
         d = distance((off + math.sqrt(2) * between**2) * SLACK)
         bound = math.hypot(math.sqrt(2) * between, d) * SLACK
-        if not (turns_left and error < bound < _NEAR * error and between > d and skew.norm() > 2 * skew.error.fro):
+        # A turn that would do no more than the last one has to be enough.
+        near = error < bound < _NEAR * error and bound * min(1.0, bound / before) <= error
+        if not (turns_left and near and between > d and skew.norm() > 2 * skew.error.fro):
             break
+        before = bound
         # Q turned back by a step of a solver of the Sylvester equation: whatever Y is, W becomes W - (F Y - Y F).
         y = exact(skew._times(exact(q._combined(2.0, shift=-1.0)), _ABOUT * skew.norm(), half="upper"))
         f_y = shifted._times(y, close * y.norm() / between)
