@@ -5,29 +5,30 @@
 namespace {
 
 // Sort K words a lane, lane by lane in increasing order over a group of G lanes: a bitonic network whose short steps stay
-// within a lane.
+// within a lane.  The first step of a size compares mirror images, so that all of them put the lesser word first.
 template <int G, int K>
 __device__ __forceinline__ void sort_words(u32 (&words)[K], int lane, u32 mask) {
 #pragma unroll
     for (int size = 2; size <= G * K; size <<= 1) {
 #pragma unroll
         for (int step = size >> 1; step; step >>= 1) {
+            const bool mirrored = step == size >> 1;
             if (step >= K) {
-                // The partner holds the same number in another lane; the lower one keeps the lesser where sizes ascend.
-                const bool lesser = ((lane * K & step) == 0) == ((lane * K & size) == 0);
+                const bool upper = lane & step / K;
+                u32 others[K];
 #pragma unroll
-                for (int i = 0; i < K; ++i) {
-                    const u32 other = __shfl_xor_sync(mask, words[i], step / K, G);
-                    words[i] = lesser ? min(words[i], other) : max(words[i], other);
-                }
+                for (int i = 0; i < K; ++i)
+                    others[i] = __shfl_xor_sync(mask, words[mirrored ? K - 1 - i : i], mirrored ? size / K - 1 : step / K, G);
+#pragma unroll
+                for (int i = 0; i < K; ++i) words[i] = (others[i] < words[i]) != upper ? others[i] : words[i];
             } else {
 #pragma unroll
                 for (int i = 0; i < K; ++i)
                     if ((i & step) == 0) {
-                        const bool ascending = size < K ? (i & size) == 0 : (lane * K & size) == 0;
-                        const u32 x = words[i], y = words[i + step];
-                        words[i] = ascending ? min(x, y) : max(x, y);
-                        words[i + step] = ascending ? max(x, y) : min(x, y);
+                        const int other = mirrored ? i ^ (size - 1) : i + step;
+                        const u32 x = words[i], y = words[other];
+                        words[i] = min(x, y);
+                        words[other] = max(x, y);
                     }
             }
         }
