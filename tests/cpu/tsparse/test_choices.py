@@ -237,16 +237,21 @@ def launches(rows, columns, nnz_a, products, entries, itemsize, device):
         yield one.shape
 
 
-def test_blocks_share_long_rows_where_these_are_few():
-    """A row that no block holds has a block for each part of its window; of many rows a block has all parts."""
+def test_blocks_share_long_rows_where_these_are_few_or_one_is_a_hub_row():
+    """A row that no block holds has a block for each part of its window; of many rows a block has all parts.
+
+    A block that had all parts of a hub row among them would be waited for that many times as long.
+    """
     (place,) = (place for place, one in enumerate(bins.BLOCKS) if not one.whole)
     number = bins.NUMERIC_PLACES[bins.BLOCKS[place].name]
     for rows, columns, parts in ((1, 10**6, 32), (1, 31_000, 1), (100, 10**6, 32), (10**5, 10**6, 1)):
         head = head_of(**{f"NUMERIC+{number}": rows, f"MAX_BYTES+{place}": 8 * 1000})
         (one,) = choose.numeric(head, 10**6, columns, 3.0, 8)
         assert (one.parts, one.shape.grid) == (parts, (rows * parts,))
-        (one,) = choose.numeric(head, 10**6, columns, 3.0, 8, limited=True)
+        (one,) = choose.numeric(head, 10**6, columns, 3.0, 8, 1)
         assert (one.parts, one.shape.grid) == (1, (rows,))
+        (one,) = choose.numeric(head, 10**6, columns, 3.0, 8, choose.MOST_HUB_PARTS)
+        assert one.parts == (1 if columns == 31_000 else 32) and one.shape.grid == (rows * one.parts,)
 
 
 #: Static shared memory of the kernels that also ask for dynamic: `choose.shared_limit` leaves room for it.

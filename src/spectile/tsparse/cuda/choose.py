@@ -39,10 +39,10 @@ _GROUP_WARPS = bins.GROUP_THREADS // 32
 
 #: What hub rows take: a step of a block, which counts and fills, and its blocks on a multiprocessor; launches of the
 #: sort; bytes that it holds of a product, and that it reads and writes, and the share of the bandwidth that it reaches.
-_STEP_S, _STEP_BLOCKS, _HUB_S = 0.08e-6, 2, 450e-6
+_STEP_S, _STEP_BLOCKS, _HUB_S = 0.08e-6, 2, 600e-6
 _HUB_BYTES, _HUB_TRAFFIC, _HUB_EFFICIENCY = 24, 300, 0.6
 _MOST_HUBS = 1024
-_MOST_PARTS = 1 << 12  # of long rows, a block each
+MOST_PARTS, MOST_HUB_PARTS = 1 << 12, 1 << 22  # of long rows, a block each, and where hub rows are among them
 # As measured (docs/notes/tsparse.md, steps 5 and 7 of the ladder), per multiprocessor or per row: the same everywhere.
 #: Mean entries of a row of A up to which so many lanes, their logarithm, analyse a row.
 _ANALYSIS_LANES = ((6, 0), (16, 3), (float("inf"), 5))
@@ -207,14 +207,15 @@ class NumericLaunch:
 
 
 def numeric(
-    head: Head, rows: int, columns: int, mean_b: float, itemsize: int, limited: bool = False
+    head: Head, rows: int, columns: int, mean_b: float, itemsize: int, most_parts: int = MOST_PARTS
 ) -> Iterator[NumericLaunch]:
     """Yield the launches of the numeric phase, long rows first, for what the symbolic phase counted of so many rows.
 
-    `mean_b` is the mean length of the rows of B that A meets; a value of C takes `itemsize` bytes.
+    `mean_b` is the mean length of the rows of B that A meets; a value of C takes `itemsize` bytes.  Blocks share long
+    rows where these have `most_parts` parts in all, at most.
     """
     filled = head.bins()
-    yield from _blocks(head, filled, columns, limited)
+    yield from _blocks(head, filled, columns, most_parts)
     for family, kernel, one in _of_groups(columns, mean_b):
         number = bins.NUMERIC_PLACES[one.name]
         if filled[number]:
@@ -263,14 +264,14 @@ def list_start(number: int, rows: int, count: int) -> int:
     return number // 2 * rows + (rows - count if number % 2 else 0)
 
 
-def _blocks(head: Head, rows: list[int], columns: int, limited: bool) -> Iterator[NumericLaunch]:
+def _blocks(head: Head, rows: list[int], columns: int, most_parts: int) -> Iterator[NumericLaunch]:
     for place, one in reversed(tuple(enumerate(bins.BLOCKS))):
         number = bins.NUMERIC_PLACES[one.name]
         if rows[number]:
             kernel, shared = one.kernels[0], head[HEAD["MAX_BYTES"] + place]
-            # A block has all parts of a row where so many rows are work enough, or memory is limited.
+            # A block has all parts of a row where so many rows are work enough, unless one of them is a hub row.
             parts = 1 if one.whole else ceil_div(bitmap_words(columns), shared // 8)
-            parts = 1 if limited or parts * rows[number] > _MOST_PARTS else parts
+            parts = 1 if parts * rows[number] > most_parts else parts
             shape = Shape((parts * rows[number],), kernel.lanes, shared)
             yield NumericLaunch("block", kernel.name, number, rows[number], shape, parts)
 

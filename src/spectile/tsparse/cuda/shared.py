@@ -12,7 +12,7 @@ CONSTANTS = {
     "SCAN_ROWS": 2048,  # rows that a block of the prefix scan takes
     "BLOCK_PRODUCTS": 16384,  # products from which a block gathers the row, however narrow it is
     # Steps of a block from which a row is a hub row (`choose.row_steps`), each an entry of A or so many products.
-    "HUB_STEPS": 6144,
+    "HUB_STEPS": 16384,
     "STEP_PRODUCTS": 32,
     "SHORT_B": 24,  # mean length of rows of B up to which a thread of a block takes a product of any of them
     "SHORT_STEP": 8,  # entries of A that meet such rows, and products of these, in the time of one step

@@ -49,8 +49,10 @@ class Launches:
         value = str(dtype)
         self._units = {name: unit[value] for name, unit in (units.REUSE if reuse else units.NUMERIC).items()}
         summed = max(dtype.itemsize, 4)  # Booleans are summed in float32
-        limited = phase.scratch_bytes < choose.SCRATCH_BYTES
-        chosen = list(choose.numeric(phase.head, phase.rows, B.shape[1], mean_b, summed, limited))
+        in_blocks = phase.head.hubs and phase.hubs is None
+        most_parts = choose.MOST_HUB_PARTS if in_blocks else choose.MOST_PARTS
+        most_parts = 1 if phase.scratch_bytes < choose.SCRATCH_BYTES else most_parts  # memory is limited
+        chosen = list(choose.numeric(phase.head, phase.rows, B.shape[1], mean_b, summed, most_parts))
         names = tuple((one.family, one.name) for one in chosen)
         units.prepare_numeric(value, names, reuse)
         _LOG.debug("rows are filled by %s", ", ".join(f"{one.name} ({one.rows} rows)" for one in chosen))
