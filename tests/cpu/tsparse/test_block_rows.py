@@ -24,7 +24,6 @@ SHIMS = """
 #define __launch_bounds__(...)
 #define __forceinline__ inline
 #define __shared__ static
-#define __align__(bytes) __attribute__((aligned(bytes)))
 using std::min; using std::max;
 constexpr unsigned ALL_LANES = ~0u;
 using u64 = unsigned long long; using u32 = unsigned int;
@@ -132,13 +131,11 @@ extern "C" void run(int count, int log, int capacity, int* list, int* ptr_a, int
 """
 
 
-def compiled(stem, rounds, **defines):
+def compiled(stem, **defines):
     folder = files("spectile.tsparse.cuda")
     rows = (folder / "rows/rows.cuh").read_text().replace('#include "shared.cuh"', "")
     block = (folder / "rows/block.cu").read_text().replace('extern "C" ', "")
     block = block.replace('#include "rows/rows.cuh"', "").replace('#include "search.cuh"', "")
-    assert "CLAIM_ROUNDS = 4" in block  # of two warps the other has its turn in the second round
-    block = block.replace("CLAIM_ROUNDS = 4", f"CLAIM_ROUNDS = {rounds}")
     block = block.replace("extern __shared__ u64 shared[];", "u64* shared = shared_memory;")
     constants = "".join(f"constexpr int {name} = {value};\n" for name, value in shared.CONSTANTS.items())
     given = {"NAME": "fill", "VALUE": "double", "BLOCK_THREADS": THREADS, **defines}
@@ -150,12 +147,12 @@ def compiled(stem, rounds, **defines):
     return host_library(stem, source, *flags).run
 
 
-@pytest.fixture(scope="module", params=[(1, 0, 32, 1), (0, 0, 5, 1), (1, 1, 2, 4)], ids=["whole", "in parts", "sparse"])
+@pytest.fixture(scope="module", params=[(1, 0, 32), (0, 0, 5), (1, 1, 2)], ids=["whole", "in parts", "sparse"])
 def fill(request, tmp_path_factory):
-    whole, sparse, capacity, rounds = request.param
+    whole, sparse, capacity = request.param
     stem = tmp_path_factory.mktemp("block") / "block"
     return [
-        compiled(stem.with_name(f"known{known}"), rounds, WHOLE=whole, SPARSE=sparse, REUSE=known) for known in (0, 1)
+        compiled(stem.with_name(f"known{known}"), WHOLE=whole, SPARSE=sparse, REUSE=known) for known in (0, 1)
     ], capacity
 
 

@@ -8,8 +8,7 @@
 // Where a window has several words for each entry (SPARSE), a coarse bitmap says which words have bits, and only these are held.
 //
 // Where rows of B are short a thread takes a product, whatever row of B it is of:  warps claim the sums that they add to, the
-// first of each wins and adds its products one after the other, and the others claim again, CLAIM_ROUNDS times; what is left
-// are sums of most warps, for each of which one thread adds the products of all.
+// first of each wins and adds its products one after the other, and the others claim again, until none is left.
 //
 // Sums are in shared memory where all of the row is (WHOLE), else in C.  There `parts` blocks may share a row, a part each, by the
 // order of tickets: each tells how many entries its part holds, and waits for those before it.  With REUSE the columns are known, and the values
@@ -22,7 +21,6 @@
 
 namespace {
 
-constexpr int CLAIM_ROUNDS = 4;
 // So many blocks find their registers on a multiprocessor.
 constexpr int RESIDENT = (sizeof(VALUE) > 8 ? 512 : 1024) / BLOCK_THREADS;
 
@@ -57,11 +55,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, RESIDENT) NAME(int c
     constexpr int THREADS = BLOCK_THREADS, CLAIMS = 2 * THREADS;
     extern __shared__ u64 shared[];
     __shared__ int s_first[THREADS], s_last[THREADS];
-    __shared__ __align__(16) u32 s_claims[CLAIMS];
+    __shared__ u32 s_claims[CLAIMS];
     __shared__ VALUE s_factor[THREADS];
-    __shared__ int s_place;
-    VALUE* const s_pairs = (VALUE*)s_claims;  // in place of the claims
-    constexpr int PAIRS = sizeof(s_claims) / (2 * sizeof(VALUE));
     const int t = threadIdx.x, width = 1 << log;
     for (int item = blockIdx.x; item < count * parts; item += gridDim.x) {
         int number = item;
@@ -186,28 +181,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, RESIDENT) NAME(int c
                         const int turns = __reduce_max_sync(ALL, place < 0 ? 0 : turn);
                         bool open = place >= 0;
                         u32* const wanted = &s_claims[u32(place) % CLAIMS];
-                        int rounds = 0;
                         while (__syncthreads_or(open)) {
-                            if (++rounds > CLAIM_ROUNDS) {
-                                // A sum that most warps add to: one thread adds for all, whose products lie side by side.
-                                if (open) s_place = place;
-                                __syncthreads();
-                                const bool wants = open && place == s_place;
-                                int together;
-                                const int rank = scan_block<THREADS>(int(wants), together);
-                                const bool here = wants && rank < PAIRS;
-                                if (here) s_pairs[2 * rank] = left, s_pairs[2 * rank + 1] = right;
-                                __syncthreads();
-                                if (here && rank == 0) {
-                                    VALUE sum = VALUE(sums[place]);
-#pragma unroll 8
-                                    for (int k = 0; k < min(together, PAIRS); ++k)
-                                        sum = add_product(s_pairs[2 * k], s_pairs[2 * k + 1], sum);
-                                    sums[place] = sum;
-                                }
-                                open = open && !here;
-                                continue;
-                            }
                             claim -= THREADS;
                             if (open && turn == 0) atomicMin(wanted, claim);
                             __syncthreads();
@@ -222,7 +196,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, RESIDENT) NAME(int c
                             if (won && (same >> (t & 31)) == 1) sums[place] = sum;
                             if (won) open = false;
                         }
-                        if (rounds > CLAIM_ROUNDS) s_claims[t] = s_claims[t + THREADS] = ALL;
                     }
                     continue;
                 }
