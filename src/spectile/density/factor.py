@@ -24,7 +24,6 @@ from spectile.core.progress import MATRICES, Progress
 from spectile.density.maps import Polynomial
 from spectile.density.operands import in_tiles, positive, within_range
 from spectile.tiles import Error, TileMatrix
-from spectile.tiles.grid import GridMatrix
 from spectile.tiles.types import EXACT, SLACK
 
 _MOST_STEPS, _PASSES = 60, 4
@@ -291,7 +290,7 @@ def refined(s: TileMatrix, error: float, cap: float = 1e-2, start: TileMatrix | 
     errors: list[Error] = []
     for _ in range(_MOST_STEPS):
         if z is None:
-            z = (1 / math.sqrt(high)) * _identity_like(s)
+            z = (1 / math.sqrt(high)) * s._identity()
         w = z._with(error=EXACT)
         half = exact_s._times(w, fine / (2 * w.norm("spectral")))
         residual = w.H._times(half, fine / 2, half="upper").shifted(-1.0)
@@ -315,14 +314,6 @@ def refined(s: TileMatrix, error: float, cap: float = 1e-2, start: TileMatrix | 
         before = size
     assert best is not None
     return best
-
-
-def _identity_like(s: TileMatrix | GridMatrix) -> Any:
-    """Return the identity, not stored as Hermitian, in the tiles of a matrix and where they are."""
-    unit = TileMatrix.identity(np.diff(s.rows), hermitian=False, dtype=s.dtype)._with(permutation=s.permutation)
-    if isinstance(s, GridMatrix):
-        return GridMatrix.of_tiles(unit.to_device())
-    return unit._beside(s)
 
 
 def spectral_norm(z: TileMatrix) -> float:

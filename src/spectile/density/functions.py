@@ -213,10 +213,7 @@ def _sum(
     scaled = (1 / half) * x._with(error=EXACT).shifted(-centre)
     moved = scaled.error.fro * half * slope  # of rounding while it was scaled
     t = scaled._with(error=EXACT).whole()
-    unit = TileMatrix.identity(np.diff(x.rows).tolist(), hermitian=False, dtype=x.dtype)._with(
-        permutation=x.permutation
-    )
-    before, now = unit._beside(x), t
+    before, now = x._identity(), t
     total = float(series[0]) * before
     if len(series) > 1:
         total = total + float(series[1]) * now

@@ -408,6 +408,11 @@ class GridMatrix:
 
     # --- Inside ---
 
+    def _identity(self) -> GridMatrix:
+        """Return the identity in the same tiles, as one that is not Hermitian."""
+        one = TileMatrix.identity(np.diff(self.rows), hermitian=False, dtype=self.dtype)
+        return GridMatrix.of_tiles(one._with(permutation=self.permutation).to_device())
+
     def _with(self, error: Error) -> GridMatrix:
         """Return the matrix with another error."""
         made = GridMatrix(

@@ -239,7 +239,7 @@ def joined(a: Layout, b: Layout) -> tuple[Layout, list[np.ndarray]]:
     return a._last[1:]
 
 
-def owners(xp: Any, starts: Any, count: int | None = None) -> Any:
+def owners(xp: Any, starts: Any) -> Any:
     """Return which range each of the entries from ``starts[0]`` to ``starts[-1]`` is in."""
     if xp is np:
         return np.repeat(np.arange(len(starts) - 1), np.diff(starts))

@@ -21,6 +21,7 @@ from spectile.tiles import layout as layouts
 from spectile.tiles import norms as norms_
 from spectile.tiles.cuda import launch
 from spectile.tiles.layout import Layout, gather, offsets
+from spectile.tiles.order import ranges
 from spectile.tiles.spread import Spread, there
 from spectile.tiles.types import DTYPES, EXACT, SLACK, Error, carried, excess, roundoff, underflow
 
@@ -463,8 +464,6 @@ class TileMatrix:
         out = np.zeros(self.shape[0], np.complex128 if self.dtype.kind == "c" else np.float64)
         sizes = layout.heights[on]
         if len(on):
-            from spectile.tiles.order import ranges
-
             out[ranges(self.rows[layout.tile_rows[on]], sizes)] = _on_diagonal(self._xp, self.data, layout)
         return out
 
@@ -540,8 +539,6 @@ class TileMatrix:
             raise ValueError("the matrix is not stored as Hermitian: make it with hermitian=True")
         if self.shape[0] == 0:
             return 0.0, 0.0
-        from spectile.tiles.order import ranges
-
         layout, d = self.layout, self.diagonal().real
         rows, columns = norms_.absolute_sums(self._xp, self.data, layout)
         radii = np.bincount(ranges(self.rows[layout.tile_rows], layout.heights), rows, self.shape[0])
@@ -923,12 +920,12 @@ class TileMatrix:
             if limit is not None:
                 # What rounding may take is known when the products are, and small but in single precision.
                 reserve = min(product.rounding_at_most(skipping, dtype), limit / 2)
-                tau = skipping.threshold((limit - reserve) * factor, spectral)
+                tau = product.threshold(skipping, (limit - reserve) * factor, spectral)
             lists = skipping.lists(tau, half is not None, dtype)
             if limit is not None:
                 both, room = (lists.skipped + lists.rounding)[spectral], limit * factor - lists.rounding[spectral]
                 if both > limit * factor and room > 0:  # rounding took more than its reserve
-                    lists = skipping.lists(skipping.threshold(0.9 * room, spectral), half is not None, dtype)
+                    lists = skipping.lists(product.threshold(skipping, 0.9 * room, spectral), half is not None, dtype)
             data = product.multiply(
                 xp, a.data.astype(dtype, copy=False), b.data.astype(dtype, copy=False), a.layout, b.layout, lists, dtype
             )
@@ -983,9 +980,7 @@ class TileMatrix:
         if shift:
             self._require_square("a shift")
             if len(layout.diagonal) < layout.grid[0]:
-                one = TileMatrix.identity(np.diff(self.rows), hermitian=self.hermitian, dtype=self.dtype)
-                one = one._beside(self)._with(permutation=self.permutation)
-                return self._combined(alpha, other, beta)._combined(1.0, one, shift)
+                return self._combined(alpha, other, beta)._combined(1.0, self._identity(self.hermitian), shift)
         dtype = np.result_type(*(one.dtype for one, _ in terms), *(np.complex64 for _, each in terms if each.imag))
         lost, parts = len(terms) * _underflow(layout, dtype), []
         for (one, factor), place in zip(terms, places, strict=True):
@@ -1072,6 +1067,11 @@ class TileMatrix:
         made = TileMatrix(self.layout, held.pop("data"), **held)
         made._known = self._known
         return made
+
+    def _identity(self, hermitian: bool = False) -> TileMatrix:
+        """Return the identity in the same tiles, where those of this matrix are."""
+        one = TileMatrix.identity(np.diff(self.rows), hermitian=hermitian, dtype=self.dtype)
+        return one._beside(self)._with(permutation=self.permutation)
 
     def _require_square(self, what: str) -> None:
         if not np.array_equal(self.rows, self.columns):

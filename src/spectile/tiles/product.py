@@ -9,7 +9,6 @@ Source: the threshold of N. Bock and M. Challacombe, SIAM J. Sci. Comput. 35, C7
 
 from __future__ import annotations
 
-import abc
 import itertools
 import math
 from dataclasses import dataclass
@@ -64,28 +63,7 @@ class SortedRows:
         return fro * SLACK, largest * SLACK
 
 
-class _Thresholds(abc.ABC):
-    """Thresholds by what they leave out."""
-
-    @abc.abstractmethod
-    def error(self, tau: float) -> Error:
-        """Return bounds of what is left out, in both norms."""
-
-    @abc.abstractmethod
-    def _searched(self, limit: float, spectral: bool) -> float:
-        """Return `threshold` where neither everything nor nothing may be left out."""
-
-    def threshold(self, limit: float, spectral: bool) -> float:
-        """Return a tau that leaves out at most `limit`."""
-        everything = self.error(math.inf)[spectral]
-        if everything <= limit:
-            return math.inf
-        if limit <= 0 or not math.isfinite(everything):
-            return 0.0
-        return self._searched(limit, spectral)
-
-
-class Skipping(_Thresholds):
+class Skipping:
     """What a threshold leaves out of a product.
 
     Parameters
@@ -113,7 +91,8 @@ class Skipping(_Thresholds):
             fro = min(fro, other)
         return Error.of(fro, math.sqrt(rows) * math.sqrt(columns) * SLACK)
 
-    def _searched(self, limit: float, spectral: bool) -> float:
+    def searched(self, limit: float, spectral: bool) -> float:
+        """Return `threshold` where neither everything nor nothing may be left out."""
         norms_a, norms_b = self.a.norms, self.by_rows.norms
         high = float(norms_a.max(initial=0.0)) * float(norms_b.max(initial=0.0))
         low, best = high * 2.0**-200, 0.0
@@ -135,10 +114,37 @@ class Skipping(_Thresholds):
 
     def lists(self, tau: float, upper: bool, dtype: Any) -> Lists:
         """Return the products that tau keeps; with `upper` those of the tiles on and above the diagonal."""
-        return list_products(self.a, self.b, self, tau, upper, dtype)
+        a, b, by_rows = self.a, self.b, self.by_rows
+        rows, columns = a.layout.grid[0], b.layout.grid[1]
+        search = (a.layout.indptr, a.layout.indices, a.norms, by_rows.indptr)
+        columns_b = b.layout.indices[by_rows.order]
+        tiles, products = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+
+        def count(first: int, last: int) -> None:
+            mark = np.zeros(columns, np.int64)
+            kernels.count_products(*search, columns_b, by_rows.norms, tau, upper, mark, first, last, tiles, products)
+
+        _in_pieces(count, a.layout.indptr)
+        indptr, begin = _ends(tiles), _ends(products)
+        indices, sums, terms = np.empty(indptr[-1], np.int64), np.empty(indptr[-1]), np.empty(indptr[-1], np.int64)
+        pointer = np.zeros(indptr[-1] + 1, np.int64)
+        left, right = np.empty(begin[-1], np.int32), np.empty(begin[-1], np.int32)
+        inner, order = np.diff(b.layout.rows), by_rows.order.astype(np.int32)
+
+        def fill(first: int, last: int) -> None:
+            place, cursor = np.full(columns, -1, np.int64), np.zeros(columns, np.int64)
+            kernels.list_products(
+                *search, columns_b, order, by_rows.norms, tau, upper, inner, place, cursor, first, last, indptr, begin,
+                indices, pointer, left, right, sums, terms,
+            )  # fmt: skip
+
+        _in_pieces(fill, begin)
+        layout = Layout(a.layout.rows, b.layout.columns, indptr, indices, hermitian=upper)
+        layout = (a.stored or layout).shared(layout)
+        return Lists(layout, pointer, left, right, self.error(tau), _rounding(sums, terms, layout, dtype))
 
 
-class MappedSkipping(_Thresholds):
+class MappedSkipping:
     """The same of tiles on a GPU, which looks at all triples of tiles: maps of the norms have zeros where none is.
 
     Parameters as those of `Skipping`; several thresholds are looked at together, and products are listed there.
@@ -176,7 +182,8 @@ class MappedSkipping(_Thresholds):
     def _scaled(self, tau: float) -> float:
         return tau / self._units[0] / self._units[1]
 
-    def _searched(self, limit: float, spectral: bool) -> float:
+    def searched(self, limit: float, spectral: bool) -> float:
+        """Return `threshold` where neither everything nor nothing may be left out."""
         low, high = 0.0, self._units[0] * self._units[1]  # what is left out at these is known: nothing, everything
         step = 16.0
         middle = min(high, limit / math.sqrt(max(1, len(self.a.norms))))
@@ -238,6 +245,16 @@ def skipping(xp: Any, a: Factor, b: Factor, same: bool) -> Skipping | MappedSkip
     return Skipping(a, b, same)
 
 
+def threshold(skipping: Skipping | MappedSkipping, limit: float, spectral: bool) -> float:
+    """Return a tau that leaves out at most `limit`."""
+    everything = skipping.error(math.inf)[spectral]
+    if everything <= limit:
+        return math.inf
+    if limit <= 0 or not math.isfinite(everything):
+        return 0.0
+    return skipping.searched(limit, spectral)
+
+
 @dataclass(frozen=True)
 class Lists:
     """The products that are kept."""
@@ -252,38 +269,6 @@ class Lists:
     #: Bounds of what was left out, and of rounding.
     skipped: Error
     rounding: Error
-
-
-def list_products(a: Factor, b: Factor, skipping: Skipping, tau: float, upper: bool, dtype: Any) -> Lists:
-    """Return the products that tau keeps; with `upper` those of the tiles on and above the diagonal."""
-    rows, columns = a.layout.grid[0], b.layout.grid[1]
-    by_rows = skipping.by_rows
-    search = (a.layout.indptr, a.layout.indices, a.norms, by_rows.indptr)
-    columns_b = b.layout.indices[by_rows.order]
-    tiles, products = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-
-    def count(first: int, last: int) -> None:
-        mark = np.zeros(columns, np.int64)
-        kernels.count_products(*search, columns_b, by_rows.norms, tau, upper, mark, first, last, tiles, products)
-
-    _in_pieces(count, a.layout.indptr)
-    indptr, begin = _ends(tiles), _ends(products)
-    indices, sums, terms = np.empty(indptr[-1], np.int64), np.empty(indptr[-1]), np.empty(indptr[-1], np.int64)
-    pointer = np.zeros(indptr[-1] + 1, np.int64)
-    left, right = np.empty(begin[-1], np.int32), np.empty(begin[-1], np.int32)
-    inner, order = np.diff(b.layout.rows), by_rows.order.astype(np.int32)
-
-    def fill(first: int, last: int) -> None:
-        place, cursor = np.full(columns, -1, np.int64), np.zeros(columns, np.int64)
-        kernels.list_products(
-            *search, columns_b, order, by_rows.norms, tau, upper, inner, place, cursor, first, last, indptr, begin,
-            indices, pointer, left, right, sums, terms,
-        )  # fmt: skip
-
-    _in_pieces(fill, begin)
-    layout = Layout(a.layout.rows, b.layout.columns, indptr, indices, hermitian=upper)
-    layout = (a.stored or layout).shared(layout)
-    return Lists(layout, pointer, left, right, skipping.error(tau), _rounding(sums, terms, layout, dtype))
 
 
 def _rounding(sums: np.ndarray, terms: np.ndarray, layout: Layout, dtype: Any) -> Error:

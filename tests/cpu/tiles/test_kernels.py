@@ -183,7 +183,7 @@ def test_each_kernel_does_what_numpy_does(on_host: None, dtype: str) -> None:
 def test_products_follow_the_lists(on_host: None, dtype: str, rows: Any, inner: Any, columns: Any) -> None:
     a, b = _matrix(dtype, rows, inner, 0.8, 2), _matrix(dtype, inner, columns, 0.8, 3)
     left, right = (product.Factor(x.layout, x.norms) for x in (a, b))
-    lists = product.list_products(left, right, product.Skipping(left, right, False), 1e-4, False, dtype)
+    lists = product.Skipping(left, right, False).lists(1e-4, False, dtype)
     exact = product.multiply(np, a.data, b.data, a.layout, b.layout, lists, np.dtype(dtype))
     c = np.full_like(exact, np.nan)
     largest = int(lists.layout.heights.max()), int(lists.layout.widths.max())
@@ -198,7 +198,7 @@ def test_many_products_of_a_tile_and_none(on_host: None) -> None:
     """More than a warp reads at a time."""
     a, b = _matrix("float64", [3], [2] * 70, 1.0, 4), _matrix("float64", [2] * 70, [9], 1.0, 5)
     left, right = (product.Factor(x.layout, x.norms) for x in (a, b))
-    lists = product.list_products(left, right, product.Skipping(left, right, False), 0.0, False, "float64")
+    lists = product.Skipping(left, right, False).lists(0.0, False, "float64")
     assert len(lists.left) == 70
     c = np.full(27, np.nan)
     places = [_places(layout) for layout in (a.layout, b.layout, lists.layout)]
@@ -256,7 +256,7 @@ def test_a_search_of_maps_finds_what_the_host_finds(on_host: None, seed: int, up
         assert error.fro >= norms[0] and error.spectral >= min(norms) * (1 - 1e-13)
     for limit in (1e-5, 1e20, 1e55, 1e90, 1e121, 1e300):
         for spectral in (False, True):
-            tau = there.threshold(limit, spectral)
+            tau = product.threshold(there, limit, spectral)
             assert there.error(tau)[spectral] <= limit
             most = there.error(np.inf)[spectral]
             assert np.isinf(tau) if most <= limit else tau == 0 or there.error(1.03 * tau)[spectral] > 0.89 * limit

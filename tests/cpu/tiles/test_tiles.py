@@ -175,14 +175,14 @@ def test_a_skipped_product_is_not_in_the_lists_and_bounds_cover_what_is_skipped(
         a, b = (abs(x.to_dense()) for x in (layout_a, layout_b))
         terms = a[:, :, None] * b[None]
         for tau in (0.0, 1e-3, 1e-2, 0.1, 1.0, np.inf):
-            lists = products.list_products(left, right, skipping, tau, False, "float64")
+            lists = skipping.lists(tau, False, "float64")
             assert len(lists.left) == (terms >= tau).sum()
             lost = np.where(terms < tau, terms, 0).sum(axis=1)
             error = skipping.error(tau)
             assert np.linalg.norm(lost) <= error.fro and np.linalg.norm(lost, 2) <= error.spectral
             limit = float(np.linalg.norm(lost)) + 1e-9
             for spectral in (False, True):
-                assert skipping.error(skipping.threshold(limit, spectral))[spectral] <= limit
+                assert skipping.error(products.threshold(skipping, limit, spectral))[spectral] <= limit
 
 
 @pytest.mark.parametrize("hermitian", [False, True])
