@@ -27,6 +27,17 @@ def arrays(*tensors: torch.Tensor) -> Iterator[tuple[Any, ...]]:
         yield tuple(cupy.from_dlpack(tensor) for tensor in detached)
 
 
+def batched(function: Any, out_dims: Any) -> Any:
+    """Return the rule by which PyTorch maps over an operation whose tensors may have leading dimensions."""
+
+    def rule(info: Any, in_dims: Any, *inputs: Any) -> Any:
+        pairs = zip(inputs, in_dims, strict=True)
+        moved = (x.movedim(d, 0) if d is not None else x[None] if isinstance(x, torch.Tensor) else x for x, d in pairs)
+        return function(*moved), out_dims
+
+    return rule
+
+
 def require_dense(**tensors: Any) -> None:
     """Raise TypeError where one of the arguments is no dense tensor."""
     for name, one in tensors.items():
@@ -48,11 +59,6 @@ def floating(x: torch.Tensor) -> torch.Tensor:
 def dtype_name(x: torch.Tensor) -> str:
     """Return the name that NumPy has for the type of a tensor."""
     return str(x.dtype).removeprefix("torch.")
-
-
-def tensor(array: Any) -> torch.Tensor:
-    """Return an array of NumPy or CuPy as a tensor."""
-    return torch.from_dlpack(array)
 
 
 def differentiated(*tensors: torch.Tensor) -> bool:

@@ -18,12 +18,12 @@ from spectile.evd.arguments import definite_of, require_square, subset_of
 from spectile.evd.types import not_definite
 from spectile.torch.arrays import (
     arrays,
+    batched,
     differentiated,
     dtype_name,
     floating,
     refuse_two_tangents,
     require_dense,
-    tensor,
 )
 
 
@@ -31,7 +31,7 @@ def _decomposed(a: torch.Tensor, lower: bool, backend: str) -> tuple[torch.Tenso
     """Return all eigenvalues and eigenvectors, those of equal values in a generic basis; reads one triangle."""
     with arrays(a) as (matrix,):
         w, v = evd.eigh(matrix, lower=lower, backend=cast(Backend, backend))
-        return tensor(w), tensor(spectra.generic_basis(w, v)).contiguous()
+        return torch.from_dlpack(w), torch.from_dlpack(spectra.generic_basis(w, v)).contiguous()
 
 
 #: The same as an operation, for what traces or maps.
@@ -43,9 +43,7 @@ def _(a: torch.Tensor, lower: bool, backend: str) -> tuple[torch.Tensor, torch.T
     return a.new_empty(a.shape[:-1], dtype=a.dtype.to_real()), a.new_empty(a.shape)
 
 
-@decompose.register_vmap
-def _(info: Any, in_dims: Any, a: torch.Tensor, *how: Any) -> Any:
-    return decompose(a.movedim(in_dims[0], 0), *how), (0, 0)
+decompose.register_vmap(batched(decompose, (0, 0)))
 
 
 @torch.library.custom_op("spectile::require_gauge", mutates_args=())
@@ -84,23 +82,10 @@ def _judged(found: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return w.new_zeros(())
 
 
-def _zero(w: torch.Tensor, *_: Any) -> torch.Tensor:
-    return w.new_empty(())
-
-
-def _batched(function: Any, out_dim: int | None) -> Any:
-    def rule(info: Any, in_dims: Any, *inputs: torch.Tensor | None) -> Any:
-        pairs = zip(inputs, in_dims, strict=True)
-        moved = (x if x is None else x[None] if d is None else x.movedim(d, 0) for x, d in pairs)
-        return function(*moved), out_dim
-
-    return rule
-
-
 def register_check(check: Any) -> None:
     """Let an operation that gives 0 stand where PyTorch compiles or maps."""
-    check.register_fake(_zero)
-    check.register_vmap(_batched(check, None))
+    check.register_fake(lambda w, *_: w.new_empty(()))
+    check.register_vmap(batched(check, None))
 
 
 for _check in (require_definite, require_gauge, require_resolved, warn_gauge):
@@ -272,7 +257,7 @@ def _no_second(ctx: Any, bar: Any) -> Any:
 
 
 divide.register_fake(lambda s, w: torch.empty_like(s, memory_format=torch.contiguous_format))
-divide.register_vmap(_batched(divide, 0))
+divide.register_vmap(batched(divide, 0))
 divide.register_autograd(_no_second)
 
 
@@ -417,10 +402,10 @@ def _solve(
                 eigvals_only=not vectors, backend=backend,
             )  # fmt: skip
             if not vectors:
-                return tensor(found), None
+                return torch.from_dlpack(found), None
             if b is None and by_index is None and by_value is None:
                 found = found[0], spectra.generic_basis(*found)
-            return tensor(found[0]), tensor(found[1])
+            return torch.from_dlpack(found[0]), torch.from_dlpack(found[1])
     refuse_two_tangents()
     require_square(a)
     subset = None

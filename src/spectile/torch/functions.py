@@ -12,7 +12,7 @@ from spectile.autodiff.functions import Scalar, inside, outside
 from spectile.autodiff.spectra import hermitian
 from spectile.core.device import Backend
 from spectile.evd.arguments import require_square
-from spectile.torch.arrays import floating, refuse_two_tangents, require_dense
+from spectile.torch.arrays import batched, floating, refuse_two_tangents, require_dense
 from spectile.torch.eigen import decompose, register_check
 
 Function = str | Callable[[torch.Tensor], torch.Tensor]
@@ -31,9 +31,7 @@ def _(w: torch.Tensor, name: str, smooth: bool) -> torch.Tensor:
     return torch.empty_like(w)
 
 
-@in_domain.register_vmap
-def _(info: Any, in_dims: Any, w: torch.Tensor, name: str, smooth: bool) -> Any:
-    return in_domain(w.movedim(in_dims[0], 0), name, smooth), 0
+in_domain.register_vmap(batched(in_domain, 0))
 
 
 @torch.library.custom_op("spectile::require_finite", mutates_args=())

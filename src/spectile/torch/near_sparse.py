@@ -10,7 +10,7 @@ from spectile.autodiff import near_sparse
 from spectile.autodiff.near_sparse import Choices, NearSparseProduct, choices
 from spectile.autodiff.spectra import adjoint
 from spectile.core.device import Backend
-from spectile.torch.arrays import arrays, dtype_name, refuse_two_tangents, require_dense, tensor
+from spectile.torch.arrays import arrays, batched, dtype_name, refuse_two_tangents, require_dense
 
 
 @torch.library.custom_op("spectile::near_sparse", mutates_args=())
@@ -23,7 +23,7 @@ def multiply(
     with arrays(*given) as (one, two):
         how = Choices(kind, value, derived, block, backend)
         c, bound = near_sparse.multiply(one, two, how, None if check else False)
-        return tensor(c).contiguous(), torch.from_numpy(bound).to(a.device)
+        return torch.from_dlpack(c).contiguous(), torch.from_numpy(bound).to(a.device)
 
 
 @multiply.register_fake
@@ -32,10 +32,7 @@ def _(a: torch.Tensor, b: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Te
     return a.new_empty((*batch, a.shape[-2], b.shape[-1])), a.new_empty(batch, dtype=torch.float64)
 
 
-@multiply.register_vmap
-def _(info: Any, in_dims: Any, a: torch.Tensor, b: torch.Tensor, *how: Any) -> Any:
-    moved = (x[None] if d is None else x.movedim(d, 0) for x, d in zip((a, b), in_dims[:2], strict=True))
-    return multiply(*moved, *how), (0, 0)
+multiply.register_vmap(batched(multiply, (0, 0)))
 
 
 def _save(ctx: Any, inputs: Any, output: Any) -> None:
