@@ -47,19 +47,15 @@ def _(backend: str, primals: Any, tangents: Any) -> Any:
     w, v, blocks = decompose(a, backend)
     m = adjoint(v) @ a_dot @ v
     constant = jax.lax.stop_gradient(w)
-    if not any(isinstance(x, jax.core.Tracer) for x in (w, m)):
-        _warn_gauge(np.asarray(w), np.asarray(m))
+    known = not any(isinstance(x, jax.core.Tracer) for x in (w, m))
+    if known and spectra.split(np, np.asarray(w), np.asarray(m)).any():
+        warnings.warn(spectra.SPLIT, GaugeWarning, stacklevel=1)
     w_dot = m.diagonal(0, -2, -1).real
     k = quotient(constant, blocks, m)
     v_dot = v @ ((k - adjoint(k)) / 2)  # so that the transpose is of the part of a cotangent that counts
     blocks_dot = _coincident(constant) * m
     tangents = gate_p.bind(w_dot, v_dot, blocks_dot, constant, jax.lax.stop_gradient(v))
     return (w, v, blocks), tuple(tangents)
-
-
-def _warn_gauge(w: np.ndarray, m: np.ndarray) -> None:
-    if spectra.split(np, w, m).any():
-        warnings.warn(spectra.SPLIT, GaugeWarning, stacklevel=2)
 
 
 def _quotient(w: Any, blocks: Any, s: Any) -> list[Any]:
@@ -139,9 +135,7 @@ def _gate_transpose(cotangents: Any, *operands: Any) -> Any:
 
 
 #: The identity on the tangents of w, V and D, beside w and V: its transpose judges their cotangents.
-gate_p = linear_primitive(
-    "spectile_gauge", _gate, _gate_jvp, _gate_transpose, lambda w_dot, v_dot, d_dot, *_: [w_dot, v_dot, d_dot]
-)
+gate_p = linear_primitive("spectile_gauge", _gate, _gate_jvp, _gate_transpose, _gate)
 
 
 def eigh(
