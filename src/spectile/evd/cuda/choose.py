@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from spectile.core.choice import Candidate
@@ -20,40 +20,28 @@ from spectile.evd.types import SCALARS, Scalar
 
 @dataclass(frozen=True)
 class Tuning:
-    """What was measured on one device."""
+    """What was measured on one device: by default on an H200."""
 
     #: Orders below which cuSOLVER solves faster, by dtype: eigenvalues alone, and with vectors.
-    vendor_values: Mapping[str, int]
-    vendor_vectors: Mapping[str, int]
+    vendor_values: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(SCALARS, 0))
+    vendor_vectors: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(SCALARS, 0))
     #: Orders up to which the direct tridiagonalization is faster than two stages, where it fits.
-    direct_values: int
-    direct_vectors: int
+    direct_values: int = 1800
+    direct_vectors: int = 2048
     #: Orders from which a band of 64 is better than one of 32.
-    wide_band_values: int
-    wide_band_vectors: int
-    block: int  #: Columns between two trailing updates of the band reduction, nb.
-    syr2k_block: int  #: Diagonal blocks of the trailing update.
+    wide_band_values: int = 13_000
+    wide_band_vectors: int = 12_000
+    block: int = 512  #: Columns between two trailing updates of the band reduction, nb.
+    syr2k_block: int = 512  #: Diagonal blocks of the trailing update.
     #: Up to how many eigenvalues how many lanes share one: tuple of (int, int).
-    sturm_lanes: tuple[tuple[int, int], ...]
+    sturm_lanes: tuple[tuple[int, int], ...] = ((512, 32), (10_000, 16), (24_000, 4))
     #: Columns of Z per multiprocessor from which one group of sweeps fills the device, and from which eight warps of
     #: the back-transformation share what they read.
-    fill_columns: int
-    share_columns: int
+    fill_columns: int = 120
+    share_columns: int = 80
 
 
-_H200 = Tuning(
-    vendor_values=dict.fromkeys(SCALARS, 0),
-    vendor_vectors=dict.fromkeys(SCALARS, 0),
-    direct_values=1800,
-    direct_vectors=2048,
-    wide_band_values=13_000,
-    wide_band_vectors=12_000,
-    block=512,
-    syr2k_block=512,
-    sturm_lanes=((512, 32), (10_000, 16), (24_000, 4)),
-    fill_columns=120,
-    share_columns=80,
-)
+_H200 = Tuning()
 TUNED = {"NVIDIA H200": _H200, "NVIDIA H100 80GB HBM3": _H200}
 
 #: An order that no matrix reaches.
