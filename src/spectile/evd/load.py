@@ -38,7 +38,7 @@ def load_matrix(array: Any, *, lower: bool, overwrite: bool, check_finite: bool)
     require_finite(largest, lower, check_finite)
     scale = exponent_near_one(largest)
     if scale:
-        for part in _parts(matrix):
+        for part in parts(matrix):
             np.ldexp(part, scale, out=part)
     return matrix, scale
 
@@ -50,7 +50,7 @@ def largest_entry(matrix: Any) -> float:
         columns = np.tril(matrix[start:, start : start + STRIP])
         if columns.dtype.kind == "c":
             np.einsum("ii->i", columns[: columns.shape[1]]).imag = 0  # is not read
-        for part in _parts(columns):
+        for part in parts(columns):
             tops += [part.max(), -part.min()]
     return float(np.max(tops))  # np.max, like the maxima above, keeps NaN
 
@@ -130,10 +130,11 @@ def exponent_of(a: Any, lower: bool, check_finite: bool) -> int:
 def times_power(matrix: Any, scale: int) -> Any:
     """Return a copy times 2**scale, which need not be a number of its own dtype."""
     matrix = matrix.copy()
-    for part in _parts(matrix):
+    for part in parts(matrix):
         np.ldexp(part, scale, out=part)
     return matrix
 
 
-def _parts(array: Any) -> tuple[Any, ...]:
+def parts(array: Any) -> tuple[Any, ...]:
+    """Return the real and the imaginary part of complex numbers, or real ones as they are."""
     return (array.real, array.imag) if array.dtype.kind == "c" else (array,)

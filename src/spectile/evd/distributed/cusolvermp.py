@@ -73,7 +73,7 @@ class Grid:
     def solve(
         self, a: BlockCyclicMatrix, b: BlockCyclicMatrix | None, options: Options
     ) -> tuple[np.ndarray, BlockCyclicMatrix | None]:
-        """Return all eigenvalues, and eigenvectors or None; both matrices are overwritten.  See `solver.Grid`."""
+        """Return all eigenvalues, and eigenvectors or None; both matrices are overwritten.  See `scalapack.Grid`."""
         if not options.lower:  # it reads lower triangles
             a, b = a.adjoint(), None if b is None else b.adjoint()
         v = a.like(a.shape) if options.vectors or b is not None or not self.values_alone else None

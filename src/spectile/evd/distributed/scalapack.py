@@ -73,7 +73,10 @@ class Grid:
     def solve(
         self, a: BlockCyclicMatrix, b: BlockCyclicMatrix | None, options: Options
     ) -> tuple[np.ndarray, BlockCyclicMatrix | None]:
-        """Return all eigenvalues, and eigenvectors or None; both matrices are overwritten.  See `solver.Grid`."""
+        """Return all eigenvalues in host memory, and eigenvectors dealt out as A is, or None without ``vectors``.
+
+        With B those of A x = w B x, xᴴ B x = 1.  Of both one triangle is read, and both may be overwritten.
+        """
         n, lower = a.shape[0], options.lower
         if b is not None:
             self._reduce(a, b, lower)

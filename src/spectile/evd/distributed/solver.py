@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import math
-from contextlib import AbstractContextManager
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -14,38 +14,13 @@ from spectile.core.arrays import host_array, require_here, to_device
 from spectile.core.device import require_device
 from spectile.core.ranks import on_every_rank
 from spectile.evd.arguments import any_on_device
-from spectile.evd.cpu import run
 from spectile.evd.distributed import cusolvermp, scalapack
 from spectile.evd.distributed.matrix import BlockCyclicMatrix
-from spectile.evd.load import divided_by_power
+from spectile.evd.load import divided_by_power, parts
 from spectile.evd.types import Definite, Options, exponent_near_one, require_finite, working_dtype
 
-
-class Grid(Protocol):
-    """The ranks of a matrix as a library of distributed solvers sees them, for one call."""
-
-    def solve(self, a: BlockCyclicMatrix, b: BlockCyclicMatrix | None, options: Options) -> tuple[Any, Any]:
-        """Return all eigenvalues in host memory, and eigenvectors dealt out as A is, or None without ``vectors``.
-
-        With B those of A x = w B x, xᴴ B x = 1.  Of both one triangle is read, and both may be overwritten.
-        """
-
-
-class Engine(Protocol):
-    """A library of distributed solvers, a module of this package."""
-
-    def library(self) -> Any:
-        """Return the library; raises ImportError, which says how to install it."""
-
-    def check(self, name: str, matrix: BlockCyclicMatrix) -> None:
-        """Raise ValueError where the library cannot take this rank's part of a matrix."""
-
-    def grid_of(self, matrix: BlockCyclicMatrix) -> AbstractContextManager[Grid]:
-        """Give the grid of the ranks that a matrix lies on."""
-
-
-#: Of matrices in host memory and on GPUs.
-ENGINES: dict[str, Engine] = {"cpu": scalapack, "cuda": cusolvermp}
+#: Of matrices in host memory and on GPUs: modules with the same functions `library`, `check` and `grid_of`.
+ENGINES: dict[str, ModuleType] = {"cpu": scalapack, "cuda": cusolvermp}
 
 
 def eigh(
@@ -151,22 +126,14 @@ def _on_one(
         if comm.rank:
             return None
         given = whole, options._replace(overwrite=True), definite and Definite(second, overwrite=True)
-        return _alone(a.backend).eigh(*given)
+        # Imported here so that a process on the CPU needs no CuPy.
+        return importlib.import_module(f"spectile.evd.{a.backend}.run").eigh(*given)
 
     found = on_every_rank(comm, solved)
     if not options.vectors:
         return comm.bcast(found), None
     w, v = found or (None, None)
     return comm.bcast(w), BlockCyclicMatrix.scatter(comm, v, block=a.block, grid=a.grid)
-
-
-def _alone(backend: str) -> ModuleType:
-    """Return what solves a problem of one rank, imported here so that a process on the CPU needs no CuPy."""
-    if backend == "cpu":
-        return run
-    from spectile.evd.cuda import run as cuda_run
-
-    return cuda_run
 
 
 def _owned(matrix: BlockCyclicMatrix, options: Options, overwrite: bool) -> BlockCyclicMatrix:
@@ -192,7 +159,7 @@ def _prepared(matrix: BlockCyclicMatrix, options: Options, *, even: bool) -> int
         part[(below < 0) if options.lower else (below > 0)] = 0
         if local.dtype.kind == "c":
             part.imag[below == 0] = 0
-        tops += [abs(values).max() for values in _parts(part) if values.size]
+        tops += [abs(values).max() for values in parts(part) if values.size]
     largest = float(module.stack(tops).max()) if tops else 0.0  # NaN, if there is one
     largest = largest if math.isfinite(largest) else math.inf
     largest = max(matrix.comm.allgather(largest))
@@ -200,10 +167,6 @@ def _prepared(matrix: BlockCyclicMatrix, options: Options, *, even: bool) -> int
     scale = exponent_near_one(largest)
     scale -= even and scale % 2
     if scale:
-        for values in _parts(local):
+        for values in parts(local):
             module.ldexp(values, module.asarray(scale, np.int32), values)
     return scale
-
-
-def _parts(array: Any) -> tuple[Any, ...]:
-    return (array.real, array.imag) if array.dtype.kind == "c" else (array,)
