@@ -131,7 +131,7 @@ def _of_tridiagonal(
 ) -> tuple[Any, Any]:
     """Return the wanted eigenpairs of T, that of a matrix times 2**scale."""
     if subset is None:
-        return _divided(real, d, e, vectors)
+        return divided(d, e, vectors)
     n = len(d)
 
     def bisected(tolerance: float = 0.0) -> Any:
@@ -174,14 +174,14 @@ def _of_tridiagonal(
             return w[order], z[:, order]
     elif of == "stein":
         return w, None
-    w, z = _divided(real, d, e, vectors)
+    w, z = divided(d, e, vectors)
     kept = inside(w)
     return w[kept], z[:, kept] if vectors else None
 
 
-def _divided(real: str, d: np.ndarray, e: np.ndarray, vectors: bool) -> tuple[Any, Any]:
-    """Return all eigenpairs of T by divide and conquer."""
-    w, z, info = drivers.routine(f"{real}stevd")(d, e, compute_v=vectors)
+def divided(d: np.ndarray, e: np.ndarray, vectors: bool) -> tuple[Any, Any]:
+    """Return all eigenvalues of T, and their vectors or None, by divide and conquer."""
+    w, z, info = drivers.routine(f"{scalar_of(d.dtype).letter}stevd")(d, e, compute_v=vectors)
     if info != 0:
         raise np.linalg.LinAlgError(f"{info} off-diagonals of the tridiagonal matrix did not converge to zero")
     return w, z if vectors else None

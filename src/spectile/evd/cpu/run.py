@@ -237,10 +237,7 @@ def by_stages(array: np.ndarray, *, vectors: bool) -> bool:
 
 def solve_by_stages(array: np.ndarray, options: Options) -> tuple[Any, Any]:
     """Solve one problem of order at least 1 by our two stages; return w, and v or None."""
-    _require_memory(array, _stage_elements(array, options, solver.BANDWIDTH))
-    matrix, scale = load_matrix(
-        array, lower=options.lower, overwrite=options.overwrite, check_finite=options.check_finite
-    )
+    matrix, scale = _loaded(array, options)
     subset = options.subset
     with progress.Progress("eigh", unit=progress.OPERATIONS):
         values, v = solver.eigh(
@@ -264,10 +261,7 @@ def _tridiagonalize(array: np.ndarray, options: Options) -> tuple[Any, Any, Any]
     if n == 0:
         empty = np.empty(0, scalar.real)
         return empty, empty.copy(), np.empty((0, 0), array.dtype) if options.vectors else None
-    _require_memory(array, _stage_elements(array, options, solver.BANDWIDTH))
-    matrix, scale = load_matrix(
-        array, lower=options.lower, overwrite=options.overwrite, check_finite=options.check_finite
-    )
+    matrix, scale = _loaded(array, options)
     factors = solver.tridiagonalize(
         matrix, bandwidth=solver.BANDWIDTH, block=solver.BLOCK, keep=options.vectors, threads=_threads(n)
     )
@@ -306,11 +300,14 @@ def _elements(array: np.ndarray, options: Options, driver: str) -> int:
     return drivers.work_elements(driver, n, columns, vectors=options.vectors, overwrite=own)
 
 
-def _stage_elements(array: np.ndarray, options: Options, bandwidth: int) -> int:
-    """Return how many elements our stages work in: matrix, panels and band, and with Q the reflectors and Q twice."""
-    n = len(array)
-    own = options.overwrite and array.flags.f_contiguous and array.flags.writeable
-    return n * n * (not own) + 2 * n * (solver.BLOCK + bandwidth) + (3 * n * n if options.vectors else 0)
+def _loaded(array: np.ndarray, options: Options) -> tuple[np.ndarray, int]:
+    """Return a matrix as our stages take it, and its scale; the memory that they work in is asked for."""
+    n, (lower, vectors, overwrite, check_finite, *_) = len(array), options
+    own = overwrite and array.flags.f_contiguous and array.flags.writeable
+    # Matrix, panels and band, and with Q the reflectors and Q twice.
+    elements = n * n * (not own) + 2 * n * (solver.BLOCK + solver.BANDWIDTH) + (3 * n * n if vectors else 0)
+    _require_memory(array, elements)
+    return load_matrix(array, lower=lower, overwrite=overwrite, check_finite=check_finite)
 
 
 def _require_memory(array: np.ndarray, elements: int, dtype: Any = None) -> None:

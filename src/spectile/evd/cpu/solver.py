@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core import progress
-from spectile.evd.cpu import lapack
+from spectile.evd.cpu import lapack, part
 from spectile.evd.types import scalar_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -210,7 +210,7 @@ def apply_q(factors: Tridiagonal, z: Array) -> Array:
 
 
 def eigh_tridiagonal(d: Array, e: Array, *, vectors: bool) -> tuple[Array, Array | None]:
-    """Eigenvalues, and eigenvectors where wanted, of T by LAPACK's sterf or its divide and conquer.
+    """Eigenvalues, and eigenvectors where wanted, of T by LAPACK's divide and conquer, which finds values by sterf.
 
     (A subset is cut from the whole: MRRR, which could leave the rest out, loses two digits of orthogonality, and T is
     a small part of the time.)
@@ -226,19 +226,9 @@ def eigh_tridiagonal(d: Array, e: Array, *, vectors: bool) -> tuple[Array, Array
     numpy.linalg.LinAlgError
         If LAPACK's iteration does not converge.
     """
-    from scipy.linalg import get_lapack_funcs
-
-    solve, sterf = get_lapack_funcs(("stevd", "sterf"), (d, e))
     if len(d) == 1:
         return d.copy(), np.ones((1, 1), d.dtype) if vectors else None
-    if vectors:
-        w, s, info = solve(d, e, compute_v=1)
-    else:
-        w, info = sterf(d, e)
-        s = None
-    if info > 0:
-        raise np.linalg.LinAlgError(f"{info} off-diagonals of the tridiagonal matrix did not converge to zero")
-    return w, s
+    return part.divided(d, e, vectors)
 
 
 def eigh(
