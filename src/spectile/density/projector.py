@@ -152,7 +152,7 @@ def _purified(
             sure = True
             continue
         if found.error <= error:
-            return _in_tiles(found)
+            return dataclasses.replace(found, matrix=in_lists(found.matrix))
         reached = min(reached, found.error)
         # Rounding alone: what the squares and sums of a step may be off by, whatever is kept.
         if wanted < 40 * roundoff(h.dtype) * math.sqrt(n):
@@ -177,11 +177,6 @@ def pessimism(x0: TileMatrix) -> float:
     add up, and they themselves as the root of their number.
     """
     return _PESSIMISM * math.sqrt(x0.shape[0] * x0.truncate(_LOOKS[0], "spectral").fill)
-
-
-def _in_tiles(found: DensityMatrix) -> DensityMatrix:
-    """Return the result with P as a tile matrix."""
-    return dataclasses.replace(found, matrix=in_lists(found.matrix))
 
 
 def ends_at(error: float) -> float:

@@ -207,7 +207,9 @@ def purify(
             before = done.idempotencies[-3] if number >= first_fine + 2 else math.inf
             done.ended = apart.fro <= ends_at or (before < 0.05 and apart.fro > before / 4)
         if planned and polynomial.products == 1 and apart.fro <= _SHARP < min(done.idempotencies[:-1], default=1.0):
-            done.most[-1] = min(done.most[-1], _spectral(_from_square(polynomial, x, made)))
+            constant, linear, quadratic = polynomial.coefficients
+            lacking = x._combined(1 + linear / quadratic, made, -1 / quadratic, constant / quadratic)  # X - X^2
+            done.most[-1] = min(done.most[-1], _spectral(lacking))
         # It was looked at, and makes no step; what may be far outside no step brings back.
         if done.ended or number == most - 1 or outside > 0.5:
             break
@@ -233,12 +235,6 @@ def purify(
                 step.idempotency, step.error.fro, step.gap, step.products, step.fill,
             )  # fmt: skip
     return done
-
-
-def _from_square(polynomial: Polynomial, x: TileMatrix, made: TileMatrix) -> TileMatrix:
-    """Return X - X^2, by a polynomial of the second degree of X."""
-    constant, linear, quadratic = polynomial.coefficients
-    return x._combined(1 + linear / quadratic, made, -1 / quadratic, constant / quadratic)
 
 
 def _spectral(z: TileMatrix) -> float:
