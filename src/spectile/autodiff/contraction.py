@@ -29,27 +29,25 @@ class Patterns(NamedTuple):
     columns: int
 
 
-def contract(patterns: Patterns, wanted: Wanted, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def contract(patterns: Patterns, wanted: Literal["a", "b"], x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the derivative of the form with respect to the entries of one matrix, for those of the other two in order.
 
     It has the pattern of the `wanted` one: (c Bᵀ) on A's, from b and c, or (Aᵀ c) on B's, from a and c; A B is a
     product's ``numeric``.
     """
     *indices, columns = patterns
-    lengths = {"a": len(patterns.a_columns), "b": len(patterns.b_columns), "c": len(patterns.c_columns)}
-    values = {name: np.zeros(lengths[name], x.dtype) if name == wanted else None for name in "abc"}
-    for name, given in zip(sorted(set("abc") - {wanted}), (x, y), strict=True):
-        values[name] = without_read_only(np.ascontiguousarray(given))
+    x, y = (without_read_only(np.ascontiguousarray(given)) for given in (x, y))
+    out = np.zeros(len(patterns.a_columns if wanted == "a" else patterns.b_columns), x.dtype)
     place = np.zeros(columns, np.int64)
-    _contract(*indices, values["a"], values["b"], values["c"], "abc".index(wanted), place)
-    out: Any = values[wanted]
+    a, b = (out, x) if wanted == "a" else (x, out)
+    _contract(*indices, a, b, y, wanted == "a", place)
     return out
 
 
 @njit(nogil=True)
 def _contract(
     a_rows: Any, a_columns: Any, b_rows: Any, b_columns: Any, c_rows: Any, c_columns: Any, a: Any, b: Any, c: Any,
-    wanted: int, place: Any,
+    of_a: bool, place: Any,
 ) -> None:  # fmt: skip
     for i in range(len(a_rows) - 1):
         for r in range(c_rows[i], c_rows[i + 1]):
@@ -58,7 +56,7 @@ def _contract(
             k = a_columns[p]
             for q in range(b_rows[k], b_rows[k + 1]):
                 r = place[b_columns[q]]
-                if wanted == 0:
+                if of_a:
                     a[p] += b[q] * c[r]
                 else:
                     b[q] += a[p] * c[r]
