@@ -207,16 +207,14 @@ def values_shape(n: int) -> Shape:
     return Shape((-(-n // 256),), 256)
 
 
-def scaled_values(w: Any, exponent: int, scalar: Scalar, factor: float = 1.0, word: Any = None) -> Any:
-    """Return 2**exponent factor w, for w of float64, in the real dtype of `scalar`; with a word of :class:`Word`,
-    over 2**shift_of(word).
-    """
+def scaled_values(w: Any, exponent: int, scalar: Scalar, word: Any = None) -> Any:
+    """Return 2**exponent w, of float64, in the real dtype of `scalar`; with a word of `Word` over 2**shift_of(word)."""
     import cupy
 
     out = cupy.empty(w.shape, scalar.real)
     if w.size:
         kernel(MATRIX[scalar.name], "scale_values")(
-            *(values_shape(w.size), w, np.int32(w.size), np.float64(factor), np.int32(exponent)),
+            *(values_shape(w.size), w, np.int32(w.size), np.float64(1.0), np.int32(exponent)),
             *(np.uintp(0) if word is None else word, np.int32(TARGET), np.int32(SLACK), out),
         )
     return out

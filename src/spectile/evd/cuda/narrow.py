@@ -33,7 +33,10 @@ def eigh_tridiagonal(
     n, lead = diagonal.shape[-1], batch_shape(diagonal.shape[:-1], beside.shape[:-1])
     diagonal, beside = cupy.broadcast_to(diagonal, (*lead, n)), cupy.broadcast_to(beside, (*lead, n - 1))
     subset = selected(select, select_range, n)
-    _check_tridiagonal_driver(lapack_driver, eigvals_only, subset)
+    if lapack_driver in ("sterf", "stev", "stevd") and subset is not None:
+        raise ValueError(f'{lapack_driver} can only be used when select == "a"')
+    if lapack_driver == "sterf" and not eigvals_only:
+        raise ValueError("sterf can only be used when eigvals_only is True")
     dtype = working_dtype(np.promote_types(diagonal.dtype, beside.dtype))
 
     def solve(index: tuple[int, ...]) -> tuple[Any, Any]:
@@ -64,13 +67,6 @@ def _check_tridiagonal(d: Any, e: Any, driver: Any) -> None:
         raise TypeError("Only real arrays currently supported")
     if d.shape[-1] != e.shape[-1] + 1:
         raise ValueError(f"d ({d.shape[-1]}) must have one more element than e ({e.shape[-1]})")
-
-
-def _check_tridiagonal_driver(driver: str, eigvals_only: bool, subset: Subset | None) -> None:
-    if driver in ("sterf", "stev", "stevd") and subset is not None:
-        raise ValueError(f'{driver} can only be used when select == "a"')
-    if driver == "sterf" and not eigvals_only:
-        raise ValueError("sterf can only be used when eigvals_only is True")
 
 
 def _solve_tridiagonal(

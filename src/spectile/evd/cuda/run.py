@@ -296,18 +296,14 @@ def solve_by_stages(array: Any, options: Options, *, bandwidth: int, block: int)
     space does not fit.
     """
     with _parts(array, options, bandwidth, block) as part:
-        if part.keeps and _waits_for_nobody(len(array), options):
+        # Where the host reads nothing between the stages:
+        if part.keeps and options.subset is None and (not options.vectors or len(array) < SMALL_ORDER):
             w, v, found = _solve_again(array, options, bandwidth, block, part)
         else:
             return _solve_in_parts(array, options, bandwidth, block, part)
     if not matrix_kernels.is_finite(found):
         require_finite(math.nan, options.lower, options.check_finite)
     return _in_range(w, matrix_kernels.shift_of(found)), v
-
-
-def _waits_for_nobody(n: int, options: Options) -> bool:
-    """Return whether the host reads nothing between the stages."""
-    return options.subset is None and (not options.vectors or n < SMALL_ORDER)
 
 
 def _solve_again(array: Any, options: Options, bandwidth: int, block: int, part: replay.Direct) -> tuple[Any, Any, int]:

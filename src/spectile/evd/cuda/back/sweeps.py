@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -113,29 +112,17 @@ def apply_chasing(reflectors: Matrix, n: int, bandwidth: int, z: int, ldz: int, 
     vectors = (np.uintp(reflectors.at(n - 1, n - 1)), np.int64(-reflectors.ld), np.int64(-1))
     target = (np.uintp(z), np.int64(ldz), np.int32(n), np.int32(columns))
     tiles = cupy.empty(sweeps.together * sweeps.tasks(0) * TILES * sweeps.tile // 8, np.float64)
-    apply = _apply_one_by_one if sweeps.fills else _apply_in_one_launch
     for last, count in sweeps.batches():
         shape = sweeps.tile_shape(last, count)
         width = shape.grid[0]
         kernel(make, "sweep_tiles")(shape, *vectors, np.int32(n), np.int32(last), np.int32(width), tiles)
-        apply(sweeps, unit, target, tiles, last, count, width)
-
-
-def _apply_one_by_one(
-    sweeps: Sweeps, unit: Any, target: tuple[Any, ...], tiles: Any, last: int, count: int, width: int
-) -> None:
-    name, shape = sweeps.apply_shape(1)
-    apply = kernel(unit, name)
-    for group in range(last, last - count, -1):
-        own = np.uintp(address(tiles) + (last - group) * width * TILES * sweeps.tile)
-        apply(shape, *target, own, np.int32(sweeps.tasks(group)), np.int32(group * SWEEP_GROUP))
-
-
-def _apply_in_one_launch(
-    sweeps: Sweeps, unit: Any, target: tuple[Any, ...], tiles: Any, last: int, count: int, width: int
-) -> None:
-    import cupy
-
-    name, shape = sweeps.apply_shape(count)
-    progress = cupy.zeros(1 + count * sweeps.share * sweeps.warps, np.int32)
-    kernel(unit, name)(shape, *target, tiles, np.int32(width), np.int32(last), np.int32(count), progress)
+        name, shape = sweeps.apply_shape(1 if sweeps.fills else count)
+        apply = kernel(unit, name)
+        if not sweeps.fills:
+            progress = 1 + count * sweeps.share * sweeps.warps
+            given = np.int32(width), np.int32(last), np.int32(count)
+            apply(shape, *target, tiles, *given, cupy.zeros(progress, np.int32))
+            continue
+        for group in range(last, last - count, -1):
+            own = np.uintp(address(tiles) + (last - group) * width * TILES * sweeps.tile)
+            apply(shape, *target, own, np.int32(sweeps.tasks(group)), np.int32(group * SWEEP_GROUP))

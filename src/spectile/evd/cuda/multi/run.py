@@ -165,7 +165,9 @@ def solve_by_stages(
     if by_turns:
         prepare(CHASING_BY_TURNS[scalar.name, bandwidth])
     with run._work_space("the eigenproblem", array, options) as overwrite:
-        columns = 0 if not options.vectors else _most_columns(options.subset, n)
+        subset = options.subset  # of an interval there may be all
+        most = subset.count() if subset is not None and subset.by_index else n
+        columns = most if options.vectors else 0
         require_free(
             *(n, scalar, columns, team),
             bandwidth=bandwidth,
@@ -176,7 +178,11 @@ def solve_by_stages(
         )
         try:
             a, scale = load_matrix(array, lower=options.lower, check_finite=options.check_finite, overwrite=overwrite)
-            panels = _reduce(a, n, bandwidth, block, team if share_reduction else None, options.vectors)
+            sizes = {"bandwidth": bandwidth, "block": block}
+            if share_reduction:
+                panels = reduction.band_reduction(a, n, **sizes, team=team, vectors=options.vectors)
+            else:
+                panels = band_reduction(a, n, **sizes)
             given = chase.extract_band(panels), n, bandwidth, a if options.vectors else None
             d, e = chasing.chase_band(*given, team) if by_turns else chase.chase_band(*given)
             del given
@@ -195,17 +201,6 @@ def solve_by_stages(
             return run.own_values(w, scale, scalar), v
         finally:
             team.finish()
-
-
-def _most_columns(subset: Subset | None, n: int) -> int:
-    """Return how many eigenvectors there are, or of an interval at most."""
-    return subset.count() if subset is not None and subset.by_index else n
-
-
-def _reduce(a: Matrix, n: int, bandwidth: int, block: int, team: Team | None, vectors: bool) -> Panels:
-    if team is None:
-        return band_reduction(a, n, bandwidth=bandwidth, block=block)
-    return reduction.band_reduction(a, n, bandwidth=bandwidth, block=block, team=team, vectors=vectors)
 
 
 def _spread(panels: Panels, team: Team) -> list[Panels]:

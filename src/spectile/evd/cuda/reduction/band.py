@@ -16,19 +16,17 @@ from spectile.evd.cuda.reduction.panel import PanelFactor, Panels, copy_shape, f
 from spectile.evd.cuda.units import PRODUCTS
 
 
-def band_reduction(
-    a: Matrix, n: int, *, bandwidth: int, block: int, syr2k_block: int | None = None, update: Any = add_lower
-) -> Panels:
+def band_reduction(a: Matrix, n: int, *, bandwidth: int, block: int, update: Any = add_lower) -> Panels:
     """Reduce a Hermitian matrix, both triangles given, to a band by detached band reduction (Algorithm 1).
 
     It is overwritten: band and, below it, the reflectors; nb, `block`, is a multiple of b.  The diagonal blocks of the
-    trailing update are as tuned by default, and `update` is `add_lower` or a function with its parameters.  Raises
+    trailing update are as tuned, and `update` is `add_lower` or a function with its parameters.  Raises
     ValueError if the panel kernel does not hold a matrix of order n.
     """
     most = largest_order(device.describe())
     if n > most:
         raise ValueError(f"order {n:,} is beyond the {most:,} rows that the panel kernel holds on this device")
-    syr2k_block = syr2k_block or tuning(device.describe()).syr2k_block
+    syr2k_block = tuning(device.describe()).syr2k_block
     reduction = _Reduction(a, n, bandwidth, block)
     for first in range(0, n - bandwidth, reduction.block):
         columns = reduction.reduce_block(first)

@@ -8,6 +8,7 @@ those before it, by a product of coefficient and gap of the size of roundoff.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from spectile.core.launch import Shape, kernel
 from spectile.core.pointers import address
 from spectile.evd.cuda import choose
 from spectile.evd.cuda.blas import Blas, factorize
-from spectile.evd.cuda.tridiagonal.sturm import norm_bound
 from spectile.evd.cuda.units import INVERSE
 from spectile.evd.types import Subset
 
@@ -51,7 +51,12 @@ def eigenvectors(d: Any, e: Any, w: Any) -> Any | None:
     import cupy
 
     n, count = len(d), len(w)
-    bound = norm_bound(d, e, "eigenvectors") or 1.0
+    size = abs(d)  # sums over rows, the largest of which bounds the spectrum
+    size[1:] += abs(e[: n - 1])
+    size[:-1] += abs(e[: n - 1])
+    bound = float(size.max()) or 1.0
+    if not math.isfinite(bound):
+        raise np.linalg.LinAlgError("the tridiagonal matrix holds NaN or infinity: no eigenvectors")
     d, e, w = d / bound, e / bound, w / bound
     x, factors = cupy.empty((n, count), np.float64), cupy.empty(4 * n * count, np.float64)
     swapped = cupy.empty(n * count, np.uint8)

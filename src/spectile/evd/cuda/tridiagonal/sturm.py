@@ -26,21 +26,6 @@ def multisect_shape(count: int, lanes: int) -> Shape:
     return Shape((-(-count * lanes // threads),), threads, 512 * 16)
 
 
-def norm_bound(d: Any, e: Any, what: str) -> float:
-    """Return the largest absolute row sum of the tridiagonal matrix, a bound of its spectrum.
-
-    d and e have the shape (n,), of which the last element of e is not read.  Raises LinAlgError if the matrix holds NaN
-    or infinity, of which `what` cannot be had.
-    """
-    size = abs(d)
-    size[1:] += abs(e[: len(d) - 1])
-    size[:-1] += abs(e[: len(d) - 1])
-    bound = float(size.max())
-    if not math.isfinite(bound):
-        raise np.linalg.LinAlgError(f"the tridiagonal matrix holds NaN or infinity: no {what}")
-    return bound
-
-
 def eigenvalues(d: Any, e: Any, wanted: slice = slice(None)) -> Any:
     """Return eigenvalues, ascending, of the tridiagonal matrix by multi-section on Sturm counts, without a word to the
     host.
