@@ -16,7 +16,7 @@ from spectile.core.placement import Work
 from spectile.core.protocols import ArrayLike
 from spectile.core.ranks import on_every_rank
 from spectile.evd import costs, refine
-from spectile.evd.arguments import any_on_device, check_driver, definite_of, reads_lower, require_square, subset_of
+from spectile.evd.arguments import any_on_device, check_driver, definite_of, require_square, subset_of
 from spectile.evd.dispatch import backend_module, chosen_backend
 from spectile.evd.distributed.matrix import BlockCyclicMatrix
 from spectile.evd.types import Definite, EighResult, Options, Tridiagonalization
@@ -261,7 +261,7 @@ def _problem(
         check_driver(
             driver, generalized=b is not None, subset=subset_by_index is not None or subset_by_value is not None
         )
-    lower = flag("lower", lower) if uplo is None else reads_lower(uplo)
+    lower = flag("lower", lower) if uplo is None else word("UPLO", uplo, "L", "U", "l", "u") in ("L", "l")
     overwrite_a, check_finite = flag("overwrite_a", overwrite_a), flag("check_finite", check_finite)
     return shape, Options(lower, vectors, overwrite_a, check_finite, subset, driver), definite
 

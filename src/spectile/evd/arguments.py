@@ -12,7 +12,7 @@ import numpy as np
 from spectile.core import arrays
 from spectile.core.device import choose_backend
 from spectile.core.host import in_kind_of, refuse_masked
-from spectile.core.options import number, numbers, word
+from spectile.core.options import number, numbers
 from spectile.core.placement import Work
 from spectile.evd.types import Definite, Subset, UnsupportedOperandError
 
@@ -122,11 +122,6 @@ def check_driver(driver: str, *, generalized: bool, subset: bool) -> None:
         raise ValueError(f'"{driver}" does not accept input b array for standard eigenvalue problems.')
     if subset and driver in ("ev", "evd", "gv", "gvd"):
         raise ValueError(f'"{driver}" cannot compute subsets of eigenvalues')
-
-
-def reads_lower(uplo: str) -> bool:
-    """Return whether NumPy's word for the triangle that is read is the lower one's."""
-    return word("UPLO", uplo, "L", "U", "l", "u") in ("L", "l")
 
 
 def subset_of(shape: tuple[int, ...], by_index: Any, by_value: Any) -> Subset | None:

@@ -75,7 +75,9 @@ def _as_pair(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _solve_each(array: np.ndarray, options: Options, definite: Definite | None) -> tuple[Any, Any]:
     n, lead, subset = array.shape[-1], array.shape[:-2], options.subset
-    if definite is None and array.size and _is_looped(array, options) and _all_finite(array):
+    looped = definite is None and array.size and _is_looped(array, options)
+    # Not looked at by SciPy's BLAS, whose threads would spin beside those of NumPy's loop.
+    if looped and np.logical_and.reduce(np.isfinite(array), axis=None):
         return _solve_small_batch(array, options)
     indices = list(np.ndindex(*lead)) if n else []
     own = (_solve(array[i], options, definite and definite._replace(b=definite.b[i])) for i in indices)
@@ -89,11 +91,6 @@ def _solve_each(array: np.ndarray, options: Options, definite: Definite | None) 
         if v is not None:
             v[index] = vectors
     return w, v
-
-
-def _all_finite(array: np.ndarray) -> bool:
-    """Return whether a batch is finite, without SciPy's BLAS, whose threads would spin beside those of NumPy's loop."""
-    return bool(np.logical_and.reduce(np.isfinite(array), axis=None))
 
 
 def _is_looped(array: np.ndarray, options: Options) -> bool:
