@@ -134,7 +134,7 @@ def diagonalized(given: TileMatrix | GridMatrix, occupied: int, mu: float | None
     told = xp.stack([values, *((abs(x) ** 2).sum(axis=0) for x in (a @ v - v * values, gram))])
     lost, size = _lost(n, a.dtype), given.norm() * unit
     # Of the matrix of the moduli this bounds the spectral norm.
-    moduli = min(given.norm(), given.moduli_norm()) * unit
+    moduli = min(given.norm(), given._moduli_norm()) * unit
     w, *squares = told if xp is np else told.get()
 
     def norms(k: int) -> list[float]:

@@ -228,7 +228,7 @@ class GridMatrix:
             self._known = math.sqrt(lines[0]) * math.sqrt(lines[1]) * SLACK
         return min(fro, self._known)
 
-    def moduli_norm(self) -> float:
+    def _moduli_norm(self) -> float:
         """Return a bound of the spectral norm of the matrix of the moduli of a Hermitian one."""
         return float(kernels.spectral_bound(self.room, self.norms, _SHARPENED).get()[0]) * SLACK
 

@@ -420,10 +420,10 @@ class TileMatrix:
         fro = norms_.root_of_squares(self.norms, 1.0 + self.layout.mirrored)
         if _spectral(kind):
             # Rows and columns have nothing to add to what is known better.
-            return min(fro, self._known if self._known < fro else self.moduli_norm())
+            return min(fro, self._known if self._known < fro else self._moduli_norm())
         return fro
 
-    def moduli_norm(self) -> float:
+    def _moduli_norm(self) -> float:
         """Return a bound of the spectral norm of the matrix of the moduli."""
         return norms_.spectral_bound(self.spectral_norms, self.layout)
 
