@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import reprlib
@@ -348,14 +349,18 @@ class _Filter:
         (first, sweeps), (second, _) = (
             _resonance(ends, reach * a, ratio**power, self.given) for power in (FIRST, 2 - FIRST)
         )
-        source = random_source(engine, self.seed)
+        source, rows = random_source(engine, self.seed), engine.num_rows
+        # As many random vectors as there are rows may be dependent, where these are few; the identity's are not.
+        identity = functools.partial(xp.eye, rows, dtype=engine.dtype)
         # Of a pair that is not filtered again its residual, over its distance, times the square of what the first sweep
         # leaves is left in the interval's, as far as they are alike.
         apart = ALIKE * engine.num_rows / self.states * ratio ** (-2 * FIRST) / (limit * a)
         saved = self.call.length("block", 0)
         if saved:
             self._require_room(saved)
-        block = xp.zeros((engine.num_rows, saved), engine.dtype) if saved else source(0, self.states)
+            block = xp.zeros((rows, saved), engine.dtype)
+        else:
+            block = identity() if self.states == rows else source(0, self.states)
         # Vectors made, pairs that the last sweep told from mixtures, sweeps done.
         counts = np.array([self.states, -1, 0])
         # Vectors that a sweep filters: all, and once the space holds the interval's states those that may be of it.
@@ -377,17 +382,17 @@ class _Filter:
             # What is left in the interval has either converged or is a mixture of states on both its sides.
             resolved = int((inside & (residuals <= max(limit, 0.05 * (self.high - self.low)))).sum())
             found = int(good.sum())
-            held, filtered = counts[2] + 1 >= sweeps or block.shape[1] == engine.num_rows, np.ones(block.shape[1], bool)
+            held, filtered = counts[2] + 1 >= sweeps or block.shape[1] == rows, np.ones(block.shape[1], bool)
             if held:
                 filtered[len(values) :] = False
                 distance = np.maximum(self.low - values, values - self.high)
                 filtered[: len(values)] = (distance <= np.maximum(limit, apart * residuals)) & ~good
-            full = inside.sum() + BESIDE // 2 > block.shape[1] and counts[0] < engine.num_rows
+            full = inside.sum() + BESIDE // 2 > block.shape[1] and counts[0] < rows
             if full:
-                more = min(engine.num_rows - block.shape[1], max(BESIDE, block.shape[1] // 2))
+                more, made = min(rows - block.shape[1], max(BESIDE, block.shape[1] // 2)), int(counts[0])
                 self._require_room(block.shape[1] + more)
-                made = int(counts[0])
-                block = xp.concatenate([block, source(made, made + more)], axis=1)
+                whole = block.shape[1] + more == rows
+                block = identity() if whole else xp.concatenate([block, source(made, made + more)], axis=1)
                 filtered = np.ones(block.shape[1], bool)
                 counts[0], counts[2] = made + more, -1
             # Before vectors were filtered for it, what is missing need not show itself.
@@ -400,6 +405,7 @@ class _Filter:
                 vectors = block[:, xp.asarray(chosen)]
                 # Of one sign or phase, in whichever order the work was done.
                 phases = _overlaps(source(0, 1), vectors, xp)[0].conj()
+                phases[phases == 0] = 1
                 vectors *= (phases / abs(phases)).astype(vectors.dtype)
                 return InteriorPairs(values[chosen], vectors, residuals[chosen], self.estimate)
             counts[1:] = resolved, counts[2] + 1

@@ -47,6 +47,31 @@ def test_all_pairs_of_an_interval(form):
     assert abs(pairs.estimate.value - len(exact)) <= 4 * pairs.estimate.error + 1
 
 
+#: Few rows, levels that coincide, and eigenvectors to which vectors of signs are orthogonal or among which they are.
+FEW = {
+    "swaps": np.kron(np.diag([-2, 1, 1]), [[0, 1], [1, 0]]),
+    "levels": np.diag([0, 0, 3]),
+    "ring": np.roll(np.eye(3), 1, 0) + np.roll(np.eye(3), -1, 0),
+    "hadamard": np.kron([[1, 1], [1, -1]], [[1, 1], [1, -1]]),
+    "projector": np.ones((4, 4)),
+    "path": np.eye(13, k=1) + np.eye(13, k=-1),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("form", FEW)
+def test_few_rows_have_all_their_pairs_whatever_the_seed(form, dtype):
+    H = FEW[form].astype(dtype)
+    energies = np.linalg.eigvalsh(FEW[form])
+    for seed in range(4):
+        for interval in ((-9.0, 9.0), (-2.2, 0.5)):
+            exact = energies[(energies >= interval[0]) & (energies <= interval[1])]
+            pairs = filter_diagonalize(H, interval, rng=seed, backend="cpu")
+            np.testing.assert_allclose(pairs.eigenvalues, exact, atol=1e-4)
+            gram = pairs.eigenvectors.conj().T @ pairs.eigenvectors
+            np.testing.assert_allclose(gram, np.eye(len(exact)), atol=1e-4)
+
+
 def test_the_error_of_a_count_holds_half_the_states_of_the_resolution_at_either_end():
     energies = np.linspace(-1, 1, 2001)  # a thousand in a unit; every vector has one of each
     found = count(sp.diags_array(energies), (-0.5, 0.5), bounds=(-1.1, 1.1), num_moments=256, rng=1, backend="cpu")
