@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import math
@@ -15,6 +16,7 @@ from spectile.core.choice import Candidate
 from spectile.core.device import Backend, require_device
 from spectile.core.options import flag, word
 from spectile.core.places import device_ids
+from spectile.core.pointers import overlap
 from spectile.core.protocols import ArrayLike
 from spectile.nearsparse import checks
 from spectile.nearsparse.types import ASKED, Method, NormMap, PrecisionName, Request, Split, Threshold
@@ -228,6 +230,12 @@ def _within(a: Any, b: Any, rtol: float, **options: Any) -> Any:
     block, alpha, _ = checks.check_scalars(options["block"], options["alpha"])
     name, value = "rtol_factors", rtol / 8
     product: Any = functools.partial(spamm, **options)
+    if options["out"] is not None:
+        # A second product reads what the first must not have written over.
+        (one, _), (two, _) = checks.kept("a", a, block), checks.kept("b", b, block)
+        given = None if options["devices"] is not None else checks.operands(one, two, None, options["out"])
+        a = copy.deepcopy(one) if given is None or overlap(given.a, given.out) else a
+        b = copy.deepcopy(two) if given is None or overlap(given.b, given.out) else b
     if not isinstance(a, list | tuple):
         a, b = (x if isinstance(x, NormMap) else norm_map(x, block) for x in (a, b))
         # As if no two products of tiles had anything in common.

@@ -75,6 +75,27 @@ def test_rtol_is_relative_to_the_product(dtype: str, seed: int) -> None:
             assert np.linalg.norm(found.c - alpha * exact) <= found.error_bound <= rtol * size
 
 
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("check_finite", [False, True])
+@pytest.mark.parametrize("over", ["a", "b", "a and b", "a.T", "part of a"])
+def test_rtol_with_a_result_in_the_place_of_an_operand(over: str, check_finite: bool, kept: bool) -> None:
+    i = np.arange(50)
+    half = np.random.default_rng(3).standard_normal((50, 50)) * np.exp(-abs(i[:, None] - i) / 2)
+    a = np.kron([[1.0, 1.0], [-1 + 1e-3, -1.0]], half)  # much of the square cancels, and the first guess is too high
+    memory = np.zeros(3 * 100 * 100)
+    out = memory[5000:15000].reshape(100, 100)
+    exact = a @ a
+    first = {"b": a.copy(), "a.T": out.T, "part of a": memory[4900:14900].reshape(100, 100)}.get(over, out)
+    first[:] = a
+    second = first if over == "a and b" else out if over == "b" else a.copy()
+    second[:] = a
+    operands = [norm_map(x, 16) for x in (first, second)] if kept else [first, second]
+    words = {"rtol": 0.1, "block": 16, "method": "spamm", "backend": "cpu"}
+    found = spectile.spamm(*operands, out=out, check_finite=check_finite, **words)
+    assert np.shares_memory(found.c, out)
+    assert np.linalg.norm(out - exact) <= found.error_bound <= 0.1 * np.linalg.norm(exact)
+
+
 def dtype_share(dtype: str) -> float:
     """Return how much may cancel so that what is left is above rounding."""
     return 0.9 if dtype in ("float32", "complex64") else 1 - 1e-6
