@@ -157,8 +157,8 @@ def eigh(
     K. Aishima, 2018 and 2019).
 
     Source: Wang et al., "Extracting the potential of emerging hardware accelerators for symmetric eigenvalue
-    decomposition", Algorithms 1 to 3.  On CUDA, matrices below the measured crossover of their type (orders of about
-    640 to 1,536), and above what the panel kernel holds, go to cuSOLVER.  Work space beyond `a`: about n² elements,
+    decomposition", Algorithms 1 to 3.  On CUDA, matrices above what the panel kernel holds go to cuSOLVER, and where
+    double precision is slow also those for which two stages do not pay.  Work space beyond `a`: about n² elements,
     2.2 n² with the eigenvectors of large matrices, and n² fewer with `overwrite_a` (docs/performance/evd.md).
 
     Examples
