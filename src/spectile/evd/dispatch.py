@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Literal
@@ -21,4 +20,12 @@ def chosen_backend(operands: tuple[Any, ...], backend: str, work: Callable[[], W
 @functools.cache
 def backend_module(name: Literal["run", "narrow"], backend: Literal["cpu", "cuda"]) -> ModuleType:
     """Return module `name` of the backend, imported here so that a process on the CPU needs no CuPy."""
-    return importlib.import_module(f"{__package__}.{backend}.{name}")
+    if backend == "cuda":
+        from spectile.evd.cuda import narrow as cuda_narrow
+        from spectile.evd.cuda import run as cuda_run
+
+        return cuda_run if name == "run" else cuda_narrow
+    from spectile.evd.cpu import narrow as cpu_narrow
+    from spectile.evd.cpu import run as cpu_run
+
+    return cpu_run if name == "run" else cpu_narrow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from types import ModuleType
 from typing import Any
@@ -14,6 +13,7 @@ from spectile.core.arrays import host_array, require_here, to_device
 from spectile.core.device import require_device
 from spectile.core.ranks import on_every_rank
 from spectile.evd.arguments import any_on_device
+from spectile.evd.cpu import run
 from spectile.evd.distributed import cusolvermp, scalapack
 from spectile.evd.distributed.matrix import BlockCyclicMatrix
 from spectile.evd.load import divided_by_power, parts
@@ -126,14 +126,22 @@ def _on_one(
         if comm.rank:
             return None
         given = whole, options._replace(overwrite=True), definite and Definite(second, overwrite=True)
-        # Imported here so that a process on the CPU needs no CuPy.
-        return importlib.import_module(f"spectile.evd.{a.backend}.run").eigh(*given)
+        return _alone(a.backend).eigh(*given)
 
     found = on_every_rank(comm, solved)
     if not options.vectors:
         return comm.bcast(found), None
     w, v = found or (None, None)
     return comm.bcast(w), BlockCyclicMatrix.scatter(comm, v, block=a.block, grid=a.grid)
+
+
+def _alone(backend: str) -> ModuleType:
+    """Return what solves a problem of one rank, imported here so that a process on the CPU needs no CuPy."""
+    if backend == "cpu":
+        return run
+    from spectile.evd.cuda import run as cuda_run
+
+    return cuda_run
 
 
 def _owned(matrix: BlockCyclicMatrix, options: Options, overwrite: bool) -> BlockCyclicMatrix:
