@@ -241,10 +241,11 @@ def peak_and_asked(keywords, pair, n=1200):
                 return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
 
             ctypes.CDLL(None).malloc_trim(0)  # what was freed would be used again, and not be seen
-            before = status("VmRSS")
+            before = status("RssAnon")
             Path("/proc/self/clear_refs").write_text("5")
             call(*operands)
-            os.write(send, f"{status('VmHWM') - before} {max(asked)}".encode())
+            code_pages = status("RssFile") + status("RssShmem")
+            os.write(send, f"{status('VmHWM') - code_pages - before} {max(asked)}".encode())
             code = 0
         finally:
             os._exit(code)
