@@ -92,7 +92,7 @@ def sentences(own: pandas.DataFrame) -> list[str]:
     said += [f"Failed: {row['draw']} ({row['reason']})." for _, row in failed.iterrows()]
     alone = int(((own["status"] == "ok") & own["ratio"].isna()).sum())
     if alone:
-        said.append(f"{alone} draws have no alternative that passed its check.")
+        said.append(f"Without an alternative that passed its check: {alone}.")
     missing = own["missing"].dropna()
     absent = sorted({part for text in missing for part in str(text).split("; ") if "not installed" in part})
     return said + ([f"Without {'; '.join(absent)}."] if absent else [])
