@@ -206,27 +206,20 @@ def _clusters(steps: Steps, strong: list[int]) -> tuple[list[np.ndarray], float]
 
     Sets of one order are the rows of an array.  None where the sets are too large.
     """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     n = steps.n
     for share, number in zip(STRONG, strong, strict=True):
         if not number:
             return [], share
         if number > PAIRS * n and number > 2:
             continue
-        label = _connected(n, *steps.pairs(share, number))
+        pairs = steps.pairs(share, number)
+        _, label = connected_components(coo_array((np.ones(number), pairs), shape=(n, n)), directed=False)
         order = np.bincount(label)[label]
         if (order[order > 1] ** 2).sum() <= max(8, CUBES_SHARE * n**2):
             sets = [np.flatnonzero(order == each) for each in np.unique(order[order > 1])]
             sets = [each[np.argsort(label[each], kind="stable")] for each in sets]
             return [each.reshape(-1, order[each[0]]) for each in sets], share
     return None
-
-
-def _connected(n: int, i: np.ndarray, j: np.ndarray) -> np.ndarray:
-    """Return for each of n the least that pairs i and j connect it to."""
-    label = np.arange(n)
-    while (label[i] != label[j]).any():
-        least = np.minimum(label[i], label[j])
-        for end in (label[i], label[j]):
-            np.minimum.at(label, end, least)
-        label = label[label]
-    return label
