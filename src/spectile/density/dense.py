@@ -31,7 +31,7 @@ STEPS, _PRECISE, _JUDGED = 20, 2, 3
 _ON_GPU, _LISTED, _ON_HOST = 1.2, 2, 2
 #: Scalar operations of the host that a product of tile matrices takes besides those of its tiles; of a GPU its steps,
 #: and how often it reads or writes each number, in lists, norms and dense arrays too (seven clusters of waters, H200).
-_SCALAR, _STEPS, _PASSES = 5e5, 180, 12
+_SCALAR, _GPU_STEPS, _PASSES = 5e5, 180, 12
 #: Bytes that a GPU streams to tridiagonalize in two stages, over those of one (these clusters again).
 _TWO_STAGES = 0.3
 
@@ -85,7 +85,7 @@ def purified(h: TileMatrix | GridMatrix, steps: float, products: float, on_gpu: 
     if isinstance(h.data, Spread):
         flops /= len(h.data.parts)
     passes = matrices * _PASSES * h.dtype.itemsize * n**2 if there else 0
-    work = Work(np.finfo(h.dtype).dtype.name, flops, passes, matrices * _SCALAR, matrices * _STEPS, 0)
+    work = Work(np.finfo(h.dtype).dtype.name, flops, passes, matrices * _SCALAR, matrices * _GPU_STEPS, 0)
     return _seconds(h, work)
 
 
@@ -173,10 +173,11 @@ def diagonalized(given: TileMatrix | GridMatrix, occupied: int, mu: float | None
     rows, order = np.diff(given.rows), given.permutation
     matrices = 0 if isinstance(given, GridMatrix) else 2
     made = None if xp is np else GridMatrix.of_dense(q.astype(given.dtype, copy=False), rows, order, matrices)
-    if made is None:
+    if made is not None:
+        p = made[0].to_tiles()
+    else:
         q = ((q + q.conj().T) / 2).astype(given.dtype)
-    p = made[0].to_tiles() if made else TileMatrix.from_dense(q, rows, hermitian=True, permutation=order)
-    p = p if made else p._beside(given)
+        p = TileMatrix.from_dense(q, rows, hermitian=True, permutation=order)._beside(given)
     return DensityMatrix(
         p._with(error=Error.of(bound, bound)), bound, math.fsum(w[:count]) / unit, energy_error / unit * SLACK,
         ends[:2], ends[2:], (ends[1] + ends[2]) / 2 if mu is None else mu, float(count), [],
