@@ -72,15 +72,18 @@ def projector(
 
     `rival` is the seconds that eigenvectors are predicted to take.  What products keep, norms of F do not tell; a step
     does.  Where the steps that are left would take longer, each with as many products of tiles as the last two, they
-    are left for the eigenvectors.  Steps keep more and more: so all takes less than 3 times the shorter way.
+    are left for the eigenvectors.  Steps keep more and more: so all takes less than 3 times the shorter way.  So are
+    those that there is no memory for.
     """
     asked = error if asked is None else asked
     h, reached = on_grid(given), math.inf
     if method != "eigh":
         try:
             return _purified(h, occupied, mu, error, method, asked, guess, rival, reached)
-        except _DearerError as reason:
-            _LOGGER.debug("%s", reason)
+        except (MemoryError, _DearerError) as reason:
+            if rival == math.inf:
+                raise
+            _LOGGER.debug("eigenvectors are made: %s", reason)
     solved = diagonalized(h, occupied, mu)
     if solved is not None:
         if solved.error <= min(error, _SURE * math.sqrt(h.shape[0])):
@@ -135,7 +138,7 @@ def _purified(
     wanted = min(pessimism(x0) * error, _LARGEST)
     hint = None if guess is None else ((high - guess[0]) / width, (high - guess[1]) / width)
     about = _of_tiles(h, occupied, mu) if guess is None else guess
-    plan = None if about is None else _guessed(x0, *((high - edge) / width for edge in about))
+    plan = None if about is None else _guessed(*((high - edge) / width for edge in about))
     # What a bad guess cannot resolve may have a gap all the same.
     seen, known = _look(x0, occupied, image, width, rival) if plan is None else (plan, False)
     sure = plan is None or guess is not None
@@ -159,6 +162,7 @@ def _purified(
             break
         wanted *= 0.7 * error / found.error if certain else 0.03
         seen, known = (last, True) if certain else (seen, known)
+        del last, found  # their memory, for the next pass
     enough = 2 * reached * share
     if reached == math.inf and error < _LARGEST:  # how far one comes is seen by coming there
         try:
@@ -197,7 +201,7 @@ def _look(
         if seen.ended:
             if min(seen.gaps(), default=1.0) > 4 * size and seen.homo[0] > seen.lumo[1]:
                 return seen, seen.counted
-            likely = None if certain else _guessed(x0, *seen.likely())
+            likely = None if certain else _guessed(*seen.likely())
             if likely is not None:
                 return likely, False
         resolved = max([size, *(error.spectral for error in seen.errors)])  # rounding may be the larger part
@@ -242,11 +246,11 @@ def _looks(size: float, number: int) -> float:
     return min(size * _OPENS**number, max(size, _WIDEST))
 
 
-def _guessed(x0: TileMatrix, h: float, l_: float) -> Pass | None:
+def _guessed(h: float, l_: float) -> Pass | None:
     """Return a pass that was not made, with a guess of HOMO and LUMO to plan by, the gap a little narrower."""
     margin = (h - l_) / 32
     h, l_ = h - margin, l_ + margin
-    return Pass(x0, homo=(h, 1.0), lumo=(0.0, l_)) if 0 < l_ < h < 1 else None
+    return Pass(None, homo=(h, 1.0), lumo=(0.0, l_)) if 0 < l_ < h < 1 else None
 
 
 def _no_gap(size: float) -> ValueError:
@@ -254,6 +258,22 @@ def _no_gap(size: float) -> ValueError:
         f"there is no gap at this number of electrons, or where the sign changes, or it is at most about {size:.2g}: "
         "give a temperature (beta=) or another number of electrons, or shift the matrix"
     )
+
+
+def _turned_back(
+    shifted: TileMatrix, q: TileMatrix, g: TileMatrix, skew: TileMatrix, close: float, size: float
+) -> tuple[TileMatrix, TileMatrix]:
+    """Return Q turned back by a step of a solver of the Sylvester equation, and ``(F - c) Q`` of it.
+
+    Whatever Y is, W becomes ``W - (F Y - Y F)``, of which `skew`, that is W, says how long a step is best.  `close` is
+    what the product with Y may be off by, relative to Y, and `size` bounds the spectral norm of ``F - c``.
+    """
+    y = exact(skew._times(exact(q._combined(2.0, shift=-1.0)), _ABOUT * skew.norm(), half="upper"))
+    f_y = shifted._times(y, close * y.norm())
+    # Of M - M^H, and W = -W^H: <W, M - M^H> = 2 <W, M>, and the square of its norm is 2 (||M||^2 - <M^H, M>).
+    step = skew.dot(f_y) / (f_y.norm() ** 2 - f_y.H.dot(f_y) or 1.0)
+    made, g = q._combined(1.0, y, -step), g._combined(1.0, f_y, -step)
+    return exact(made), g._with(error=g.error + made.error.times(size))
 
 
 def _certified(
@@ -266,7 +286,7 @@ def _certified(
     ``W = F Q - Q F``, so that it is at most ``||W||_F / (sqrt(2) gap)``: W is skew.  The blocks on the diagonal are as
     near to 0 and to 1 as ``Q^2 - Q`` and the square of that block allow, if they are on the right side of 1/2.
     """
-    n, q, z = h.shape[0], last.x, last.idempotent
+    n, (q, z) = h.shape[0], last.taken()
     if z is None:
         return _uncertain(q)
     # Intervals of the stored F, and of the exact one.
@@ -292,15 +312,11 @@ def _certified(
         near = error < bound < _NEAR * error and bound * min(1.0, bound / before) <= error
         if not (turns_left and near and between > d and skew.norm() > 2 * skew.error.fro):
             break
-        before = bound
-        # Q turned back by a step of a solver of the Sylvester equation: whatever Y is, W becomes W - (F Y - Y F).
-        y = exact(skew._times(exact(q._combined(2.0, shift=-1.0)), _ABOUT * skew.norm(), half="upper"))
-        f_y = shifted._times(y, close * y.norm() / between)
-        moved_by = f_y - f_y.H
-        step = skew.dot(moved_by) / (moved_by.norm() ** 2 or 1.0)
-        made, g = q._combined(1.0, y, -step), g._combined(1.0, f_y, -step)
-        q, g = exact(made), g._with(error=g.error + made.error.times(size))
-        z = q._second_degree((0.0, -1.0, 1.0), z.error.fro, "fro")[0]
+        before, allowed = bound, z.error.fro
+        del z  # its memory, for what comes
+        q, g = _turned_back(shifted, q, g, skew, close / between, size)
+        del skew
+        z = q._second_degree((0.0, -1.0, 1.0), allowed, "fro")[0]
     # The trace of 3 Q^2 - 2 Q^3, each of whose eigenvalues is as near to 0 or 1 as the square of Q's.
     trace = 3 * (q.trace() + z.trace()) - 2 * (q.norm() ** 2 + q.dot(z))
     count = round(trace) if occupied < 0 and math.isfinite(trace) else occupied

@@ -48,7 +48,7 @@ class Pass:
     Attributes
     ----------
     x : TileMatrix
-        The last iterate, taken as exact.
+        The last iterate, taken as exact; None of a pass that was not made.
     polynomials, errors, idempotencies, most, least, fills, products, ranges : list
         Of each step: its polynomial, what it is off by, and before it ``||X - X^2||_F`` at most and the largest
         ``|x - x^2|`` at most and at least; the share of tiles after it; the products of tiles that it took; the
@@ -63,7 +63,7 @@ class Pass:
         ``X^2 - X`` of the last iterate after planned steps, with its error.
     """
 
-    x: TileMatrix
+    x: Any
     polynomials: list[Polynomial] = field(default_factory=list)
     errors: list[Error] = field(default_factory=list)
     idempotencies: list[float] = field(default_factory=list)
@@ -77,6 +77,11 @@ class Pass:
     ended: bool = False
     counted: bool = False
     idempotent: Any = None
+
+    def taken(self) -> tuple[Any, Any]:
+        """Return the last iterate and `idempotent`, and hold them no longer: the larger part of the memory."""
+        both, self.x, self.idempotent = (self.x, self.idempotent), None, None
+        return both
 
     def know(self, other: Pass) -> None:
         """Narrow the intervals by those of another pass from the same X0, if both found the same gap.

@@ -935,7 +935,7 @@ class TileMatrix:
             if half:
                 data = _symmetric_diagonal(xp, data, lists.layout)
             made = TileMatrix(lists.layout, data, permutation=self.permutation)
-            made.products = len(lists.left)
+            made.products = lists.products
             if half and len(made.norms):
                 own = own + norms_.bound_of_map(roundoff(dtype) * made.norms, lists.layout)
             return made, own
@@ -1144,7 +1144,7 @@ def _summed(xp: Any, terms: list[tuple[Any, Layout, Any, Any]], layout: Layout, 
         if xp is np:
             kernels.add(factor, data, given.starts, layout.starts[place], out)
         else:
-            launch.add(data.astype(dtype, copy=False) * factor, given.placed(), layout.starts[place], out)
+            launch.add(factor, data.astype(dtype, copy=False), given.placed(), layout.starts[place], out)
     if shift:
         out[xp.asarray(layout.on_diagonal())] += dtype.type(shift)
     return out

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,8 @@ _SERIAL, _PIECES = 512, 4
 #: The search for a threshold ends at one whose bound is at least this share of what is allowed.
 _CLOSE = 0.9
 _BISECTIONS = 60
+#: Products that a GPU lists at a time: 1 GiB, enough for all of its multiprocessors.
+_LISTED = 2**27
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,11 @@ class Skipping:
         _in_pieces(fill, begin)
         layout = Layout(a.layout.rows, b.layout.columns, indptr, indices, hermitian=upper)
         layout = (a.stored or layout).shared(layout)
-        return Lists(layout, pointer, left, right, self.error(tau), _rounding(sums, terms, layout, dtype))
+
+        def between(first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+            return left[pointer[first] : pointer[last]], right[pointer[first] : pointer[last]]
+
+        return Lists(layout, pointer, len(left), between, self.error(tau), _rounding(sums, terms, layout, dtype))
 
 
 class MappedSkipping:
@@ -212,12 +220,12 @@ class MappedSkipping:
         places = cupy.flatnonzero(counts.ravel())
         pointer = cupy.zeros(len(places) + 1, np.int64)
         pointer[1:] = cupy.cumsum(counts.ravel()[places], dtype=np.int64)
-        listed = launch.listed(self._maps, scaled, places, pointer, int(pointer[-1]))
         layout = Layout.of_keys(self.a.layout.rows, self.b.layout.columns, places.get(), hermitian=upper)
         with np.errstate(over="ignore"):
             norms = sums.ravel()[places].get() * self._units[0] * self._units[1]
         rounding = _rounding(norms, terms.ravel()[places].get(), layout, dtype)
-        return Lists(layout, pointer, *listed, self.error(tau), rounding)
+        between = partial(launch.listed, self._maps, scaled, places, pointer)
+        return Lists(layout, pointer, int(pointer[-1]), between, self.error(tau), rounding)
 
 
 def _maps(factor: Factor, unit: float) -> tuple[Any, Any]:
@@ -260,12 +268,12 @@ class Lists:
     """The products that are kept."""
 
     layout: Layout  #: Of C.
-    #: Where the products of each tile of C begin in the lists, and the end; of NumPy or CuPy, as the next two: array
-    #: of int64.
+    #: Where the products of each tile of C begin in the lists, and the end: array of int64, of NumPy or CuPy.
     pointer: Any
-    #: Numbers of the tiles of A and of B: array of int32.
-    left: Any
-    right: Any
+    products: int
+    #: Returns what is added to the tiles of C from one to before another: numbers of the tiles of A and of B, arrays of
+    #: int32.  On a GPU these are made when they are asked for: all together may be larger than the matrices.
+    between: Callable[[int, int], tuple[Any, Any]]
     #: Bounds of what was left out, and of rounding.
     skipped: Error
     rounding: Error
@@ -302,12 +310,11 @@ def _multiply_parts(
     where = lists.layout.indptr[list(a.cuts)]
     first_of_a = given_a.indptr[list(a.cuts)]
     for number, (first, last) in enumerate(itertools.pairwise(where.tolist())):
-        pointer = lists.pointer[first : last + 1]
-        products = slice(int(pointer[0]), int(pointer[-1]))
+        pointer, (left, right) = lists.pointer[first : last + 1], lists.between(first, last)
         needed = xp.zeros(len(given_b.indices), bool)
-        needed[lists.right[products]] = True
+        needed[right] = True
         places = xp.cumsum(needed, dtype=np.int32) - 1
-        mine = lists.left[products] - np.int32(first_of_a[number]), places[lists.right[products]]
+        mine = left - np.int32(first_of_a[number]), places[right]
         tiles = xp.flatnonzero(needed)
         asked.append((pointer - pointer[0], *mine, tiles if xp is np else tiles.get()))
 
@@ -317,7 +324,8 @@ def _multiply_parts(
         near = collected(xp, number, b, given_b, needed, tiles, np.zeros(len(tiles), bool))
         (_, of_a), (_, of_c) = (layout.parts(a.cuts)[number] for layout in (given_a, lists.layout))
         # Lists are copied to the device whose they are.
-        mine = Lists(of_c, pointer.copy(), left.copy(), right.copy(), EXACT, EXACT)
+        pointer, left, right = pointer.copy(), left.copy(), right.copy()
+        mine = Lists(of_c, pointer, len(left), lambda *_: (left, right), EXACT, EXACT)
         return _multiply(xp, a.parts[number], near, of_a, needed, mine, dtype)
 
     with meeting(a.parts):
@@ -330,14 +338,19 @@ def _multiply(xp: Any, a: Any, b: Any, given_a: Layout, given_b: Layout, lists: 
     if xp is not np:
         c = xp.empty(int(layout.starts[-1]), dtype)
         largest = int(heights.max(initial=0)), int(widths.max(initial=0))
-        listed = lists.pointer, lists.left, lists.right
-        launch.multiply(a, given_a.placed(), b, given_b.placed(), *listed, c, layout.placed(), largest)
+        ends = xp.searchsorted(xp.asarray(lists.pointer), xp.arange(_LISTED, lists.products, _LISTED)).tolist()
+        for first, last in itertools.pairwise([0, *ends, len(heights)]):
+            pointer = lists.pointer[first : last + 1] - lists.pointer[first]
+            of_c = launch.Places(*(one[first:last] for one in layout.placed()))
+            listed = pointer, *lists.between(first, last)
+            launch.multiply(a, given_a.placed(), b, given_b.placed(), *listed, c, of_c, largest)
         return c
+    left, right = lists.between(0, len(heights))
     c = np.zeros(int(layout.starts[-1]), dtype)
 
     def piece(first: int, last: int) -> None:
         kernels.multiply(
-            a, given_a.starts, heights, widths, b, given_b.starts, lists.pointer, lists.left, lists.right, first, last,
+            a, given_a.starts, heights, widths, b, given_b.starts, lists.pointer, left, right, first, last,
             c, layout.starts,
         )  # fmt: skip
 

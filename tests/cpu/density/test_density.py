@@ -958,3 +958,19 @@ def test_tiles_that_show_no_gap_are_no_guess():
     assert projector._of_tiles(TileMatrix.from_dense(h, sizes, hermitian=True), occupied, None) is not None
     alone = TileMatrix.from_dense(h[order][:, order] - np.diag(np.diag(h[order][:, order])), 1, hermitian=True)
     assert projector._of_tiles(alone, occupied, None) is None  # no tile on the diagonal is stored
+
+
+def test_what_memory_is_too_small_for_is_left_for_eigenvectors(monkeypatch):
+    h, _ = insulator(4, 60, 1, 0.8)
+    occupied = widest_gap(np.linalg.eigvalsh(h))
+    eigenvectors = spectile.density_matrix(h, electrons=occupied, error=1e-6, block=6, method="eigh")
+
+    def full(*_, **__):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(projector, "purify", full)
+    tiles = TileMatrix.from_dense(h, 6, hermitian=True)
+    found = projector.projector(tiles, occupied, None, 1e-6, "sp2_accelerated", rival=1.0)
+    assert np.linalg.norm(found.matrix.to_dense() - eigenvectors.matrix.to_dense()) <= 2e-6 and found.error <= 1e-6
+    with pytest.raises(MemoryError, match="no room"):
+        spectile.density_matrix(h, electrons=occupied, error=1e-6, block=6, method="sp2")

@@ -12,7 +12,7 @@ import pytest
 
 import spectile
 from spectile.density import exp, projector
-from spectile.tiles import TileMatrix, matrix, spread
+from spectile.tiles import TileMatrix, matrix, product, spread
 from spectile.tiles.cuda import grid as grid_kernels
 from spectile.tiles.cuda import launch
 from spectile.tiles.spread import Spread
@@ -164,11 +164,11 @@ class InPlaceOfKernels:
             tile = self.tiles(given, [at], [to.shape[::-1] if turned else to.shape], pitches[0])[0]
             to[...] = tile.conj().T if turned else tile
 
-    def add(self, given: Any, places: Any, targets: Any, out: Any) -> None:
-        """Add tiles."""
+    def add(self, factor: Any, given: Any, places: Any, targets: Any, out: Any) -> None:
+        """Add multiples of tiles."""
         given_tiles = self.of(given, places)
         for tile, to in zip(given_tiles, self.tiles(out, targets, [tile.shape for tile in given_tiles]), strict=True):
-            to += tile
+            to += factor * tile
 
     def dots(self, x: Any, at_x: Any, y: Any, at_y: Any, sizes: Any) -> Any:
         """Return the inner products."""
@@ -204,15 +204,15 @@ class InPlaceOfKernels:
         return [_wrapped(one) for one in found]
 
     @staticmethod
-    def listed(maps: Any, tau: float, places: Any, pointer: Any, products: int) -> Any:
+    def listed(maps: Any, tau: float, places: Any, pointer: Any, first: int, last: int) -> Any:
         """Return the tiles."""
         norms_a, norms_b, numbers_a, numbers_b = (one.view(np.ndarray) for one in maps)
         pairs = []
-        for place in places.view(np.ndarray):
+        for place in places.view(np.ndarray)[first:last]:
             i, j = divmod(place, norms_b.shape[1])
             both = norms_a[i] * norms_b[:, j]
             pairs += [(numbers_a[i, k], numbers_b[k, j]) for k in np.flatnonzero((both > 0) & (both >= tau))]
-        assert len(pairs) == products
+        assert len(pairs) == pointer[last] - pointer[first]
         return _wrapped(np.array(pairs, np.int32).reshape(-1, 2)).T
 
 
@@ -314,6 +314,14 @@ def test_operations_are_those_of_the_host(cupy: Any, dtype: str, hermitian: bool
         there + host
     with pytest.raises(TypeError, match="the tiles are on a GPU"):
         np.asarray(there)
+
+
+def test_long_lists_of_products_are_made_in_pieces(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = TileMatrix.from_dense(np.random.default_rng(3).normal(size=(40, 40)), [7, 5, 7, 9, 7, 5]).to_device()
+    whole = x @ x
+    for most in (1, 7, 50):
+        monkeypatch.setattr(product, "_LISTED", most)
+        np.testing.assert_array_equal((x @ x).data.view(np.ndarray), whole.data.view(np.ndarray))
 
 
 def test_functions_run_where_the_matrix_is(cupy: Any) -> None:

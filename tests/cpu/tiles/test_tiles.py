@@ -176,7 +176,7 @@ def test_a_skipped_product_is_not_in_the_lists_and_bounds_cover_what_is_skipped(
         terms = a[:, :, None] * b[None]
         for tau in (0.0, 1e-3, 1e-2, 0.1, 1.0, np.inf):
             lists = skipping.lists(tau, False, "float64")
-            assert len(lists.left) == (terms >= tau).sum()
+            assert lists.products == (terms >= tau).sum()
             lost = np.where(terms < tau, terms, 0).sum(axis=1)
             error = skipping.error(tau)
             assert np.linalg.norm(lost) <= error.fro and np.linalg.norm(lost, 2) <= error.spectral

@@ -84,11 +84,12 @@ def gather(
     _by_warps("gather", out, len(sources), given, *held, out, *places, *map(np.int64, pitches))
 
 
-def add(given: Any, places: Places, targets: np.ndarray, out: Any) -> None:
-    """Add tiles to those of `out` that begin at `targets`; both of one type."""
+def add(factor: complex, given: Any, places: Places, targets: np.ndarray, out: Any) -> None:
+    """Add a multiple of tiles to those of `out` that begin at `targets`; both of one type."""
     import cupy
 
-    _by_warps("add", given, len(targets), given, places.starts, out, cupy.asarray(targets))
+    parts = np.float64(factor.real), np.float64(factor.imag)
+    _by_warps("add", given, len(targets), *parts, given, places.starts, out, cupy.asarray(targets))
 
 
 def dots(x: Any, at_x: np.ndarray, y: Any, at_y: np.ndarray, sizes: np.ndarray) -> Any:
@@ -165,17 +166,17 @@ def kept(maps: Maps, sizes: np.ndarray, tau: float, upper: bool) -> tuple[Any, A
     return counts, sums, terms
 
 
-def listed(maps: Maps, tau: float, places: Any, pointer: Any, products: int) -> tuple[Any, Any]:
-    """Return the tiles of A and of B whose products are added to the tiles of C at `places` of the map of C."""
+def listed(maps: Maps, tau: float, places: Any, pointer: Any, first: int, last: int) -> tuple[Any, Any]:
+    """Return tiles of A and of B whose products are added to those at ``places[first:last]`` of the map of C."""
     import cupy
 
     inner, columns = maps.b.shape
-    left, right = cupy.empty(products, np.int32), cupy.empty(products, np.int32)
-    tiles = len(places)
+    tiles, pointer = last - first, pointer[first : last + 1]
+    left, right = (cupy.empty(int(pointer[-1] - pointer[0]), np.int32) for _ in range(2))
     if tiles:
         shape = Shape((ceil_div(32 * tiles, _THREADS),), _THREADS)
         kernel(SEARCH, "list")(
-            shape, maps.a, maps.b, maps.numbers_a, maps.numbers_b, np.float64(tau), places, pointer, left, right,
-            np.int32(inner), np.int32(columns), np.int32(tiles),
+            shape, maps.a, maps.b, maps.numbers_a, maps.numbers_b, np.float64(tau), places[first:last],
+            pointer - pointer[0], left, right, np.int32(inner), np.int32(columns), np.int32(tiles),
         )  # fmt: skip
     return left, right

@@ -82,14 +82,15 @@ extern "C" __global__ void gather(const value* __restrict__ given, const long lo
     }
 }
 
-// Tiles of another matrix added to those that begin at targets[t].
-extern "C" __global__ void add(const value* __restrict__ given, const long long* __restrict__ starts, value* __restrict__ out,
-                               const long long* __restrict__ targets, int tiles) {
+// A multiple of tiles of another matrix added to those that begin at targets[t].
+extern "C" __global__ void add(double x, double y, const value* __restrict__ given, const long long* __restrict__ starts,
+                               value* __restrict__ out, const long long* __restrict__ targets, int tiles) {
     const int t = own_tile(), lane = threadIdx.x % 32;
     if (t >= tiles) return;
     const long long first = starts[t], count = starts[t + 1] - first;
     value* to = out + targets[t];
-    for (long long i = lane; i < count; i += 32) to[i] = sum(to[i], given[first + i]);
+    const value factor = number(x, y);
+    for (long long i = lane; i < count; i += 32) to[i] = multiply_add(factor, given[first + i], to[i]);
 }
 
 // Inner products of tiles of two matrices, the first conjugate: real and imaginary part.

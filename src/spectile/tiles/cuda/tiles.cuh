@@ -5,6 +5,7 @@ struct __align__(2 * sizeof(real)) value {
     real x, y;
 };
 __device__ __forceinline__ value zero() { return value{0, 0}; }
+__device__ __forceinline__ value number(double x, double y) { return value{real(x), real(y)}; }
 __device__ __forceinline__ value conjugate(value a) { return value{a.x, -a.y}; }
 __device__ __forceinline__ value sum(value a, value b) { return value{a.x + b.x, a.y + b.y}; }
 __device__ __forceinline__ value difference(value a, value b) { return value{a.x - b.x, a.y - b.y}; }
@@ -26,6 +27,7 @@ __device__ __forceinline__ double square(value a, double scale) {
 #else
 typedef real value;
 __device__ __forceinline__ value zero() { return 0; }
+__device__ __forceinline__ value number(double x, double) { return real(x); }
 __device__ __forceinline__ value conjugate(value a) { return a; }
 __device__ __forceinline__ value sum(value a, value b) { return a + b; }
 __device__ __forceinline__ value difference(value a, value b) { return a - b; }

@@ -96,7 +96,7 @@ def products(fock: np.ndarray, oxygens: np.ndarray, error: float, method: str = 
     if not homo > lumo:
         raise ValueError(f"the Fock matrix of {count} molecules has no gap: give another one")
     wanted = error * math.sqrt(OCCUPIED * count)
-    seen = Pass(None, homo=(homo, 1.0), lumo=(0.0, lumo))  # type: ignore[arg-type]
+    seen = Pass(None, homo=(homo, 1.0), lumo=(0.0, lumo))
     end = ends_at(wanted)
     x, found = (high * np.eye(n) - fock) / (high - low), []
     tiles = TileMatrix.from_dense(x, FUNCTIONS, hermitian=True)
