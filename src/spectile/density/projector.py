@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core import memory
 from spectile.density.dense import STEPS, diagonalized, purified, require_inside
 from spectile.density.maps import distance
 from spectile.density.purify import MOST_STEPS, Pass, budgets, exact, purify
@@ -226,9 +227,13 @@ def _of_tiles(h: TileMatrix | GridMatrix, occupied: int, mu: float | None) -> tu
 
 
 def _watched(h: Any, rival: float, steps: int | None, done: Pass) -> None:
-    """Raise where the steps that are left are dearer than the eigenvectors."""
+    """Raise where the steps that are left are dearer than the eigenvectors, or memory is too small for their end."""
     left = STEPS if steps is None else max(steps - len(done.products), 0)
     _hold_against(rival, h, left, done.products[-2:])
+    if rival < math.inf and isinstance(h, TileMatrix) and not isinstance(h.data, Spread):
+        # F - c by half and whole; of Q's tiles (F - c) Q, W, a Y that turns it by half and whole, and F Y.
+        require = memory.require_host_free if h._xp is np else memory.require_free
+        require(3 * h.data.nbytes + 9 * done.x.data.nbytes, "the certificate of a density matrix")
 
 
 def _hold_against(rival: float, h: Any, left: int, seen: list[int]) -> None:

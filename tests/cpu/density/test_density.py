@@ -960,17 +960,26 @@ def test_tiles_that_show_no_gap_are_no_guess():
     assert projector._of_tiles(alone, occupied, None) is None  # no tile on the diagonal is stored
 
 
-def test_what_memory_is_too_small_for_is_left_for_eigenvectors(monkeypatch):
+@pytest.mark.parametrize("known", [False, True])
+def test_what_memory_is_too_small_for_is_left_for_eigenvectors(known, monkeypatch):
+    """Whether it is known before the certificate, by what that would take, or seen by an allocation that fails."""
     h, _ = insulator(4, 60, 1, 0.8)
     occupied = widest_gap(np.linalg.eigvalsh(h))
-    eigenvectors = spectile.density_matrix(h, electrons=occupied, error=1e-6, block=6, method="eigh")
 
-    def full(*_, **__):
+    def full(*given, **_):
         raise MemoryError("no room")
 
-    monkeypatch.setattr(projector, "purify", full)
+    def small(memory_bytes, what):
+        assert 8 * h.size < memory_bytes < 60 * h.size
+        full()
+
+    monkeypatch.setattr(*((projector.memory, "require_host_free", small) if known else (projector, "_certified", full)))
     tiles = TileMatrix.from_dense(h, 6, hermitian=True)
     found = projector.projector(tiles, occupied, None, 1e-6, "sp2_accelerated", rival=1.0)
-    assert np.linalg.norm(found.matrix.to_dense() - eigenvectors.matrix.to_dense()) <= 2e-6 and found.error <= 1e-6
-    with pytest.raises(MemoryError, match="no room"):
-        spectile.density_matrix(h, electrons=occupied, error=1e-6, block=6, method="sp2")
+    assert_guaranteed(found, h, occupied)
+    assert found.error <= 1e-6 and not found.history
+    if known:  # it was not compared with another way, and may come through
+        assert spectile.density_matrix(h, electrons=occupied, error=1e-6, block=6, method="sp2").history
+    else:
+        with pytest.raises(MemoryError, match="no room"):
+            spectile.density_matrix(h, electrons=occupied, error=1e-6, block=6, method="sp2")
