@@ -166,10 +166,10 @@ class GridKernels:
         zero = dict.fromkeys(made, 0.0)
         return self._written(room, made, zero, lost, zero, zero, a.dtype, hermitian)
 
-    def of_dense(self, room: Room, a: Any, order: Any, hermitian: bool) -> Any:
+    def of_dense(self, room: Room, a: Any, hermitian: bool) -> Any:
         """Return a dense matrix in tiles, or its Hermitian part."""
-        rows, a = _plain(room.rows), _plain(a)
-        a = a if order is None else a[np.ix_(_plain(order), _plain(order))]
+        rows, a, order = _plain(room.rows), _plain(a), _plain(room.order)
+        a = a if order is None else a[np.ix_(order, order)]
         part = (a + a.conj().T) / 2 if hermitian else a
 
         def tiles(x: Any) -> dict[tuple[int, int], Any]:
@@ -198,14 +198,19 @@ class GridKernels:
         """Return the diagonal."""
         return self.wrapped(self._dense(room, a, norms).diagonal().real.astype(float))
 
-    def copy(self, room: Room, flat: Any, starts: Any, places: Any, grid: Any, to_grid: bool, pitch: int = 0) -> None:
+    def to_dense(self, room: Room, a: Any, norms: Any) -> Any:
+        """Return a dense matrix."""
+        found, order = self._dense(room, a, norms), _plain(room.order)
+        out = np.empty_like(found)
+        out[np.ix_(order, order) if order is not None else ...] = found
+        return self.wrapped(out)
+
+    def copy(self, room: Room, flat: Any, starts: Any, places: Any, grid: Any, to_grid: bool) -> None:
         """Copy tiles."""
         tiles = self._tiles(room, grid)
         for start, place in zip(_plain(starts), _plain(places), strict=False):
             tile = tiles[divmod(int(place), room.size)]
-            step = _plain(flat).itemsize
-            strides = (pitch or tile.shape[1]) * step, step
-            one = np.lib.stride_tricks.as_strided(_plain(flat)[start:], tile.shape, strides)
+            one = _plain(flat)[start : start + tile.size].reshape(tile.shape)
             if to_grid:
                 tile[...] = one
             else:

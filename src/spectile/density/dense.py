@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import math
 from typing import Any
@@ -12,13 +11,17 @@ import numpy as np
 from spectile.core import device, placement
 from spectile.core.choice import Candidate
 from spectile.core.placement import Work
+from spectile.core.pointers import address
 from spectile.core.threads import cores
 from spectile.density.result import DensityMatrix
 from spectile.evd import eigh
 from spectile.evd.costs import dense
+from spectile.evd.cuda.blas import factorize
+from spectile.evd.cuda.choose import WHOLE_ORDER
 from spectile.evd.types import Subset
 from spectile.tiles import TileMatrix
-from spectile.tiles.grid import GridMatrix, in_lists
+from spectile.tiles.cuda import launch
+from spectile.tiles.grid import GridMatrix, tiles_of
 from spectile.tiles.layout import Layout
 from spectile.tiles.spread import Spread
 from spectile.tiles.types import SLACK, Error, gamma, roundoff
@@ -48,12 +51,6 @@ def _least(h: TileMatrix | GridMatrix, error: float) -> float:
 def candidates(h: TileMatrix | GridMatrix, error: float, occupied: int) -> list[Candidate]:
     """Return the ways to a density matrix and what each is predicted to take, by the tiles that count."""
     n, size = h.shape[0], len(h.rows) - 1
-    if isinstance(h, GridMatrix):
-        counts = (h.norms > _least(h, error)).sum(axis=1).get()
-    else:
-        # P reaches farther than F: about as far as its square.
-        counts = near(h, error).squared() if h._xp is np else np.diff(near(h, error).whole[0].indptr)
-    share = float((counts.astype(float) ** 2).sum()) / max(size, 1) ** 3
     on_gpu, parts = _on_gpu(h), 4 if h.dtype.kind == "c" else 1
     part = Subset(True, 0, occupied) if 0 <= occupied < n - 1 else None
     found = dense((n, n), (np.zeros(0, h.dtype),), vectors=True, subset=part)
@@ -61,7 +58,6 @@ def candidates(h: TileMatrix | GridMatrix, error: float, occupied: int) -> list[
     # A GPU makes a Cholesky factor at about half of the rate.
     flops = found.flops + parts * (n**2 * (4.0 * columns + (2 if on_gpu else 1) * n / 3) + 2.0 * n * columns**2)
     vectors = found._replace(moved=0, flops=flops, streamed=found.streamed * (_TWO_STAGES if on_gpu else 1))
-    tiles = purified(h, STEPS, share * size**3 / 2, _ON_GPU)
     # Whatever the gap is, so much is what rounding alone is bounded by.
     least = _lost(n, np.result_type(h.dtype, np.float64)) * math.sqrt(n * max(occupied, 1))
     eigenvectors = Candidate("eigh", _seconds(h, vectors), f"{columns} eigenvectors, n = {n}")
@@ -69,10 +65,17 @@ def candidates(h: TileMatrix | GridMatrix, error: float, occupied: int) -> list[
         eigenvectors = Candidate("eigh", None, "the matrix is on several GPUs")
     elif least > error:
         eigenvectors = Candidate("eigh", None, f"at best certified to {least:.1g}")
-    return [
-        eigenvectors,
-        Candidate("sp2_accelerated", tiles, f"{share:.2g} of the products of tiles in a step"),
-    ]
+    tiles, told = purified(h, STEPS, 0, _ON_GPU), "at least, whatever the products of tiles are"
+    if eigenvectors.seconds is None or tiles < eigenvectors.seconds:
+        if isinstance(h, GridMatrix):
+            counts = (h.norms > _least(h, error)).sum(axis=1).get()
+        else:
+            # P reaches farther than F: about as far as its square.
+            counts = near(h, error).squared() if h._xp is np else np.diff(near(h, error).whole[0].indptr)
+        share = float((counts.astype(float) ** 2).sum()) / max(size, 1) ** 3
+        tiles = purified(h, STEPS, share * size**3 / 2, _ON_GPU)
+        told = f"{share:.2g} of the products of tiles in a step"
+    return [eigenvectors, Candidate("sp2_accelerated", tiles, told)]
 
 
 def purified(h: TileMatrix | GridMatrix, steps: float, products: float, on_gpu: float | None = None) -> float:
@@ -105,13 +108,13 @@ def _lost(n: int, dtype: Any) -> float:
 def diagonalized(given: TileMatrix | GridMatrix, occupied: int, mu: float | None) -> DensityMatrix | None:
     """Return the projector on the lowest eigenvectors V of F, or None where rounding hides the gap.
 
-    With ``R = F V - V W`` and ``D = V* V - I`` of the k occupied vectors, or of these and the next one, as computed, F
-    has as many eigenvalues within ``||R|| (1 + ||D||)^(1/2) + 3 ||F|| ||D||`` of W.  Where ``F + a V V* - t I`` is
-    positive definite, which a Cholesky factor shows, F has no more than k of them below t: on what is orthogonal to V
-    it is above (Courant and Fischer).  The part of V outside of the occupied subspace solves a Sylvester equation with
-    R on the right, and has at most the norm ``s = ||R||_F / (t - w_k)``.  P has it once on either side of its blocks,
-    and V V* differs on them by D and ``s^2``.  The trace of F over the space of V is that of W and of
-    ``(I + D)^-1 V* R``; over that of P it is less by at most ``s^2`` times the width of the spectrum.
+    With ``R = F V - V W`` and ``D = V* V - I`` of all vectors, or of the k occupied ones and the next, as computed, F
+    has as many eigenvalues within ``||R|| (1 + ||D||)^(1/2) + 3 ||F|| ||D||`` of W.  Of a part of them, where
+    ``F + a V V* - t I`` of the k is positive definite, which a Cholesky factor shows, F has no more than k below t: on
+    what is orthogonal to V it is above (Courant and Fischer).  The part of V outside of the occupied subspace solves a
+    Sylvester equation with R on the right, and has at most the norm ``s = ||R||_F / (t - w_k)``.  P has it once on
+    either side of its blocks, and V V* differs on them by D and ``s^2``.  The trace of F over the space of V is that of
+    W and of ``(I + D)^-1 V* R``; over that of P it is less by at most ``s^2`` times the width of the spectrum.
 
     Parameters
     ----------
@@ -124,18 +127,25 @@ def diagonalized(given: TileMatrix | GridMatrix, occupied: int, mu: float | None
     unit = 2.0 ** min(1000, -math.frexp(given.norm())[1])  # F has a norm from 1/2 to 1
     a = given.to_dense().astype(np.result_type(given.dtype, np.float64), copy=False)
     a *= unit
-    values, v = eigh(a) if occupied < 0 else eigh(a, subset_by_index=(0, occupied))
+    # On a GPU a part of a small spectrum is cut from the whole, which needs no factor to show that nothing is left out.
+    at_once = xp is not np and n <= WHOLE_ORDER
+    values, v = eigh(a) if at_once or occupied < 0 else eigh(a, subset_by_index=(0, occupied))
     count = int((values < mu * unit).sum()) if occupied < 0 and mu is not None else occupied
     if not 0 < count < n:
         return None
-    values, v = values[: count + 1], v[:, : count + 1]
-    gram = v.conj().T @ v
-    _shift(gram, 1)
-    told = xp.stack([values, *((abs(x) ** 2).sum(axis=0) for x in (a @ v - v * values, gram))])
+    if not at_once:
+        values, v = values[: count + 1], v[:, : count + 1]
+    whole, rows = len(values) == n, v.conj().T
+    image, gram = rows @ a, rows @ v
+    if xp is np:
+        told = values, *((abs(x) ** 2).sum(axis=1) for x in (image - values[:, None] * rows, gram - np.eye(len(gram))))
+    else:
+        told = launch.residuals(values, rows, image, gram).get()
+    del image, gram
+    w, *squares = told
     lost, size = _lost(n, a.dtype), given.norm() * unit
     # Of the matrix of the moduli this bounds the spectral norm.
     moduli = min(given.norm(), given._moduli_norm()) * unit
-    w, *squares = told if xp is np else told.get()
 
     def norms(k: int) -> list[float]:
         return [
@@ -143,26 +153,28 @@ def diagonalized(given: TileMatrix | GridMatrix, occupied: int, mu: float | None
             for one, of in zip(squares, (moduli, math.sqrt(n)), strict=True)
         ]
 
-    (r, d), (r_u, d_u) = norms(count + 1), norms(count)
+    (r, d), (r_u, d_u) = norms(len(w)), norms(count)
     moved = (r + 3 * d * (r + float(abs(w).max()))) * SLACK
-    lift, error = float(w[-1] - w[0]), given.error.times(unit)
+    lift, error = float(w[count] - w[0]), given.error.times(unit)
     # What a factor and the matrix that it is of are off by, of a trace of such moduli (Rump, BIT 46 (2006) 433): eight
     # times as much is left to factors by blocks.
-    trace = math.sqrt(n) * size + (1 + d) * lift * count + n * abs(float(w[-1]))
-    off = 9 * lost * trace * SLACK
-    low, high = float(w[count - 1]) + moved, float(w[-1]) - moved - 3 * off
+    trace = math.sqrt(n) * size + (1 + d) * lift * count + n * abs(float(w[count]))
+    off = 0.0 if whole else 9 * lost * trace * SLACK
+    low, high = float(w[count - 1]) + moved, float(w[count]) - moved - 3 * off
     gap, slip = high - low, error.spectral
     if not (d < 0.1 and gap > 2 * max(moved, slip)):
         return None
-    q = v[:, :count] @ v[:, :count].conj().T
-    a += lift * q
-    _shift(a, high + off)
-    if not _is_definite(a, xp):
-        return None
+    q = v[:, :count] @ rows[:count]
+    if not whole:
+        a += lift * q
+        diagonal = a.reshape(-1)[:: n + 1]
+        diagonal -= high + off
+        if not _is_definite(a, xp):
+            return None
     del a
     ends = (
         (low - 2 * moved - slip) / unit, (low + slip) / unit, (high - slip) / unit,
-        (float(w[-1]) + moved + slip) / unit,
+        (float(w[count]) + moved + slip) / unit,
     )  # fmt: skip
     require_inside(mu, *ends[1:3])
     s = r_u / (gap + moved) * SLACK
@@ -170,14 +182,7 @@ def diagonalized(given: TileMatrix | GridMatrix, occupied: int, mu: float | None
     bound = (bound + math.sqrt(2) * error.fro / (gap - slip)) * SLACK
     energy_error = (1 + 2 * d) * (math.sqrt(count) * r_u + 2 * size * s * s)
     energy_error += min(error.fro * math.sqrt(count), slip * count)
-    rows, order = np.diff(given.rows), given.permutation
-    matrices = 0 if isinstance(given, GridMatrix) else 2
-    made = None if xp is np else GridMatrix.of_dense(q.astype(given.dtype, copy=False), rows, order, matrices)
-    if made is not None:
-        p = made[0].to_tiles()
-    else:
-        q = ((q + q.conj().T) / 2).astype(given.dtype)
-        p = TileMatrix.from_dense(q, rows, hermitian=True, permutation=order)._beside(given)
+    p = tiles_of(given, q)
     return DensityMatrix(
         p._with(error=Error.of(bound, bound)), bound, math.fsum(w[:count]) / unit, energy_error / unit * SLACK,
         ends[:2], ends[2:], (ends[1] + ends[2]) / 2 if mu is None else mu, float(count), [],
@@ -185,18 +190,14 @@ def diagonalized(given: TileMatrix | GridMatrix, occupied: int, mu: float | None
     )  # fmt: skip
 
 
-def _shift(a: Any, by: float) -> None:
-    """Subtract a number from the diagonal of a matrix that is contiguous, by rows or by columns."""
-    diagonal = (a if a.flags.c_contiguous else a.T).reshape(-1)[:: len(a) + 1]
-    diagonal -= by
-
-
 def _is_definite(a: Any, xp: Any) -> bool:
-    """Return whether a matrix has a Cholesky factor."""
-    raising = contextlib.nullcontext() if xp is np else importlib.import_module("cupyx").errstate(linalg="raise")
+    """Return whether a contiguous matrix, which is overwritten on a GPU, has a Cholesky factor."""
+    if xp is not np:
+        info = xp.empty(1, np.int32)
+        factorize(a.dtype, len(a), address(a), len(a), address(info))
+        return not int(info.get()[0])
     try:
-        with raising:
-            xp.linalg.cholesky(a)
+        np.linalg.cholesky(a)
     except np.linalg.LinAlgError:
         return False
     return True
@@ -210,8 +211,7 @@ def require_inside(mu: float | None, low: float, high: float) -> None:
 
 def inverse_root(s: TileMatrix | GridMatrix) -> Any:
     """Return about S^(-1/2), not stored as Hermitian, or None where it is none."""
-    a = in_lists(s).to_dense()
-    values, v = eigh(a)
+    values, v = eigh(s.to_dense())
     if not float(values[0]) > 0:
         return None
     made = TileMatrix.from_dense((v / values**0.5) @ v.conj().T, np.diff(s.rows), permutation=s.permutation)

@@ -10,7 +10,7 @@ import numpy as np
 from spectile.core.arrays import on_device, to_device
 from spectile.core.options import number
 from spectile.tiles import TileMatrix
-from spectile.tiles.grid import GridMatrix, in_lists
+from spectile.tiles.grid import GridMatrix
 from spectile.tiles.layout import offsets
 from spectile.tiles.types import DTYPES, roundoff
 
@@ -31,14 +31,10 @@ def hermitian_operand(name: str, given: Any, block: Any, permutation: Any) -> Ti
         import cupy
 
         try:
-            sizes = np.diff(offsets("block", a.shape[0], block))
-            given_a = cupy.ascontiguousarray(a), sizes, permutation
-            made = GridMatrix.of_dense(*given_a)
-            in_grid = made is not None
-            made = made or GridMatrix.of_dense(*given_a, matrices=2)
+            made = GridMatrix.of_dense(cupy.ascontiguousarray(a), offsets("block", a.shape[0], block), permutation)
             if made is not None:
                 _refuse_skew(made[1], made[0])
-                return made[0] if in_grid else in_lists(made[0])
+                return made[0]
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
     return in_tiles(name, given, block, permutation, hermitian=True)

@@ -7,11 +7,13 @@ at what it is off by.  The operations are those of `TileMatrix` that purificatio
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from spectile.core import memory
 from spectile.core.progress import MATRICES, count
 from spectile.tiles.cuda import grid as kernels
 from spectile.tiles.cuda.grid import APART, LOST, NORMS, PRODUCTS, SEARCH, SKIPPED, Room
@@ -22,8 +24,6 @@ from spectile.tiles.matrix import (
     NormName,
     TileMatrix,
     checked_permutation,
-    given_order,
-    partitions,
     stacked,
 )
 from spectile.tiles.spread import Spread
@@ -72,17 +72,40 @@ def in_lists(x: TileMatrix | GridMatrix) -> TileMatrix:
     return x.to_tiles() if isinstance(x, GridMatrix) else x
 
 
-def _fits(rows: np.ndarray, dtype: Any, matrices: int = _MATRICES) -> bool:
-    """Return whether the current GPU has room for so many matrices, and kernels for the tiles."""
+def tiles_of(like: TileMatrix | GridMatrix, a: Any) -> TileMatrix:
+    """Return the Hermitian part of a dense matrix in the tiles, the order, the dtype and the place of another one."""
+    if isinstance(like, GridMatrix):
+        return _hermitian_part(like, like.room, a)
+    if like._xp is not np and _fits(like.rows, a.dtype, 2):
+        return _hermitian_part(like, Room.of(like.rows, like.permutation), a)._beside(like)
+    a = ((a + a.conj().T) / 2).astype(like.dtype, copy=False)
+    return TileMatrix.from_dense(a, np.diff(like.rows), hermitian=True, permutation=like.permutation)._beside(like)
+
+
+def _hermitian_part(like: TileMatrix | GridMatrix, room: Room, a: Any) -> TileMatrix:
+    data, maps = kernels.of_dense(room, a.astype(like.dtype, copy=False), hermitian=True)
+    return _listed(like, room, data, maps[NORMS], hermitian=True)
+
+
+def _listed(like: TileMatrix | GridMatrix, room: Room, data: Any, norms: Any, hermitian: bool) -> TileMatrix:
+    """Return the tiles of a matrix in a room that are not zero, of a Hermitian one those of the upper half."""
     import cupy
 
+    told = norms.get()
+    kept = np.flatnonzero(np.triu(told) if hermitian else told)
+    layout = Layout.of_keys(like.rows, like.rows, kept, hermitian)
+    flat = cupy.empty(int(layout.starts[-1]), data.dtype)
+    starts, places = cupy.asarray(np.array([layout.starts[:-1], kept]))
+    kernels.copy(room, flat, starts, places, data, to_grid=False)
+    return TileMatrix(layout, flat, permutation=like.permutation, norms=told.ravel()[kept])
+
+
+def _fits(rows: np.ndarray, dtype: Any, matrices: int = _MATRICES) -> bool:
+    """Return whether the current GPU has room for so many matrices, and kernels for the tiles."""
     heights, n = np.diff(rows), int(rows[-1])
     if not len(heights) or heights.max() > MOST_ROWS or len(heights) > _MOST_TILES:
         return False
-    if not matrices:
-        return True
-    free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
-    return bool(matrices * n * n * np.dtype(dtype).itemsize <= _SHARE * free)
+    return memory.holds(int(matrices * n * n * np.dtype(dtype).itemsize / _SHARE))
 
 
 class GridMatrix:
@@ -125,46 +148,48 @@ class GridMatrix:
 
     @classmethod
     def of_dense(
-        cls, a: Any, rows: Any, permutation: Any = None, matrices: int = _MATRICES
-    ) -> tuple[GridMatrix, float] | None:
-        """Return the Hermitian part of a dense matrix of CuPy, and the norm of the rest; None where it has no room.
+        cls, a: Any, rows: np.ndarray, permutation: Any = None
+    ) -> tuple[TileMatrix | GridMatrix, float] | None:
+        """Return the Hermitian part of a dense matrix of CuPy, and the norm of the rest.
+
+        It is in lists where there is no room for a calculation, and None where not for these.
 
         Parameters
         ----------
         a : cupy.ndarray of shape (n, n)
             Of a dtype of tile matrices, contiguous.
-        rows, permutation
+        rows : numpy.ndarray of int64
+            Where tile rows begin, and the end.
+        permutation
             As for `TileMatrix.from_dense`.
-        matrices : int
-            For so many there is to be room; it is known without a look where it is 0.
 
         Raises
         ------
         TypeError, ValueError
             As `TileMatrix.from_dense`.
         """
-        import cupy
-
-        offsets, _ = partitions(a.shape, rows, None, hermitian=True)
         order = checked_permutation(permutation, a.shape)
-        if not _fits(offsets, a.dtype, matrices):
+        stays = _fits(rows, a.dtype)
+        if not (stays or _fits(rows, a.dtype, 2)):
             return None
-        room = Room.of(offsets)
-        data, maps = kernels.of_dense(room, a, None if order is None else cupy.asarray(order), hermitian=True)
+        room = Room.of(rows, order)
+        data, maps = kernels.of_dense(room, a, hermitian=True)
         sizes = _sizes_of(room, maps)
         skew = sizes[APART].bound
-        made = cls(None, room, offsets, data, maps[NORMS].copy(), sizes[NORMS], EXACT, True, order)
+        made = cls(None, room, rows, data, maps[NORMS].copy(), sizes[NORMS], EXACT, True, order)
         if skew.fro:
             lost = 8 * roundoff(a.dtype) * made.norm()
             made.error = skew + Error.of(lost, lost)
-        return (made, skew.fro) if _RANGE[0] < made.norm() < _RANGE[1] else None
+        if not _RANGE[0] < made.norm() < _RANGE[1]:
+            return None
+        return made if stays else made.to_tiles(), skew.fro
 
     @classmethod
     def of_tiles(cls, x: TileMatrix) -> GridMatrix:
         """Return the same matrix with room for every tile."""
         import cupy
 
-        whole, room = x.whole(), Room.of(x.rows)
+        whole, room = x.whole(), Room.of(x.rows, x.permutation)
         data, norms = cupy.empty(room.n * room.n, x.dtype), cupy.zeros((room.size, room.size))
         places = cupy.asarray(whole.layout.keys)
         kernels.copy(room, whole.data, cupy.asarray(whole.layout.starts), places, data, to_grid=True)
@@ -174,26 +199,13 @@ class GridMatrix:
 
     def to_tiles(self) -> TileMatrix:
         """Return the same matrix with the tiles that are not zero."""
-        import cupy
-
-        places = cupy.flatnonzero(cupy.triu(self.norms) if self.hermitian else self.norms)
-        layout = Layout.of_keys(self.rows, self.rows, places.get(), self.hermitian)
-        flat = cupy.empty(int(layout.starts[-1]), self.dtype)
-        kernels.copy(self.room, flat, cupy.asarray(layout.starts), places, self.data, to_grid=False)
-        norms = self.norms.ravel()[places].get()
-        made = TileMatrix(layout, flat, error=self.error, permutation=self.permutation, norms=norms)
+        made = _listed(self, self.room, self.data, self.norms, self.hermitian)._with(error=self.error)
         made.products = self.products
         return made
 
     def to_dense(self) -> Any:
         """Return the matrix as an array, in the order of the given one."""
-        import cupy
-
-        out, places = cupy.zeros(self.shape, self.dtype), cupy.flatnonzero(self.norms)
-        rows, columns = (self.room.rows[at] for at in (places // self.room.size, places % self.room.size))
-        starts = rows * self.room.n + columns
-        kernels.copy(self.room, out.reshape(-1), starts, places, self.data, to_grid=False, pitch=self.room.n)
-        return given_order(cupy, out, self.permutation)
+        return kernels.to_dense(self.room, self.data, self.norms)
 
     # --- What it is ---
 
@@ -230,7 +242,7 @@ class GridMatrix:
 
     def _moduli_norm(self) -> float:
         """Return a bound of the spectral norm of the matrix of the moduli of a Hermitian one."""
-        return float(kernels.spectral_bound(self.room, self.norms, _SHARPENED).get()[0]) * SLACK
+        return self._sizes.row * SLACK
 
     def _bounded(self, norm: float) -> GridMatrix:
         """Return the matrix, of whose spectral norm this bound is known."""
@@ -415,11 +427,8 @@ class GridMatrix:
 
     def _with(self, error: Error) -> GridMatrix:
         """Return the matrix with another error."""
-        made = GridMatrix(
-            self, self.room, self.rows, self.data, self.norms, self._sizes, error, self.hermitian,
-            products=self.products,
-        )  # fmt: skip
-        made._turned, made._known, made._trace, made._halves = self._turned, self._known, self._trace, self._halves
+        made = copy.copy(self)
+        made.error, made._ends = error, None
         return made
 
     @property

@@ -56,7 +56,7 @@ int call(void (*kernel)(A...), void** given, unsigned grid, unsigned threads, in
 }
 """
 NAMES = {
-    "tiles.cu": ("norms", "line_sums", "gather", "add", "dots"),
+    "tiles.cu": ("norms", "line_sums", "gather", "add", "dots", "residuals"),
     "product.cu": ("multiply",),
     "search.cu": ("left_out", "kept", "list"),
 }
@@ -102,7 +102,7 @@ def on_host(monkeypatch: pytest.MonkeyPatch, libraries: Any, tmp_path_factory: p
 
     monkeypatch.setattr(launch, "kernel", kernel)
     monkeypatch.setattr(launch, "require_here", lambda name, array: None)
-    names = "arange", "asarray", "argsort", "cumsum", "diff", "flatnonzero", "zeros"
+    names = "arange", "asarray", "ascontiguousarray", "argsort", "cumsum", "diff", "flatnonzero", "zeros"
     module = SimpleNamespace(**{name: _plain(getattr(np, name)) for name in names})
     module.empty = lambda shape, dtype=float: np.full(shape, 7, dtype).view(Plain)
     monkeypatch.setitem(sys.modules, "cupy", module)
@@ -177,6 +177,10 @@ def test_each_kernel_does_what_numpy_does(on_host: None, dtype: str) -> None:
 
     pairs = data, layout.starts[some], target[3:].copy(), layout.starts[some], heights * widths
     np.testing.assert_allclose(launch.dots(*pairs), wanted.dots(*pairs).get(), atol=1e-12)
+
+    image, vectors = dense[:, :40], dense[:, 3:43]  # parts, whose rows do not follow one another
+    rows = np.arange(3.0, 51.0), vectors, image, vectors @ vectors.conj().T
+    np.testing.assert_allclose(launch.residuals(*rows), wanted.residuals(*rows).get(), rtol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -10,8 +10,9 @@ import pytest
 import scipy.linalg
 
 import spectile
-from spectile.density import inverse_sqrt, maps, polar
+from spectile.density import dense, inverse_sqrt, maps, polar
 from spectile.tiles import TileMatrix
+from spectile.tiles.grid import on_grid
 
 pytestmark = pytest.mark.gpu
 
@@ -86,6 +87,43 @@ def test_arrays_of_cupy() -> None:
     assert isinstance(there.matrix.data, cupy.ndarray)
     difference = np.linalg.norm(there.matrix.to_host().to_dense() - on_host.matrix.to_dense())
     assert difference <= there.error + on_host.error
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("order", [0, 1024])
+def test_eigenvectors_of_a_part_and_of_the_whole_are_judged(dtype: str, order: int, monkeypatch: Any) -> None:
+    """Those of a part by a Cholesky factor; the lowest one is left out then."""
+    import cupy
+
+    monkeypatch.setattr(dense, "WHOLE_ORDER", order)
+    rng = np.random.default_rng(5)
+    h = _insulator(230, 5) + (0.05j * _insulator(230, 6)[::-1] if np.dtype(dtype).kind == "c" else 0)
+    h = ((h + h.conj().T) / 2).astype(dtype)
+    values, vectors = np.linalg.eigh(h.astype(np.result_type(dtype, np.float64)))
+    occupied, single = int(np.diff(values[60:170]).argmax()) + 61, dtype in ("float32", "complex64")
+    exact, middle = vectors[:, :occupied] @ vectors[:, :occupied].conj().T, values[occupied - 1 : occupied + 1].mean()
+    for words in (
+        {"electrons": occupied},
+        {"mu": middle},
+        {"electrons": occupied, "permutation": rng.permutation(230)},
+    ):
+        found = spectile.density_matrix(
+            cupy.asarray(h), error=1e-3 if single else 1e-9, method="eigh", block=24, **words
+        )
+        assert found.history == [] and found.matrix.dtype == dtype
+        assert np.linalg.norm(found.matrix.to_dense().get() - exact) <= found.error <= (1e-3 if single else 1e-9)
+        assert found.homo[0] <= values[occupied - 1] <= found.homo[1] + 1e-12
+        assert found.lumo[0] - 1e-12 <= values[occupied] <= found.lumo[1]
+    eigh = dense.eigh
+
+    def without(a: Any, **part: Any) -> Any:
+        w, v = eigh(a)
+        end = part["subset_by_index"][1] + 2 if part else None
+        return w[1:end], v[:, 1:end]
+
+    monkeypatch.setattr(dense, "eigh", without)
+    f = TileMatrix.from_dense(h, 24, hermitian=True).to_device()
+    assert dense.diagonalized(on_grid(f), occupied - 1, None) is None
 
 
 @pytest.mark.parametrize("method", list(maps.METHODS))

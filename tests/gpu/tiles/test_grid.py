@@ -136,20 +136,20 @@ def test_dense_matrices_of_any_order() -> None:
 
     rng = np.random.default_rng(6)
     a = _hermitian(146, "complex128", 6)
-    order = rng.permutation(146)
-    made = GridMatrix.of_dense(cupy.asarray(a), PARTITIONS[1], order)
+    order, rows = rng.permutation(146), np.concatenate([[0], np.cumsum(PARTITIONS[1])])
+    made = GridMatrix.of_dense(cupy.asarray(a), rows, order)
     assert made is not None and made[1] == 0 and np.array_equal(_dense(made[0]), a)
     assert np.array_equal(made[0].to_dense().get(), a)
     few = made[0].truncate(made[0].norm() / 2)
     assert 0 < few.fill < 1 and np.array_equal(few.to_dense().get(), _dense(few))
     a[0, 1] += 1e-3
-    made = GridMatrix.of_dense(cupy.asarray(a), PARTITIONS[1], order)
+    made = GridMatrix.of_dense(cupy.asarray(a), rows, order)
     assert made is not None and made[1] == pytest.approx(1e-3 / 2**0.5)
     assert np.linalg.norm(_dense(made[0]) - a) <= made[0].error.fro
     for wrong in (np.nan, np.inf, 1e200):
         a[3, 3] = wrong
         with pytest.raises(ValueError, match="holds NaN or infinity, or overflows"):
-            GridMatrix.of_dense(cupy.asarray(a), PARTITIONS[1])
+            GridMatrix.of_dense(cupy.asarray(a), rows)
 
 
 @pytest.mark.parametrize("rows", [24, [17, 30, 24, 13, 32, 5, 24] * 2])

@@ -529,11 +529,11 @@ extern "C" __global__ void __launch_bounds__(256) grid_dots(const value* __restr
 
 // Sums of moduli over each row of the matrix.  A warp a row.
 extern "C" __global__ void __launch_bounds__(256) grid_row_sums(const value* __restrict__ a, const double* __restrict__ norms, Grid grid,
-                                                                const int* __restrict__ tile_rows, double* __restrict__ out) {
+                                                                double* __restrict__ out) {
     const long long row = (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
     const int lane = threadIdx.x % 32;
     if (row >= grid.rows[grid.size]) return;
-    const int i = tile_rows[row], within = int(row - grid.rows[i]);
+    const int i = grid.tile_row(row), within = int(row - grid.rows[i]);
     double total = 0;
     for (int j = 0; j < grid.size; ++j) {
         if (norms[grid.place(i, j)] == 0) continue;
@@ -547,10 +547,10 @@ extern "C" __global__ void __launch_bounds__(256) grid_row_sums(const value* __r
 
 // The real parts of the diagonal.
 extern "C" __global__ void __launch_bounds__(256) grid_diagonal(const value* __restrict__ a, const double* __restrict__ norms, Grid grid,
-                                                                const int* __restrict__ tile_rows, double* __restrict__ out) {
+                                                                double* __restrict__ out) {
     const long long row = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (row >= grid.rows[grid.size]) return;
-    const int i = tile_rows[row], within = int(row - grid.rows[i]);
+    const int i = grid.tile_row(row), within = int(row - grid.rows[i]);
     out[row] = norms[grid.place(i, i)] > 0 ? real_part(a[grid.start(i, i) + entry(within, within, grid.height(i))]) : 0;
 }
 
@@ -584,20 +584,34 @@ extern "C" __global__ void __launch_bounds__(256) grid_of_dense(const value* __r
     if (lane == 0) write_all(maps, grid, i, j, hermitian, norm_of(squares, most, entries), norm_of(squares_apart, most_apart, entries), 0);
 }
 
-// Listed tiles to and from an array: where they begin there, and which places of the map they are.  Their rows follow one
-// another there, or begin `pitch` apart.
+// A matrix as a dense one, by rows, whose row order[i] is row i of it.  A warp a tile.
+extern "C" __global__ void __launch_bounds__(256) grid_to_dense(const value* __restrict__ a, const double* __restrict__ norms,
+                                                                const long long* __restrict__ order, Grid grid, value* __restrict__ out) {
+    const long long tile = (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+    const int i = int(tile / grid.size), j = int(tile % grid.size), lane = threadIdx.x % 32;
+    if (i >= grid.size) return;
+    const int width = grid.height(j), entries = grid.height(i) * width;
+    const bool filled = norms[tile] > 0;
+    for (int at = lane; at < entries; at += 32) {
+        const int r = at / width, s = at % width;
+        const long long x = grid.rows[i] + r, y = grid.rows[j] + s;
+        out[(order ? order[x] : x) * grid.rows[grid.size] + (order ? order[y] : y)] =
+            filled ? a[grid.start(i, j) + entry(r, s, width)] : zero();
+    }
+}
+
+// Listed tiles to and from a flat array: where they begin there, and which places of the map they are.
 extern "C" __global__ void __launch_bounds__(256) grid_copy(value* __restrict__ flat, const long long* __restrict__ starts,
                                                             const long long* __restrict__ places, Grid grid, int to_grid,
-                                                            value* __restrict__ c, long long pitch, int tiles) {
+                                                            value* __restrict__ c, int tiles) {
     const int tile = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
     if (tile >= tiles) return;
     const int i = int(places[tile] / grid.size), j = int(places[tile] % grid.size);
     const int width = grid.height(j), entries = grid.height(i) * width;
-    const long long row = pitch ? pitch : width;
     value *one = flat + starts[tile], *other = c + grid.start(i, j);
     for (int at = lane; at < entries; at += 32) {
-        const int r = at / width, s = at % width, there = entry(r, s, width);
-        if (to_grid) other[there] = one[r * row + s];
-        else one[r * row + s] = other[there];
+        const int there = entry(at / width, at % width, width);
+        if (to_grid) other[there] = one[at];
+        else one[at] = other[there];
     }
 }

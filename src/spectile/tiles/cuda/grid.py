@@ -37,7 +37,7 @@ class Room(NamedTuple):
     """Where the tiles of a square matrix are, on a GPU."""
 
     rows: Any  #: Where tile rows begin, and the end: int64.
-    tile_rows: Any  #: The tile row of each row: int32.
+    order: Any  #: Rows of the given matrix in the order of the stored ones: int64, or None.
     #: Tile rows, rows, and rows of the largest tile.
     size: int
     n: int
@@ -45,15 +45,14 @@ class Room(NamedTuple):
     uniform: bool  #: Whether all tiles are of one size.
 
     @classmethod
-    def of(cls, rows: np.ndarray) -> Room:
+    def of(cls, rows: np.ndarray, order: np.ndarray | None = None) -> Room:
         """Return the room for tiles that begin at these rows."""
         import cupy
 
         heights = np.diff(rows)
-        tile_rows = np.repeat(np.arange(len(heights), dtype=np.int32), heights)
-        largest = int(heights.max())
+        largest, order = int(heights.max()), None if order is None else cupy.asarray(order)
         uniform = bool((heights == largest).all())
-        return cls(cupy.asarray(rows), cupy.asarray(tile_rows), len(heights), int(rows[-1]), largest, uniform)
+        return cls(cupy.asarray(rows), order, len(heights), int(rows[-1]), largest, uniform)
 
     @property
     def argument(self) -> Any:
@@ -72,10 +71,6 @@ def _rounding(dtype: Any, hermitian: bool) -> Any:
 
 def _by_tiles(room: Room) -> Shape:
     return Shape((ceil_div(32 * room.size**2, _THREADS),), _THREADS)
-
-
-def _by_rows(room: Room) -> Shape:
-    return Shape((ceil_div(room.n, _THREADS),), _THREADS)
 
 
 def _optional(array: Any) -> Any:
@@ -244,7 +239,7 @@ def row_sums(room: Room, a: Any, norms: Any) -> Any:
 
     out = cupy.empty(room.n)
     shape = Shape((ceil_div(32 * room.n, _THREADS),), _THREADS)
-    kernel(room.unit(a), "grid_row_sums")(shape, a, norms, room.argument, room.tile_rows, out)
+    kernel(room.unit(a), "grid_row_sums")(shape, a, norms, room.argument, out)
     return out
 
 
@@ -253,31 +248,38 @@ def diagonal(room: Room, a: Any, norms: Any) -> Any:
     import cupy
 
     out = cupy.empty(room.n)
-    kernel(room.unit(a), "grid_diagonal")(_by_rows(room), a, norms, room.argument, room.tile_rows, out)
+    shape = Shape((ceil_div(room.n, _THREADS),), _THREADS)
+    kernel(room.unit(a), "grid_diagonal")(shape, a, norms, room.argument, out)
     return out
 
 
-def of_dense(room: Room, a: Any, order: Any, hermitian: bool) -> tuple[Any, Any]:
+def of_dense(room: Room, a: Any, hermitian: bool) -> tuple[Any, Any]:
     """Return a dense matrix in tiles, or its Hermitian part, and its maps: apart is how far that is."""
     import cupy
 
     c, maps = cupy.empty(room.n * room.n, a.dtype), cupy.empty((MAPS, room.size, room.size))
     kernel(room.unit(a), "grid_of_dense")(
-        _by_tiles(room), a, _optional(order), room.argument, np.int32(hermitian), c, maps
+        _by_tiles(room), a, _optional(room.order), room.argument, np.int32(hermitian), c, maps
     )
     return c, maps
 
 
-def copy(room: Room, flat: Any, starts: Any, places: Any, grid: Any, to_grid: bool, pitch: int = 0) -> None:
-    """Copy tiles at `places` of the map from a flat array, where they begin at `starts`, or to it.
+def to_dense(room: Room, a: Any, norms: Any) -> Any:
+    """Return a dense matrix, in the order of the given one."""
+    import cupy
 
-    Their rows follow one another there or, with a `pitch`, begin so many entries apart.
-    """
+    out = cupy.empty((room.n, room.n), a.dtype)
+    kernel(room.unit(a), "grid_to_dense")(_by_tiles(room), a, norms, _optional(room.order), room.argument, out)
+    return out
+
+
+def copy(room: Room, flat: Any, starts: Any, places: Any, grid: Any, to_grid: bool) -> None:
+    """Copy tiles at `places` of the map from a flat array, where they begin at `starts`, or to it."""
     tiles = len(places)
     if tiles:
         shape = Shape((ceil_div(32 * tiles, _THREADS),), _THREADS)
         kernel(room.unit(grid), "grid_copy")(
-            shape, flat, starts, places, room.argument, np.int32(to_grid), grid, np.int64(pitch), np.int32(tiles)
+            shape, flat, starts, places, room.argument, np.int32(to_grid), grid, np.int32(tiles)
         )
 
 

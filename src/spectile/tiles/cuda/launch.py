@@ -102,6 +102,16 @@ def dots(x: Any, at_x: np.ndarray, y: Any, at_y: np.ndarray, sizes: np.ndarray) 
     return out
 
 
+def residuals(values: Any, vectors: Any, image: Any, gram: Any) -> Any:
+    """Return values, and the squares of each row of A V - W V and of V V* - I, shape (3, rows), of rows V."""
+    import cupy
+
+    out = cupy.empty((3, len(values)))
+    rows = (cupy.ascontiguousarray(one) for one in (values, vectors, image, gram))
+    _by_warps("residuals", image, len(values), *rows, np.int64(vectors.shape[1]), out)
+    return out
+
+
 def multiply(
     a: Any, in_a: Places, b: Any, in_b: Places, pointer: np.ndarray, left: np.ndarray, right: np.ndarray, c: Any,
     in_c: Places, largest: tuple[int, int],

@@ -1,5 +1,5 @@
-// What is done with each tile alone, by a warp: its norm, sums over its lines, inner products, copies
-// and additions.
+// What is done with each tile alone, by a warp: its norm, sums over its lines, inner products, copies and additions; and what
+// tells how far dense vectors are from eigenvectors.
 #include "tiles.cuh"
 
 __device__ __forceinline__ double over_warp(double x) {
@@ -107,4 +107,18 @@ extern "C" __global__ void dots(const value* __restrict__ x, const long long* __
     }
     real_part = over_warp(real_part), imaginary_part = over_warp(imaginary_part);
     if (lane == 0) out[2 * t] = real_part, out[2 * t + 1] = imaginary_part;
+}
+
+// Of each row v of V, which is `length` long, with its value w and its row of A V: w, the squares of what the two are off by, and
+// those of what its row of V V* is off by from the identity's.  A warp a row.
+extern "C" __global__ void residuals(const double* __restrict__ values, const value* __restrict__ vectors, const value* __restrict__ image,
+                                     const value* __restrict__ gram, long long length, double* __restrict__ out, int count) {
+    const int t = own_tile(), lane = threadIdx.x % 32;
+    if (t >= count) return;
+    const value *own = vectors + t * length, *made = image + t * length, *products = gram + static_cast<long long>(t) * count;
+    double off = 0, apart = 0;
+    for (long long i = lane; i < length; i += 32) off += square(difference(made[i], scaled(own[i], values[t])), 1.0);
+    for (int i = lane; i < count; i += 32) apart += square(i == t ? on_diagonal(products[i], -1, false) : products[i], 1.0);
+    off = over_warp(off), apart = over_warp(apart);
+    if (lane == 0) out[t] = values[t], out[count + t] = off, out[2 * count + t] = apart;
 }
