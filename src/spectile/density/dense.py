@@ -21,7 +21,7 @@ from spectile.evd.cuda.choose import WHOLE_ORDER
 from spectile.evd.types import Subset
 from spectile.tiles import TileMatrix
 from spectile.tiles.cuda import launch
-from spectile.tiles.grid import GridMatrix, tiles_of
+from spectile.tiles.grid import GridMatrix, in_lists
 from spectile.tiles.layout import Layout
 from spectile.tiles.spread import Spread
 from spectile.tiles.types import SLACK, Error, gamma, roundoff
@@ -182,7 +182,14 @@ def diagonalized(given: TileMatrix | GridMatrix, occupied: int, mu: float | None
     bound = (bound + math.sqrt(2) * error.fro / (gap - slip)) * SLACK
     energy_error = (1 + 2 * d) * (math.sqrt(count) * r_u + 2 * size * s * s)
     energy_error += min(error.fro * math.sqrt(count), slip * count)
-    p = tiles_of(given, q)
+    rows, order = given.rows, given.permutation
+    if isinstance(given, GridMatrix):
+        p = given.tiles_of(q.astype(given.dtype, copy=False))
+    elif xp is not np and (made := GridMatrix.of_dense(q.astype(given.dtype, copy=False), rows, order)) is not None:
+        p = in_lists(made[0])
+    else:
+        q = ((q + q.conj().T) / 2).astype(given.dtype)
+        p = TileMatrix.from_dense(q, np.diff(rows), hermitian=True, permutation=order)._beside(given)
     return DensityMatrix(
         p._with(error=Error.of(bound, bound)), bound, math.fsum(w[:count]) / unit, energy_error / unit * SLACK,
         ends[:2], ends[2:], (ends[1] + ends[2]) / 2 if mu is None else mu, float(count), [],

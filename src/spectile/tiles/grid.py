@@ -49,14 +49,9 @@ class Sizes(NamedTuple):
     total: float
     filled: float
 
-    @property
-    def bound(self) -> Error:
-        """Bounds of the norms of a Hermitian matrix with these tiles."""
-        return Error.of(self.fro * SLACK, self.row * SLACK)
-
-    def bounds(self, hermitian: bool) -> Error:
+    def bounds(self, hermitian: bool = True) -> Error:
         """Bounds of the norms of a matrix with these tiles, whose columns are not known but where it is Hermitian."""
-        return self.bound if hermitian else Error.of(self.fro * SLACK, self.fro * SLACK)
+        return Error.of(self.fro * SLACK, (self.row if hermitian else self.fro) * SLACK)
 
 
 def on_grid(x: TileMatrix | GridMatrix) -> TileMatrix | GridMatrix:
@@ -70,34 +65,6 @@ def on_grid(x: TileMatrix | GridMatrix) -> TileMatrix | GridMatrix:
 def in_lists(x: TileMatrix | GridMatrix) -> TileMatrix:
     """Return a matrix with the tiles that are not zero."""
     return x.to_tiles() if isinstance(x, GridMatrix) else x
-
-
-def tiles_of(like: TileMatrix | GridMatrix, a: Any) -> TileMatrix:
-    """Return the Hermitian part of a dense matrix in the tiles, the order, the dtype and the place of another one."""
-    if isinstance(like, GridMatrix):
-        return _hermitian_part(like, like.room, a)
-    if like._xp is not np and _fits(like.rows, a.dtype, 2):
-        return _hermitian_part(like, Room.of(like.rows, like.permutation), a)._beside(like)
-    a = ((a + a.conj().T) / 2).astype(like.dtype, copy=False)
-    return TileMatrix.from_dense(a, np.diff(like.rows), hermitian=True, permutation=like.permutation)._beside(like)
-
-
-def _hermitian_part(like: TileMatrix | GridMatrix, room: Room, a: Any) -> TileMatrix:
-    data, maps = kernels.of_dense(room, a.astype(like.dtype, copy=False), hermitian=True)
-    return _listed(like, room, data, maps[NORMS], hermitian=True)
-
-
-def _listed(like: TileMatrix | GridMatrix, room: Room, data: Any, norms: Any, hermitian: bool) -> TileMatrix:
-    """Return the tiles of a matrix in a room that are not zero, of a Hermitian one those of the upper half."""
-    import cupy
-
-    told = norms.get()
-    kept = np.flatnonzero(np.triu(told) if hermitian else told)
-    layout = Layout.of_keys(like.rows, like.rows, kept, hermitian)
-    flat = cupy.empty(int(layout.starts[-1]), data.dtype)
-    starts, places = cupy.asarray(np.array([layout.starts[:-1], kept]))
-    kernels.copy(room, flat, starts, places, data, to_grid=False)
-    return TileMatrix(layout, flat, permutation=like.permutation, norms=told.ravel()[kept])
 
 
 def _fits(rows: np.ndarray, dtype: Any, matrices: int = _MATRICES) -> bool:
@@ -124,11 +91,6 @@ class GridMatrix:
     products : int
         Products of tiles that were added up in it.
     """
-
-    __slots__ = (
-        "_ends", "_halves", "_known", "_sizes", "_trace", "_turned", "data", "error", "hermitian", "norms",
-        "permutation", "products", "room", "rows",
-    )  # fmt: skip
 
     def __init__(
         self, like: GridMatrix | None, room: Room, rows: np.ndarray, data: Any, norms: Any, sizes: Sizes, error: Error,
@@ -175,7 +137,7 @@ class GridMatrix:
         room = Room.of(rows, order)
         data, maps = kernels.of_dense(room, a, hermitian=True)
         sizes = _sizes_of(room, maps)
-        skew = sizes[APART].bound
+        skew = sizes[APART].bounds()
         made = cls(None, room, rows, data, maps[NORMS].copy(), sizes[NORMS], EXACT, True, order)
         if skew.fro:
             lost = 8 * roundoff(a.dtype) * made.norm()
@@ -199,9 +161,25 @@ class GridMatrix:
 
     def to_tiles(self) -> TileMatrix:
         """Return the same matrix with the tiles that are not zero."""
-        made = _listed(self, self.room, self.data, self.norms, self.hermitian)._with(error=self.error)
+        import cupy
+
+        told = self.norms.get()
+        kept = np.flatnonzero(np.triu(told) if self.hermitian else told)
+        layout = Layout.of_keys(self.rows, self.rows, kept, self.hermitian)
+        flat = cupy.empty(int(layout.starts[-1]), self.dtype)
+        starts, places = cupy.asarray(np.array([layout.starts[:-1], kept]))
+        kernels.copy(self.room, flat, starts, places, self.data, to_grid=False)
+        norms = told.ravel()[kept]
+        made = TileMatrix(layout, flat, error=self.error, permutation=self.permutation, norms=norms)
         made.products = self.products
         return made
+
+    def tiles_of(self, a: Any) -> TileMatrix:
+        """Return the Hermitian part of a dense matrix of CuPy in the same tiles and order, without a look at it."""
+        made = self._with(EXACT)
+        made.data, maps = kernels.of_dense(self.room, a, hermitian=True)
+        made.norms = maps[NORMS]
+        return made.to_tiles()
 
     def to_dense(self) -> Any:
         """Return the matrix as an array, in the order of the given one."""
@@ -391,11 +369,11 @@ class GridMatrix:
         sizes, told = _sizes_of(self.room, maps, drops, sharp, trace)
         made = self._made(c, maps, sizes, True)
         made._trace = told[SEARCH + 1]
-        skipped, dropped = sizes[SKIPPED].bound, Error.of(told[3], told[4])
+        skipped, dropped = sizes[SKIPPED].bounds(), Error.of(told[3], told[4])
         own = (skipped + carried(self, self)).times(quadratic) + self.error.times(linear)
         made.error = made.error + own + dropped
         # What rounding takes of the square alone is part of what it takes of the polynomial, but for the factor.
-        off = skipped + carried(self, self) + self.error + sizes[LOST].bound.times(1 / abs(quadratic))
+        off = skipped + carried(self, self) + self.error + sizes[LOST].bounds().times(1 / abs(quadratic))
         off = off + Error.of(2 * roundoff(self.dtype) * self.norm(), math.inf)
         apart = sizes[APART]
         return made, Apart(
