@@ -83,10 +83,10 @@ def hermitian(name: str, given: Any) -> TileMatrix:
 
 
 def within_range(name: str, x: Tiles, *, small: bool = True) -> Tiles:
-    """Return a matrix whose squares its dtype holds, or raise; those of a `small` one may be lost."""
+    """Return a matrix whose squares its dtype holds, or raise; those of a `small` one may be lost, and no digits."""
     held, norm = np.finfo(x.dtype), x.norm()
-    least, most = math.sqrt(float(held.tiny) / float(held.eps)), math.sqrt(float(held.max) * float(held.eps))
-    if norm > most or not (small or norm == 0 or norm >= least):
+    least, most = float(held.tiny) / float(held.eps), math.sqrt(float(held.max) * float(held.eps))
+    if norm > most or 0 < norm < (least if small else math.sqrt(least)):
         raise ValueError(f"{name} has norm {norm:.3g}, and {x.dtype} does not hold its squares: scale {name}")
     return x
 

@@ -12,7 +12,7 @@ import numpy as np
 from spectile.core.arrays import host_array, on_device, to_device
 from spectile.core.device import require_device
 from spectile.core.host import refuse_malformed
-from spectile.core.options import number
+from spectile.core.options import flag, number
 from spectile.core.pictures import draw_sizes, shown, shown_html
 from spectile.core.places import device_ids
 from spectile.nearsparse.multi.partition import cut_rows
@@ -130,7 +130,8 @@ class TileMatrix:
         TypeError
             If the dtype is another.
         ValueError
-            If partition or permutation do not fit, `a` is not Hermitian but should be, or has NaN or infinity.
+            If partition or permutation do not fit, `a` is not Hermitian but should be, or has NaN, infinity or integers
+            beyond 2**53.
 
         Examples
         --------
@@ -138,13 +139,11 @@ class TileMatrix:
         >>> TileMatrix.from_dense(np.eye(8), [3, 5]).norms.round(3).tolist()
         [1.732, 2.236]
         """
-        if on_device(a):
-            a, _ = to_device(a, "a")
-        else:
-            a = host_array("a", a)
+        known = a.error if isinstance(a, TileMatrix) else EXACT
+        a = to_device(a, "a")[0] if on_device(a) else host_array("a", a)
         if a.ndim != 2:
             raise ValueError(f"a has {a.ndim} dimensions: pass a matrix")
-        a = a.astype(_dtype("a", a.dtype), copy=False)
+        a = _held("a", a).astype(_dtype("a", a.dtype), copy=False)
         xp = _module(a)
         rows, columns = partitions(a.shape, rows, columns, hermitian)
         order = checked_permutation(permutation, a.shape)
@@ -167,7 +166,7 @@ class TileMatrix:
             indices.append(found)
             indptr.append(indptr[-1] + len(found))
         layout = Layout(rows, columns, indptr, np.concatenate([np.zeros(0, np.int64), *indices]), hermitian)
-        made = cls(layout, layouts.of_dense(xp, a, layout), permutation=order)
+        made = cls(layout, layouts.of_dense(xp, a, layout), error=known, permutation=order)
         return made.truncate(atol) if atol else made
 
     @classmethod
@@ -202,7 +201,9 @@ class TileMatrix:
         rows, columns = partitions(a.shape, rows, columns, hermitian)
         order = checked_permutation(permutation, a.shape)
         # Sums of entries at one place are left to SciPy, in the dtype of the result.
-        a = a.tocsr().astype(dtype, copy=False)
+        a = a.tocsr()
+        _held("a", a.data)
+        a = a.astype(dtype, copy=False)
         if not a.has_canonical_format or not a.data.all():
             a = a.copy()
             a.sum_duplicates()
@@ -275,7 +276,7 @@ class TileMatrix:
         layout = Layout.of_keys(rows, columns, keys, hermitian)
         data = np.empty(int(layout.starts[-1]), dtype)
         for t, (i, j) in enumerate(pairs.tolist()):
-            tile = host_array(f"tile ({i}, {j})", function(i, j))
+            tile = _held(f"tile ({i}, {j})", host_array(f"tile ({i}, {j})", function(i, j)))
             wanted = int(layout.heights[t]), int(layout.widths[t])
             if tile.shape != wanted:
                 raise ValueError(f"tile ({i}, {j}) has shape {tile.shape}, and {wanted} is needed")
@@ -865,7 +866,8 @@ class TileMatrix:
         >>> one.multiply(one, rtol=1e-6).trace()
         64.0
         """
-        return self._multiply(other, atol, rtol, norm, "upper" if hermitian else None, rtol_factors)
+        half = "upper" if flag("hermitian", hermitian) else None
+        return self._multiply(other, atol, rtol, norm, half, rtol_factors)
 
     def square(
         self, *, atol: float | None = None, rtol: float | None = None, rtol_factors: float | None = None,
@@ -1231,6 +1233,13 @@ def _dtype(name: str, dtype: Any) -> np.dtype[Any]:
     if given.name not in DTYPES:
         raise TypeError(f"{name} is {given}: convert it to one of {', '.join(DTYPES)}")
     return given
+
+
+def _held(name: str, a: Any) -> Any:
+    """Return an array whose integers, if it has any, float64 holds."""
+    if a.dtype.kind in "iu" and a.dtype.itemsize > 4 and a.size and max(int(a.max()), -int(a.min())) > 2**53:
+        raise ValueError(f"{name} has integers beyond 2**53, of which float64 does not hold all: convert it")
+    return a
 
 
 def partitions(shape: Any, rows: Any, columns: Any, hermitian: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -884,6 +884,10 @@ def test_matrices_whose_squares_are_out_of_range_are_named(dtype):
         for call in given_:
             with pytest.raises(ValueError, match=f"^{name} has norm .*scale {name}"):
                 call()
+    lost = np.diag([1.0, 2.0, 4.0]).astype(dtype) * {"f4": 1e-42, "f8": 1e-316}[dtype]
+    for method in ("eigh", "sp2"):
+        with pytest.raises(ValueError, match=r"^f has norm .*scale f"):
+            purified(lost, electrons=1, block=2, error=1e-3, method=method)
     exact = np.diag([1.0, 0.0, 0.0])
     assert np.linalg.norm(purified(small, electrons=1, block=2, error=1e-3).matrix.to_dense() - exact) <= 1e-3
 

@@ -3,6 +3,7 @@
 import doctest
 import pickle
 import tracemalloc
+from functools import partial
 
 import numpy as np
 import pytest
@@ -344,6 +345,14 @@ def test_mistakes_are_told_in_one_sentence():
         (lambda: TileMatrix.from_dense(np.full((6, 6), np.nan), 2), ValueError, "tile .0, 0. holds NaN"),
         (lambda: TileMatrix.from_dense(a, 2, permutation=[0, 0, 1, 2, 3, 4]), ValueError, "no order of the 6 rows"),
         (lambda: TileMatrix.from_sparse(a), TypeError, "no sparse matrix"),
+        (lambda: TileMatrix.from_dense(np.full((2, 2), 2**53 + 1)), ValueError, "a has integers beyond 2..53"),
+        (lambda: TileMatrix.from_dense(np.full((2, 2), -(2**63))), ValueError, "a has integers beyond 2..53"),
+        (lambda: TileMatrix.from_sparse(sp.csr_array(np.full((2, 2), 2**64 - 1, "u8"))), ValueError, "beyond 2..53"),
+        (lambda: make(lambda i, j: [[2**60]], one, [1]), ValueError, "tile .0, 0. has integers beyond"),
+        *((lambda f=f: f(hermitian="x"), TypeError, "hermitian = 'x' is no truth value") for f in (
+            partial(TileMatrix.from_dense, a), partial(TileMatrix.from_sparse, sp.csr_array(a)),
+            partial(make, lambda i, j: [[1.0]], one, [1]), partial(TileMatrix.identity, [2]), partial(x.multiply, x),
+        )),
         (lambda: TileMatrix(a), TypeError, "by from_dense"),
         (lambda: TileMatrix.from_dense(sp.csr_array(a)), TypeError, "sparse"),
         (lambda: x + TileMatrix.from_dense(a, 3), ValueError, "one partition"),
@@ -428,6 +437,17 @@ def test_examples_of_methods_run():
     for test in doctest.DocTestFinder().find(TileMatrix, "TileMatrix", globs={"TileMatrix": TileMatrix}):
         runner.run(test, out=said.append)
     assert runner.tries > 15 and not runner.failures, "".join(said)
+
+
+def test_a_number_is_a_truth_value_and_an_error_is_carried_on():
+    a = random_matrix(4, (40, 40), "float64", hermitian=True)
+    for make, given_ in ((TileMatrix.from_dense, a), (TileMatrix.from_sparse, sp.csr_array(a))):
+        np.testing.assert_array_equal(make(given_, 8, hermitian=1).to_dense(), a)
+    cut = TileMatrix.from_dense(a, 8, atol=1.0)
+    again = TileMatrix.from_dense(cut, 5, atol=1.0)
+    assert np.linalg.norm(again.to_dense() - a) <= again.error.fro and again.error.fro > cut.error.fro > 0
+    whole = TileMatrix.from_dense(np.full((2, 2), -(2**53)))
+    assert whole.to_dense().tolist() == [[-(2.0**53)] * 2] * 2
 
 
 @pytest.mark.parametrize("hermitian", [True, False])
