@@ -334,7 +334,14 @@ def _orthogonal(asked: _Asked, h: TileMatrix | GridMatrix, error: float) -> Dens
     """Return the density matrix of a matrix in the place of F, without an overlap, within an error."""
     electrons, mu, beta = asked.electrons, asked.mu, asked.beta
     if beta is not None:
-        return _thermal(in_lists(h), electrons, mu, error, beta)
+        try:
+            return _thermal(in_lists(h), electrons, mu, error, beta)
+        except Unresolved as inside:
+            enough = (1 if electrons is None else 4) * inside.enough * asked.error / error
+            said = (
+                f"error = {asked.error} is below what rounding to {h.dtype} allows here: ask for {enough:.2g} or more"
+            )
+            raise Unresolved(said, enough) from None
     guess = None if asked.start is None else asked.start.edges
     rivals = [one.seconds for one in asked.ways if one.kernel == "eigh" and one.seconds is not None]
     return projector(h, _occupied(electrons), mu, error, asked.method, asked.error, guess, *rivals)

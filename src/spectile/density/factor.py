@@ -174,9 +174,9 @@ def polar(a: Any, *, error: float = 1e-8, block: Any = 32) -> tuple[TileMatrix, 
         try:
             gram = exact_a.H._times(exact_a, 1e-3 * share * size, half="upper")
             root = inverse_sqrt(gram, error=share / size)
-        except ValueError as refused:
+        except ValueError:
             raise ValueError(
-                f"a has dependent columns, or the error is below rounding to {a.dtype} ({refused})"
+                f"a has dependent columns, or error = {error} is below what rounding to {a.dtype} allows: ask for more"
             ) from None
         u = exact_a._times(root, share)
         if u.error.fro <= error:

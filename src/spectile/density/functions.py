@@ -15,7 +15,7 @@ import numpy as np
 from spectile.core.options import number
 from spectile.core.progress import MATRICES, Progress
 from spectile.density.operands import hermitian, positive, within_range
-from spectile.density.projector import projector
+from spectile.density.projector import Unresolved, projector
 from spectile.tiles import Error, TileMatrix
 from spectile.tiles.types import EXACT, SLACK, roundoff
 
@@ -231,5 +231,6 @@ def _sum(
     # Of a matrix that is off by a bound the Hermitian part is off by no more; its own rounding comes on top.
     bound = (bound + 4 * roundoff(x.dtype) * half_.norm()) * SLACK
     if bound > error:
-        raise ValueError(f"error = {error} is below what rounding to {x.dtype} allows here, {bound:.2g}: ask for more")
+        said = f"error = {error} is below what rounding to {x.dtype} allows here, {bound:.2g}: ask for more"
+        raise Unresolved(said, 2 * bound)
     return half_._with(error=Error(bound, bound) + x.error.times(slope))

@@ -167,7 +167,8 @@ def _purified(
     enough = 2 * reached * share
     if reached == math.inf and error < _LARGEST:  # how far one comes is seen by coming there
         try:
-            enough = 2 * share * projector(h, occupied, mu, 100 * error, method, guess=guess).error
+            coarse = max(100 * error, n * roundoff(h.dtype))
+            enough = 2 * share * projector(h, occupied, mu, coarse, method, guess=guess).error
         except ValueError as coarser:
             enough = share * getattr(coarser, "enough", math.inf)
     advice = f"ask for {enough:.2g} or more" if enough < math.inf else "give a temperature (beta=)"
