@@ -93,13 +93,11 @@ class GridMatrix:
     """
 
     def __init__(
-        self, like: GridMatrix | None, room: Room, rows: np.ndarray, data: Any, norms: Any, sizes: Sizes, error: Error,
-        hermitian: bool, permutation: Any = None, products: int = 0,
-    ) -> None:  # fmt: skip
-        self.room, self.rows, self.data, self.norms, self.error = room, rows, data, norms, error
+        self, room: Room, data: Any, norms: Any, sizes: Sizes, error: Error, hermitian: bool, products: int = 0
+    ) -> None:
+        self.room, self.rows, self.permutation = room, room.starts, room.permutation
+        self.data, self.norms, self._sizes, self.error = data, norms, sizes, error
         self.hermitian, self.products = hermitian, products
-        self.permutation: Any = permutation if like is None else like.permutation
-        self._sizes = sizes
         self._turned: Any = None
         self._halves: Any = None
         self._trace: float | None = None
@@ -138,7 +136,7 @@ class GridMatrix:
         data, maps = kernels.of_dense(room, a, hermitian=True)
         sizes = _sizes_of(room, maps)
         skew = sizes[APART].bounds()
-        made = cls(None, room, rows, data, maps[NORMS].copy(), sizes[NORMS], EXACT, True, order)
+        made = cls(room, data, maps[NORMS].copy(), sizes[NORMS], EXACT, True)
         if skew.fro:
             lost = 8 * roundoff(a.dtype) * made.norm()
             made.error = skew + Error.of(lost, lost)
@@ -156,8 +154,7 @@ class GridMatrix:
         places = cupy.asarray(whole.layout.keys)
         kernels.copy(room, whole.data, cupy.asarray(whole.layout.starts), places, data, to_grid=True)
         norms.ravel()[places] = cupy.asarray(whole.norms)
-        sizes = _sizes_of(room, norms[None])[0]
-        return cls(None, room, x.rows, data, norms, sizes, x.error, x.hermitian, x.permutation)
+        return cls(room, data, norms, _sizes_of(room, norms[None])[0], x.error, x.hermitian)
 
     def to_tiles(self) -> TileMatrix:
         """Return the same matrix with the tiles that are not zero."""
@@ -303,9 +300,7 @@ class GridMatrix:
         if self.hermitian:
             return self
         data, sizes = kernels.adjoint(self.room, self.data, self.turned), _sizes_of(self.room, self.turned[None])[0]
-        made = GridMatrix(
-            self, self.room, self.rows, data, self.turned, sizes, self.error, False, products=self.products
-        )
+        made = GridMatrix(self.room, data, self.turned, sizes, self.error, False, self.products)
         made._turned, made._known = self.norms, self._known
         return made
 
@@ -391,10 +386,7 @@ class GridMatrix:
         kernels.drop(norms, found)
         sizes, told = _sizes_of(self.room, norms[None], found)
         lost = Error.of(told[3], told[4] if self.hermitian else told[3])
-        return GridMatrix(
-            self, self.room, self.rows, self.data, norms, sizes[0], self.error + lost, self.hermitian,
-            products=self.products,
-        )  # fmt: skip
+        return GridMatrix(self.room, self.data, norms, sizes[0], self.error + lost, self.hermitian, self.products)
 
     # --- Inside ---
 
@@ -453,12 +445,8 @@ class GridMatrix:
         )  # fmt: skip
 
     def _made(self, data: Any, maps: Any, sizes: list[Sizes], hermitian: bool) -> GridMatrix:
-        lost = sizes[LOST].bounds(hermitian)
-        count = int(sizes[PRODUCTS].total)
-        # A copy lets go of the other maps.
-        return GridMatrix(
-            self, self.room, self.rows, data, maps[NORMS].copy(), sizes[NORMS], lost, hermitian, products=count
-        )
+        lost, norms = sizes[LOST].bounds(hermitian), maps[NORMS].copy()  # which lets go of the other maps
+        return GridMatrix(self.room, data, norms, sizes[NORMS], lost, hermitian, int(sizes[PRODUCTS].total))
 
 
 def _unit(norm: float) -> float:

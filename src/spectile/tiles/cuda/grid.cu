@@ -1,6 +1,7 @@
 // Products and sums of matrices with room for every tile.
 #include "sums.cuh"
 #include "grid.cuh"
+#include "warps.cuh"
 
 // Where entry (r, s) of a tile is.  Tiles of float64 that are all of one size, a multiple of 8, are 8 x 8 blocks by rows, with
 // columns in the order 0 4 1 5 2 6 3 7: a lane of the matrix units has the two that it reads side by side, and what a warp
@@ -188,18 +189,6 @@ struct Rounding {
     int hermitian;  // the half above the diagonal is computed, and stands for the other
 };
 
-__device__ __forceinline__ double whole_warp(double x) {
-#pragma unroll
-    for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(0xffffffffu, x, lanes);
-    return x;
-}
-
-__device__ __forceinline__ double most_of_warp(double x) {
-#pragma unroll
-    for (int lanes = 16; lanes > 0; lanes /= 2) x = fmax(x, __shfl_xor_sync(0xffffffffu, x, lanes));
-    return x;
-}
-
 // What a sum of so many products is off by, at most, relative to the sum of their moduli (types.gamma).
 __device__ __forceinline__ double gamma_of(double terms, double unit) {
     const double steps = (COMPLEX ? 2 * terms : terms) * unit;
@@ -259,11 +248,11 @@ extern "C" __global__ void __launch_bounds__(256) grid_list(const double* __rest
                 for (int kind = 0; kind < kKinds; ++kind) to[kind * windows + window / 32 * 32 + lane] = words[kind], words[kind] = 0;
         }
     }
-    skipped = whole_warp(skipped);
+    skipped = over_warp(skipped);
     double length = 0;
     if (count) {
-        whole = whole_warp(whole), length = whole_warp(double(terms));
-        if (roundings) once = whole_warp(once) * kSlack, twofold = whole_warp(twofold) * kSlack;
+        whole = over_warp(whole), length = over_warp(double(terms));
+        if (roundings) once = over_warp(once) * kSlack, twofold = over_warp(twofold) * kSlack;
     }
     if (lane) return;
     const int height = grid.height(i), width = grid.height(j);
@@ -411,8 +400,8 @@ extern "C" __global__ void __launch_bounds__(32 * DOWN_TILES * ACROSS_TILES, RES
                     squares += weight * square(made, 1.0), squares_apart += weight * square(apart, 1.0);
                     most = fmax(most, largest_part(made)), most_apart = fmax(most_apart, largest_part(apart));
                 }
-        squares = whole_warp(squares), squares_apart = whole_warp(squares_apart);
-        most = most_of_warp(most), most_apart = most_of_warp(most_apart);
+        squares = over_warp(squares), squares_apart = over_warp(squares_apart);
+        most = largest_of_warp(most), most_apart = largest_of_warp(most_apart);
         const int entries = (COMPLEX ? 2 : 1) * height * width;
         if (lane == 0) write(maps, kNorms, grid, i, j, hermitian, norm_of(squares, most, entries));
         if (lane == 0) write(maps, kApart, grid, i, j, hermitian, norm_of(squares_apart, most_apart, entries));
@@ -455,7 +444,7 @@ extern "C" __global__ void __launch_bounds__(256) grid_combine(const value* __re
             squares += square(made, 1.0), most = fmax(most, largest_part(made));
         }
     }
-    squares = whole_warp(squares), most = most_of_warp(most);
+    squares = over_warp(squares), most = largest_of_warp(most);
     if (lane == 0) {
         const double lost = any ? rounded(fabs(alpha) * norm_a + fabs(beta) * norm_b + diagonal, height * width, how) : 0;
         write_all(maps, grid, i, j, how.hermitian, norm_of(squares, most, (COMPLEX ? 2 : 1) * height * width), 0, lost * kSlack);
@@ -520,7 +509,7 @@ extern "C" __global__ void __launch_bounds__(256) grid_dots(const value* __restr
         const int entries = grid.height(i) * grid.height(j);
         for (int at = lane; at < entries; at += 32) first += product_x(x[at], y[at]), second += product_y(x[at], y[at]);
     }
-    first = whole_warp(first), second = whole_warp(second);
+    first = over_warp(first), second = over_warp(second);
     if (lane == 0) {
         out[tile] = first;
         out[static_cast<long long>(grid.size) * grid.size + tile] = second;
@@ -541,7 +530,7 @@ extern "C" __global__ void __launch_bounds__(256) grid_row_sums(const value* __r
         const value* from = a + grid.start(i, j);
         for (int s = lane; s < width; s += 32) total += modulus(from[entry(within, s, width)]);
     }
-    total = whole_warp(total);
+    total = over_warp(total);
     if (lane == 0) out[row] = total * kSlack;
 }
 
@@ -578,8 +567,8 @@ extern "C" __global__ void __launch_bounds__(256) grid_of_dense(const value* __r
         c[grid.start(i, j) + entry(r, s, width)] = made;
         squares += square(made, 1.0), most = fmax(most, largest_part(made));
     }
-    squares = whole_warp(squares), squares_apart = whole_warp(squares_apart);
-    most = most_of_warp(most), most_apart = most_of_warp(most_apart);
+    squares = over_warp(squares), squares_apart = over_warp(squares_apart);
+    most = largest_of_warp(most), most_apart = largest_of_warp(most_apart);
     const int entries = (COMPLEX ? 2 : 1) * height * width;
     if (lane == 0) write_all(maps, grid, i, j, hermitian, norm_of(squares, most, entries), norm_of(squares_apart, most_apart, entries), 0);
 }

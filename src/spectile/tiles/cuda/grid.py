@@ -36,8 +36,12 @@ _ROUNDING = np.dtype([("unit", np.float64), ("least", np.float64), ("hermitian",
 class Room(NamedTuple):
     """Where the tiles of a square matrix are, on a GPU."""
 
-    rows: Any  #: Where tile rows begin, and the end: int64.
-    order: Any  #: Rows of the given matrix in the order of the stored ones: int64, or None.
+    #: Where tile rows begin, and the end; rows of the given matrix in the order of the stored ones, or None: int64.
+    rows: Any
+    order: Any
+    #: The same on the host.
+    starts: np.ndarray
+    permutation: np.ndarray | None
     #: Tile rows, rows, and rows of the largest tile.
     size: int
     n: int
@@ -49,10 +53,9 @@ class Room(NamedTuple):
         """Return the room for tiles that begin at these rows."""
         import cupy
 
-        heights = np.diff(rows)
-        largest, order = int(heights.max()), None if order is None else cupy.asarray(order)
-        uniform = bool((heights == largest).all())
-        return cls(cupy.asarray(rows), order, len(heights), int(rows[-1]), largest, uniform)
+        heights, there = np.diff(rows), None if order is None else cupy.asarray(order)
+        sizes = len(heights), int(rows[-1]), int(heights.max()), bool((heights == heights[0]).all())
+        return cls(cupy.asarray(rows), there, rows, order, *sizes)
 
     @property
     def argument(self) -> Any:

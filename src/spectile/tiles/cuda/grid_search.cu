@@ -3,6 +3,7 @@
 // Norms are sorted by half octaves: a product of norms is in bin q where it is below edge q and not below the edge before, so
 // that one look at all triples of tiles tells what each of the edges leaves out.
 #include "grid.cuh"
+#include "warps.cuh"
 
 // Half octaves that a look sorts norms into: kBins edges, what is below the first, and what is not below the last.
 constexpr int kBins = 48, kSums = kBins + 1, kThreads = 256;
@@ -49,10 +50,7 @@ __device__ __forceinline__ void add_up(const float* bins, float weight, float* s
             const double x = double(bins[q * kThreads + column]) * shared_weight[column];
             sum += x, square += x * x;
         }
-        for (int lanes = 16; lanes > 0; lanes /= 2) {
-            sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
-            square += __shfl_xor_sync(0xffffffffu, square, lanes);
-        }
+        sum = over_warp(sum), square = over_warp(square);
         if (lane == 0) sums[q] += sum, squares[q] += square;
     }
     __syncthreads();
@@ -131,10 +129,7 @@ extern "C" __global__ void __launch_bounds__(1024) grid_narrow(Search* __restric
             known = known && isfinite(sum);
             largest = fmax(largest, sum);
         }
-        for (int lanes = 16; lanes > 0; lanes /= 2) {
-            squares += __shfl_xor_sync(0xffffffffu, squares, lanes);
-            largest = fmax(largest, __shfl_xor_sync(0xffffffffu, largest, lanes));
-        }
+        squares = over_warp(squares), largest = largest_of_warp(largest);
         if (!__all_sync(0xffffffffu, known)) squares = largest = kInfinity;
         if (lane == 0) {
             // Sums in float32 of products that were rounded to nearest.
@@ -186,7 +181,7 @@ extern "C" __global__ void __launch_bounds__(256) grid_rows(const double* __rest
         found[0] += x, found[1] += x * x, found[2] += x != 0;
     }
     for (int f = 0; f < 3; ++f) {
-        for (int lanes = 16; lanes > 0; lanes /= 2) found[f] += __shfl_xor_sync(0xffffffffu, found[f], lanes);
+        found[f] = over_warp(found[f]);
         if (lane == 0) work[f][warp] = found[f];
     }
     __syncthreads();
@@ -206,11 +201,7 @@ extern "C" __global__ void grid_totals(const double* __restrict__ rows, int inne
         largest = isnan(sum) ? kInfinity : fmax(largest, sum), total += sum;
         squares += rows[(3 * map + 1) * inner + i], filled += rows[(3 * map + 2) * inner + i];
     }
-    for (int lanes = 16; lanes > 0; lanes /= 2) {
-        squares += __shfl_xor_sync(0xffffffffu, squares, lanes), total += __shfl_xor_sync(0xffffffffu, total, lanes);
-        filled += __shfl_xor_sync(0xffffffffu, filled, lanes);
-        largest = fmax(largest, __shfl_xor_sync(0xffffffffu, largest, lanes));
-    }
+    squares = over_warp(squares), total = over_warp(total), filled = over_warp(filled), largest = largest_of_warp(largest);
     if (lane == 0) out[4 * map] = sqrt(squares), out[4 * map + 1] = largest, out[4 * map + 2] = total, out[4 * map + 3] = filled;
 }
 
@@ -223,11 +214,11 @@ extern "C" __global__ void __launch_bounds__(256) grid_sharpen(const double* __r
     double largest = 0, total = 0;
     if (before)
         for (int j = lane; j < inner; j += 32) largest = fmax(largest, before[j]);
-    for (int lanes = 16; lanes > 0; lanes /= 2) largest = fmax(largest, __shfl_xor_sync(0xffffffffu, largest, lanes));
+    largest = largest_of_warp(largest);
     // Not 0, that the quotients stay finite.
     const auto y = [&](int j) { return before ? before[j] / (largest + 1e-290) + 1e-3 : 1.0; };
     for (int j = threadIdx.x; j < inner; j += 256) total += norms[static_cast<long long>(i) * inner + j] * y(j);
-    for (int lanes = 16; lanes > 0; lanes /= 2) total += __shfl_xor_sync(0xffffffffu, total, lanes);
+    total = over_warp(total);
     if (lane == 0) work[warp] = total;
     __syncthreads();
     if (threadIdx.x != 0) return;

@@ -1,18 +1,7 @@
 // What is done with each tile alone, by a warp: its norm, sums over its lines, inner products, copies and additions; and what
 // tells how far dense vectors are from eigenvectors.
 #include "tiles.cuh"
-
-__device__ __forceinline__ double over_warp(double x) {
-#pragma unroll
-    for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(0xffffffffu, x, lanes);
-    return x;
-}
-
-__device__ __forceinline__ double largest_of_warp(double x) {
-#pragma unroll
-    for (int lanes = 16; lanes > 0; lanes /= 2) x = fmax(x, __shfl_xor_sync(0xffffffffu, x, lanes));
-    return x;
-}
+#include "warps.cuh"
 
 __device__ __forceinline__ int own_tile() { return (blockIdx.x * blockDim.x + threadIdx.x) / 32; }
 
