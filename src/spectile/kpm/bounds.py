@@ -82,12 +82,12 @@ def lanczos(engine: Engine) -> tuple[float, float]:
 
     Raises ValueError if a number is not finite.
     """
-    alphas, betas = engine.tridiagonalize(min(lanczos_steps(engine.num_rows), engine.num_rows))
+    alphas, betas = engine.tridiagonalize(lanczos_steps(engine.num_rows))
     if not np.isfinite(alphas[0]):
         raise ValueError(OUT_OF_RANGE)
-    # The space is exhausted where a norm is but rounding; what follows means nothing.
-    size = np.maximum.accumulate(np.maximum(np.abs(alphas), np.append(0.0, betas[:-1])))
-    exhausted = np.flatnonzero(betas <= 1e-12 * size)
+    # The space is exhausted where a norm is but rounding of the width; what follows means nothing.
+    width = np.maximum.accumulate(np.maximum(np.abs(alphas - alphas[0]), np.append(0.0, betas[:-1])))
+    exhausted = np.flatnonzero(betas <= 1e-12 * width)
     count = int(exhausted[0]) + 1 if exhausted.size else len(alphas)
     if not (np.isfinite(alphas[:count]).all() and np.isfinite(betas[:count]).all()):
         raise ValueError(OUT_OF_RANGE)

@@ -3,6 +3,7 @@
 import ctypes
 import dataclasses
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from spectile.kpm.operators.engine import lengthened
 from spectile.kpm.reference import random_phases
 
 from ...on_host import FIBERS, host_library
+from ...structured import check_bounds, families
 
 DEVICE = """
 #define __grid_constant__
@@ -82,10 +84,36 @@ def hermitian(n, dtype, entries, seed, hubs=0):
 
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
 def test_lanczos_steps_of_one_launch_are_those_of_products(dtype, tmp_path):
+    steps_of = lanczos_steps_of(dtype, tmp_path)
+    for n, lanes, blocks, steps in ((1, 1, 1, 1), (70, 4, 3, 9), (131, 32, 2, 7), (200, 1, 2, 12)):
+        h = hermitian(n, dtype, 6, n, hubs=3 if lanes < 32 else 0)
+        start = lengthened(random_phases(1, n, 1, real=dtype == "float64", dtype=dtype)[:, 0], 1, np)
+        alphas, betas = bounds.tridiagonalize(lambda v, h=h: h @ v, start, steps)
+        tolerance = (1e-9 if dtype == "float64" else 1e-3) * (abs(alphas).max() + 1)
+        for found, expected in zip(steps_of(h, steps, lanes, blocks), (alphas, betas), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_lanczos_steps_of_one_launch_bound_structured_spectra(dtype, tmp_path):
+    steps_of = lanczos_steps_of(dtype, tmp_path)
+    for n in (3, 4, 5, 6, 8, 16, 64):
+        for name, matrix in families(n).items():
+            if np.can_cast(matrix.dtype, dtype, "same_kind"):
+                h = sp.csr_matrix(matrix.astype(dtype))
+                engine = SimpleNamespace(
+                    num_rows=len(matrix), tridiagonalize=lambda steps, h=h: steps_of(h, steps, 1, 1)
+                )
+                found = bounds.lanczos(engine)
+                check_bounds(found, np.linalg.eigvalsh(matrix), eps=np.finfo(dtype).eps, what=f"{name}, {n}: {found}")
+
+
+def lanczos_steps_of(dtype, folder):
+    """Return what makes Lanczos steps of a CSR matrix by the kernel, as fibers."""
     unit = lanczos_unit(dtype)
     unit = dataclasses.replace(unit, defines=unit.defines | {"THREADS": "64"})
     library = on_host(
-        tmp_path,
+        folder,
         unit,
         """extern "C" int run(int blocks, unsigned seed, const int* pointer, const int* indices, const number* data,
                               number* x, number* y, long long rows, int lanes, int steps, double* alphas,
@@ -96,28 +124,23 @@ def test_lanczos_steps_of_one_launch_are_those_of_products(dtype, tmp_path):
             return launch({blocks, 1, 1}, THREADS, 256, seed, body);
         }""",
     )
-    arrived = np.zeros(1, np.uint64)
-    for n, lanes, blocks, steps in ((1, 1, 1, 1), (70, 4, 3, 9), (131, 32, 2, 7), (200, 1, 2, 12)):
-        h = hermitian(n, dtype, 6, n, hubs=3 if lanes < 32 else 0)
+
+    def steps_of(h, steps, lanes, blocks):
+        n = h.shape[0]
         x, y, numbers, sums = (
             np.empty(n, dtype),
             np.empty(n, dtype),
             np.full(2 * steps + 1, np.nan),
             np.empty(2 * blocks),
         )
-        arrived[:] = 0
         arrays = [h.indptr, h.indices, h.data, x, y]
         assert library.run(
             blocks, n, *(each.ctypes for each in arrays), ctypes.c_longlong(n), lanes, steps,
-            numbers[:steps].ctypes, numbers[steps:].ctypes, sums.ctypes, arrived.ctypes,
+            numbers[:steps].ctypes, numbers[steps:].ctypes, sums.ctypes, np.zeros(1, np.uint64).ctypes,
         )  # fmt: skip
-        start = lengthened(random_phases(1, n, 1, real=dtype == "float64", dtype=dtype)[:, 0], np)
-        alphas, betas = bounds.tridiagonalize(lambda v, h=h: h @ v, start, steps)
-        tolerance = 1e-9 if dtype == "float64" else 1e-3
-        np.testing.assert_allclose(numbers[:steps], alphas, rtol=tolerance, atol=tolerance * abs(alphas).max())
-        np.testing.assert_allclose(
-            numbers[steps + 1 :], betas, rtol=tolerance, atol=tolerance * (abs(alphas).max() + 1)
-        )
+        return numbers[:steps], numbers[steps + 1 :]
+
+    return steps_of
 
 
 @pytest.mark.parametrize(("dtype", "width", "entries"), [("float64", 1, 40), ("float32", 3, 5), ("complex64", 4, 5)])

@@ -29,7 +29,7 @@ def test_lanczos_steps_are_those_of_products(form, dtype):
         wide = matrix.astype(np.result_type(dtype, np.float64))
         start = reference.random_phases(1, matrix.shape[0], 1, real=wide.dtype.kind != "c")[:, 0]
         # So few that rounding has not turned the vectors, and no space of a small matrix is exhausted.
-        alphas, betas = bounds.tridiagonalize(lambda x, wide=wide: wide @ x, lengthened(start, np), 6)
+        alphas, betas = bounds.tridiagonalize(lambda x, wide=wide: wide @ x, lengthened(start, 1, np), 6)
         limit = (1e-3 if single else 1e-9) * (abs(alphas).max() + abs(betas).max())
         for mine, wanted in zip(tridiagonalize_csr(csr_matrix(matrix), 6), (alphas, betas), strict=True):
             np.testing.assert_allclose(mine, wanted, rtol=0, atol=limit, err_msg=f"{rows} rows")

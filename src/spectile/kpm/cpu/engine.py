@@ -85,7 +85,7 @@ class CpuEngine(ProductEngine):
         """
         a, b = scaling(self._bounds) if np.isfinite(self._bounds).all() else (1.0, 0.0)
         scale, shift = self.frame.scaling(a, b)
-        v = self.operator.to_block(lengthened(self.vector(1), np)[:, None])
+        v = self.operator.to_block(lengthened(self.vector(1), 1, np)[:, None])
         w = np.zeros_like(v)
         threads, blocks = useful_threads(self.num_rows, 1), np.array(self.operator.blocks(1))
         alphas: list[float] = []

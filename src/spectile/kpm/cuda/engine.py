@@ -285,7 +285,7 @@ class StencilEngine:
 
     def tridiagonalize(self, steps: int) -> tuple[Array, Array]:
         """Return the numbers of Lanczos steps."""
-        start = lengthened(self.vector(1), self.xp)
+        start = lengthened(self.vector(1), 1, self.xp)
         return self.frame.energies(*tridiagonalize(lambda x: self._times(x, 0.0), start, steps, self.xp))
 
     def vector(self, seed: int) -> Any:

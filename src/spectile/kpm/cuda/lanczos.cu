@@ -81,7 +81,7 @@ static __device__ __forceinline__ number sum_of_group(number u, int threads) {
     return u;
 }
 
-// From random vector number 0 of `seed`, its entries by 1 to 2 longer, in their order.  `lanes` threads share a row of H, a power
+// From random vector number 0 of `seed`, its entries by 1 to 2 longer, as their last 32 bits say.  `lanes` threads share a row of H, a power
 // of two up to 32.  x, y: (rows,), overwritten;  sums: (2, gridDim.x);  alphas: (steps,);  betas: (steps + 1,)
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) lanczos(const entry* __restrict__ pointer, const int* __restrict__ indices,
                                                                       const number* __restrict__ data, number* x, number* y, long long rows,
@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) lanczos(const entr
 
     double sum = 0;
     for (long long i = thread; i < rows; i += threads) {
-        const number n = scaled(random_phase(seed, i, 0), rows > 1 ? 1 + double(i) / double(rows - 1) : 1);
+        const number n = scaled(random_phase(seed, i, 0), 1 + 0x1p-32 * unsigned(phase_bits(seed, i, 0)));
         sum += product(n, n);
         x[i] = n, y[i] = zero();
     }

@@ -10,7 +10,7 @@ import numpy as np
 
 from spectile.kpm.bounds import norm, tridiagonalize
 from spectile.kpm.operators.protocol import namespace, on_host
-from spectile.kpm.reference import random_phases
+from spectile.kpm.reference import phase_bits, random_phases
 from spectile.kpm.types import OUT_OF_RANGE, Array
 
 
@@ -32,14 +32,13 @@ class ProductEngine(abc.ABC):
 
     def tridiagonalize(self, steps: int) -> tuple[Array, Array]:
         """Return the numbers of Lanczos steps."""
-        return tridiagonalize(self.apply, lengthened(self.vector(1), self.xp), steps, self.xp)
+        return tridiagonalize(self.apply, lengthened(self.vector(1), 1, self.xp), steps, self.xp)
 
     def check_hermitian(self) -> None:
         """Compare ⟨y|Hx⟩ with ⟨Hy|x⟩ for two random vectors: two products with H, no transpose."""
         xp = self.xp
-        x, y = self.vector(2), self.vector(3)
         # Unequal lengths, so that no symmetry of the phases can hide an error.
-        x, y = lengthened(x, xp), lengthened(y, xp, 3)
+        x, y = (lengthened(self.vector(seed), seed, xp) for seed in (2, 3))
         hx, hy = self.apply(x), self.apply(y)
         # In double precision: squares of a float32 Hamiltonian in joules underflow.
         x, y, hx, hy = (each.astype(np.result_type(each.dtype, np.float64)) for each in (x, y, hx, hy))
@@ -95,7 +94,16 @@ class Pair:
         self.v, self.w, self.steps = xp.asarray(state["v"]), xp.asarray(state["w"]), int(state["steps"])
 
 
-def lengthened(vector: Any, xp: Any, most: float = 2) -> Any:
-    """Return a vector, its entries made longer by 1 to `most` in their order; overwritten."""
-    vector *= xp.linspace(1, most, len(vector)).astype(vector.real.dtype)
+def lengthened(vector: Any, seed: int, xp: Any) -> Any:
+    """Return random vector number 0 of `seed`, its entries made longer by 1 to 2 at random; overwritten.
+
+    Phases are orthogonal to states of whole numbers now and then, and lengths in an order nearly so to those of two
+    neighbours.
+    """
+    for first in range(0, len(vector), 1 << 20):  # the bits take more memory than the vector
+        part = vector[first : first + (1 << 20)]
+        row = xp.arange(first, first + len(part), dtype=np.uint64)
+        with np.errstate(over="ignore"):
+            bits = phase_bits(np.uint64(seed), row, np.uint64(0))
+        part *= (1 + 2.0**-32 * bits.astype(np.uint32)).astype(part.real.dtype)
     return vector

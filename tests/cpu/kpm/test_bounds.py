@@ -1,0 +1,39 @@
+"""Bounds of structured spectra: no start vector may be orthogonal to the states at their ends."""
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy.sparse.linalg import aslinearoperator
+
+from spectile.kpm import spectral_bounds
+
+from ...structured import check_bounds, families, small
+
+FORMS = {"matrix": sp.csr_array, "operator": aslinearoperator}
+
+
+@pytest.mark.parametrize(("n", "entries", "each"), [(1, 2, 1), (2, 3, 1), (3, 3, 1), (4, 2, 1), (4, 3, 59), (5, 2, 31)])
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_bounds_hold_the_spectra_of_all_small_matrices(n, entries, each, dtype):
+    every = small(n, (0, 1, -1)[:entries])[::each]
+    for matrix, energies in zip(every, np.linalg.eigvalsh(every), strict=True):
+        found = spectral_bounds(sp.csr_array(matrix.astype(dtype)), backend="cpu")
+        check_bounds(found, energies, eps=np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize(("form", "dtype"), list(itertools.product(FORMS, ["float32", "float64", "complex128"])))
+def test_bounds_hold_the_spectra_of_structured_matrices(form, dtype):
+    for n in (*range(3, 13), 16, 48, 64):
+        for name, matrix in families(n).items():
+            if not np.can_cast(matrix.dtype, dtype, "same_kind"):
+                continue
+            energies = np.linalg.eigvalsh(matrix)
+            # At the last one rounding leaves four digits of the width.
+            for far in (0.0, 1e4) if dtype == "float32" else (0.0, 1e4, 3e11):
+                shift = far * (energies[-1] - energies[0])
+                moved = (matrix + shift * np.eye(len(matrix))).astype(dtype)
+                shown = np.linalg.eigvalsh((moved - shift * np.eye(len(matrix))).astype(np.complex128))
+                found = spectral_bounds(FORMS[form](moved), backend="cpu")
+                check_bounds(found, shown, shift, np.finfo(dtype).eps, f"{name}, {n} rows, moved by {shift}: {found}")
