@@ -23,6 +23,7 @@ from spectile.core.atomic_file import atomic_write, require_writable
 from spectile.core.options import flag, path
 from spectile.core.pointers import operand
 from spectile.core.progress import Progress
+from spectile.kpm.operators.engine import lengthened
 from spectile.kpm.operators.protocol import namespace, on_host
 from spectile.kpm.reference import seed_of
 from spectile.kpm.types import Array, Engine, Recursion
@@ -136,9 +137,8 @@ class SavedState:
 
 def fingerprint(engine: Engine) -> Array:
     """Return a few numbers that another matrix would not give."""
-    image = engine.apply(engine.vector(4))
-    first = on_host(image[:16])
-    return np.concatenate([[engine.num_rows], first.real, [float(engine.xp.abs(image).sum())]])
+    image = engine.apply(lengthened(engine.vector(4), 4, engine.xp))
+    return np.concatenate([[engine.num_rows], on_host(image[:16]).real, [float(engine.xp.abs(image).sum())]])
 
 
 def is_of(own: Array, state: SavedState, dtype: Any) -> bool:

@@ -372,10 +372,9 @@ def expanded(
     found = np.zeros((length, count), np.float64 if operator is None else np.complex128)
 
     def identity() -> Iterator[Any]:
-        shown = engine.xp.asarray(source(0, 1))
-        yield from (length, count, shown, *arguments)
+        yield from (length, count, engine.xp.asarray(source(0, 1)), *arguments)
         if operator is not None:
-            yield operator.shown(shown)
+            yield operator.shown()
 
     run.begin(bounds, identity(), widths, found=found)
     parts = slices_of(count, int(widths[0]))

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from spectile.core.arrays import host_array
 from spectile.core.host import refuse_masked
 from spectile.core.options import numbers
-from spectile.kpm import reference
 from spectile.kpm.operators.adopt import as_operator, vector_dtype, whole_csr
+from spectile.kpm.operators.engine import lengthened
 from spectile.kpm.operators.protocol import NO_ENTRIES, PartitionedOperator, lies_on_gpu, namespace, on_host
 from spectile.kpm.operators.stored import StoredMatrix
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
@@ -94,11 +94,11 @@ class Observable:
             return self._matrix @ block
         return block if self._function is None else self._applied(block)
 
-    def shown(self, block: Any) -> Any:
-        """Return a few numbers that another operator would not give, of a block of vectors."""
-        image = self(block) * self.factor
-        weights = self._engine.xp.linspace(1, 2, len(block))[:, None]
-        return on_host(self._engine.xp.concatenate([image[:16], (abs(image) * weights).sum(axis=0, keepdims=True)]))
+    def shown(self) -> Any:
+        """Return a few numbers that another operator would not give."""
+        xp = self._engine.xp
+        image = self(lengthened(self._engine.vector(7), 7, xp)[:, None])[:, 0] * self.factor
+        return on_host(xp.append(image[:16], abs(image) @ lengthened(self._engine.vector(8), 8, xp)))
 
     def adjoint(self, block: Any) -> Any:
         """Return the adjoint of what a call applies, times a block; what is no matrix is Hermitian."""
@@ -137,9 +137,7 @@ class Observable:
     def _check(self) -> None:
         """Raise where a function writes into its input, or is not Hermitian."""
         engine = self._engine
-        phases = (reference.random_phases(seed, engine.num_rows, 1, dtype=np.complex128) for seed in (5, 6))
-        x, y = (engine.xp.asarray(each if engine.dtype.kind == "c" else each.real + each.imag) for each in phases)
-        x, y = x.astype(engine.dtype), y.astype(engine.dtype)
+        x, y = (lengthened(engine.vector(seed), seed, engine.xp)[:, None] for seed in (5, 6))
         before = x.copy()
         ax = self._applied(x)
         if not bool((x == before).all()):

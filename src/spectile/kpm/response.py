@@ -250,7 +250,7 @@ def _correlated(
 
         def arguments() -> Iterator[Any]:
             yield from (num_moments, given, seed, margin, memory_limit)
-            yield from (each.shown(shown) for each in (one, two))
+            yield from (each.shown() for each in (one, two))
 
         run.begin(tried, arguments(), widths, moments=moments)
         width, memory = widths.tolist()

@@ -1,4 +1,4 @@
-"""Bounds of structured spectra: no start vector may be orthogonal to the states at their ends."""
+"""One vector that stands for all: bounds, checks and fingerprints of matrices with its symmetries."""
 
 import itertools
 
@@ -8,6 +8,9 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import aslinearoperator
 
 from spectile.kpm import spectral_bounds
+from spectile.kpm.checkpoint import fingerprint
+from spectile.kpm.moments import make_engine
+from spectile.kpm.observables import Observable
 
 from ...structured import check_bounds, families, small
 
@@ -37,3 +40,35 @@ def test_bounds_hold_the_spectra_of_structured_matrices(form, dtype):
                 shown = np.linalg.eigvalsh((moved - shift * np.eye(len(matrix))).astype(np.complex128))
                 found = spectral_bounds(FORMS[form](moved), backend="cpu")
                 check_bounds(found, shown, shift, np.finfo(dtype).eps, f"{name}, {n} rows, moved by {shift}: {found}")
+
+
+@pytest.mark.parametrize(("n", "entries"), [(1, [1j, 1]), (2, [0, 1]), (2, [0, 1, -1]), (2, [0, 1, 1j]), (3, [0, 1])])
+def test_no_small_product_that_is_not_hermitian_is_taken(n, entries):
+    for each in itertools.product(entries, repeat=n * n):
+        matrix = np.array(each).reshape(n, n)
+        engine = make_engine(sp.eye_array(n, dtype=np.result_type(matrix, np.float64)).tocsr(), "cpu")
+        operator = aslinearoperator(matrix.astype(engine.dtype))
+        checks = (
+            make_engine(operator, "cpu").check_hermitian,
+            lambda A=matrix, e=engine: Observable(A.__matmul__, e, "A"),
+        )
+        for check in checks:
+            if (matrix == matrix.conj().T).all():
+                check()
+            else:
+                with pytest.raises(ValueError, match="not Hermitian"):
+                    check()
+
+
+def test_a_bond_elsewhere_is_another_matrix():
+    seen = [[], []]
+    for site in range(20, 40):
+        chain = sp.diags_array([np.ones(39), np.ones(39)], offsets=[-1, 1]).tolil()
+        chain[19, site] += 0.5
+        chain[site, 19] += 0.5
+        engine = make_engine(chain.tocsr(), "cpu")
+        seen[0].append(fingerprint(engine))
+        chain[site, 19] = 0  # columns of one row alone
+        seen[1].append(Observable(chain.tocsr(), engine, "A").shown())
+    for each in seen:
+        assert (abs(np.array(each)[:, None] - each).max(axis=2) + np.eye(20) > 1e-9).all()
