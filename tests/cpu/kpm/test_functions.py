@@ -183,6 +183,13 @@ def test_a_partition_function_of_heisenbergs_chain():
         assert partition == pytest.approx(np.exp(-beta * energies).sum(), rel=1e-12)
 
 
+@pytest.mark.parametrize("width", [1.0, 1e-2, 1e-3, 3e-4, 1e-4])
+def test_a_narrow_gaussian_is_not_taken_for_zero(width):
+    for middle in np.random.default_rng(8).uniform(-0.99, 0.99, 20):
+        coefficients = functions.series(lambda e, at=middle: np.exp(-(((e - at) / width) ** 2) / 2), 1.0, 0.0, 1e-9)
+        assert np.polynomial.chebyshev.chebval(middle, coefficients) == pytest.approx(1, abs=1e-8)
+
+
 @pytest.mark.parametrize("tolerance", [1e-15, 1e-30])
 @pytest.mark.parametrize("width", [1e-3, 1.0, 30.0, 3e3])
 def test_a_smooth_function_ends_where_rounding_does_whatever_is_asked(width, tolerance):
