@@ -85,9 +85,9 @@ def lanczos(engine: Engine) -> tuple[float, float]:
     alphas, betas = engine.tridiagonalize(lanczos_steps(engine.num_rows))
     if not np.isfinite(alphas[0]):
         raise ValueError(OUT_OF_RANGE)
-    # The space is exhausted where a norm is but rounding of the width; what follows means nothing.
+    # The space is exhausted where a norm is but rounding, of the width or of an energy; what follows means nothing.
     width = np.maximum.accumulate(np.maximum(np.abs(alphas - alphas[0]), np.append(0.0, betas[:-1])))
-    exhausted = np.flatnonzero(betas <= 1e-12 * width)
+    exhausted = np.flatnonzero(betas <= np.maximum(1e-12 * width, 2.0**-50 * np.abs(alphas)))
     count = int(exhausted[0]) + 1 if exhausted.size else len(alphas)
     if not (np.isfinite(alphas[:count]).all() and np.isfinite(betas[:count]).all()):
         raise ValueError(OUT_OF_RANGE)
@@ -144,8 +144,6 @@ def two_energies(name: str, given: Any) -> tuple[float, float]:
 
 def widened(bounds: tuple[float, float], widenings: int) -> tuple[float, float]:
     """Return wider bounds than ones that turned out too narrow: by a tenth, twice from the fifth of `widenings` on."""
-    if widenings < 0:
-        raise ValueError("the saved state does not tell how its bounds are to be widened: remove it, and begin again")
     if widenings >= MAX_WIDENINGS:
         raise ValueError("no bounds hold the spectrum: H is not Hermitian or not finite")
     low, high = bounds

@@ -270,7 +270,7 @@ def filter_diagonalize(
 
         def work(tried: tuple[float, float]) -> InteriorPairs:
             # Moments that resolve an eighth of the interval's half width: vectors are filtered for states that may be.
-            a, _ = spectrum.scaling(tried)
+            a, centre = spectrum.scaling(tried)
             length = max(256, min(MOST_MOMENTS, math.ceil(16 * math.pi / max(a * (high - low), 1e-7))))
             density = SpectralDensity.of_engine(
                 engine, length, 16, seed, tried, fixed=bounds is not None, progress=run.progress
@@ -279,13 +279,15 @@ def filter_diagonalize(
             inside = max(low, tried[0]), min(high, tried[1])
             ends = inside if inside[0] < inside[1] else (low, high)
             estimate = _counted(density, *ends)
+            if max(low - centre, centre - high) * a > 1 + (tolerance or 0):  # as the norms showed
+                vectors = engine.xp.zeros((engine.num_rows, 0), engine.dtype)
+                return InteriorPairs(np.zeros(0), vectors, np.zeros(0), estimate)
             fitting = room_for_vectors(engine) // (ARRAYS * engine.num_rows * engine.dtype.itemsize)
             gain = math.log(_ratio(engine, max(1.0, estimate.value), tolerance))
             most = min(engine.num_rows, fitting)
             # Of a given degree the ratio is the larger, the more vectors there are.
             many = min(most, math.ceil(GIVEN * (estimate.value + 2 * estimate.error)) + BESIDE) if given else None
-            states, reach = _width(density, ends, estimate, wanted or many, most, gain)
-            states = min(engine.num_rows, states)
+            states, reach = _width(density, ends, estimate, wanted or many, most, engine.num_rows, gain)
             arguments = [low, high, num_states, num_moments, tolerance, seed]
             return _Filter(engine, *ends, states, given, tolerance, estimate, arguments, run).run(tried, reach)
 
@@ -464,24 +466,31 @@ def _ratio(engine: Engine, states: float, tolerance: float | None) -> float:
 
 
 def _width(
-    density: SpectralDensity, ends: tuple[float, float], estimate: Count, wanted: int | None, most: int, gain: float
+    density: SpectralDensity,
+    ends: tuple[float, float],
+    estimate: Count,
+    wanted: int | None,
+    most: int,
+    rows: int,
+    gain: float,
 ) -> tuple[int, float]:
     """Return how many vectors to filter, and half the width, around the interval's middle, of one for as many states.
 
     Of those that fit the number, or `wanted`, that takes the fewest products; with more vectors the polynomials' degree
-    is lower.  `gain` is the logarithm of the ratio that each of two polynomials is to have.
+    is lower.  Never fewer than there are states within the least width: those of the interval would drown in them.
+    `gain` is the logarithm of the ratio that each of two polynomials is to have.
     """
     middle, half = sum(ends) / 2, (ends[1] - ends[0]) / 2
     a, b = spectrum.scaling(density.bounds)
     needed = max(1.0, estimate.value + 2 * estimate.error)
     least = wanted or math.ceil(OVERSAMPLED * needed) + BESIDE
-    best = math.inf, least, LEAST_REACH * half
+    best = math.inf, 0, 0.0
     # And beyond, doubled up to the whole spectrum, where it is more than rounding: few states may be near.
     far = range(max(1, (zoom := -math.frexp(MOST_REACH * a * half)[1]) - 52), max(1, zoom + 1))
     for wider in half * np.append(np.geomspace(LEAST_REACH, MOST_REACH, 64), [MOST_REACH * 2.0**k for k in far]):
         found = _counted(density, middle - wider, middle + wider)
-        states = max(least, math.ceil(found.value + max(2 * found.error, SPARE * found.value)) + BESIDE)
-        if states > (wanted or max(least, most)):
+        states = min(rows, max(least, math.ceil(found.value + max(2 * found.error, SPARE * found.value)) + BESIDE))
+        if best[1] and states > (wanted or max(least, most)):
             break
         degree = 2 * gain / max(SLOWEST, float(_growth(a * half, a * (middle - b), a * wider)))
         swept = FIRST * states + (2 - FIRST) * needed

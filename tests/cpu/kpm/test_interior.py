@@ -99,8 +99,10 @@ def test_too_few_vectors_become_more_and_an_empty_interval_has_none():
     pairs = filter_diagonalize(REAL, (0.4, 0.9), num_states=5, rng=3, backend="cpu")
     np.testing.assert_allclose(pairs.eigenvalues, exact, atol=1e-9)
     gap = haldane(6)[0]
-    none = filter_diagonalize(gap, (-0.5, 0.5), rng=1, backend="cpu")
-    assert none.eigenvalues.shape == (0,) and none.eigenvectors.shape == (72, 0)
+    for interval in ((-0.5, 0.5), (1e8, 1e8 + 1), (-1e300, -1e299)):
+        none = filter_diagonalize(gap, interval, rng=1, backend="cpu")
+        assert none.eigenvalues.shape == none.residuals.shape == (0,) and none.eigenvectors.shape == (72, 0)
+        assert abs(none.estimate.value) < 1e-3
 
 
 @pytest.mark.parametrize(
@@ -196,6 +198,18 @@ def test_a_second_sweep_leaves_what_is_surely_beyond_the_interval_as_it_is(monke
     assert first == columns and later and all(some < 2 * len(exact) < columns for some, columns in later)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("num_states", [None, 70])
+def test_an_interval_that_a_dense_band_begins_in_misses_no_state(dtype, num_states):
+    # A filter that reaches a little farther than the interval reaches all of the band.
+    levels = np.append(-6.2, np.linspace(-0.5, 0.5, 149))
+    mixed = np.linalg.qr(np.random.default_rng(9).standard_normal((150, 150)))[0]
+    H, exact = ((mixed * levels) @ mixed.T).astype(dtype), levels[(levels > -5.6) & (levels < -0.085)]
+    for seed in range(6):
+        pairs = filter_diagonalize(H, (-5.6, -0.085), num_states=num_states, rng=seed, backend="cpu")
+        np.testing.assert_allclose(pairs.eigenvalues, exact, atol=1e-8 if dtype == "float64" else 1e-4)
+
+
 def test_vectors_are_as_many_as_take_the_fewest_products_and_fit():
     levels = np.linspace(-1, 1, 20_000)
     engine = make_engine(sp.diags_array(levels).tocsr(), "cpu")
@@ -203,13 +217,13 @@ def test_vectors_are_as_many_as_take_the_fewest_products_and_fit():
         density = interior.SpectralDensity.of_engine(engine, 4096, 16, 1, (-1.0, 1.0), fixed=True, progress=counted)
     ends = 0.30005, 0.30505  # fifty states
     estimate = interior._counted(density, *ends)
-    found = [interior._width(density, ends, estimate, None, most, 16.0) for most in (0, 150, 300, 20_000)]
+    found = [interior._width(density, ends, estimate, None, most, 20_000, 16.0) for most in (0, 150, 300, 20_000)]
     states, reach = np.array(found).T
     assert (np.diff(states) > 0).all() and (np.diff(reach) > 0).all() and (states[1:3] <= (150, 300)).all()
     assert states[0] > 50 and states[3] < 2000
     # Within the reach there are fewer states than vectors.
     assert all(20_000 * width < some for some, width in found)
-    wanted = interior._width(density, ends, estimate, 150, 20_000, 16.0)
+    wanted = interior._width(density, ends, estimate, 150, 20_000, 20_000, 16.0)
     assert wanted[0] == 150 and wanted[1] == reach[1]
 
 
