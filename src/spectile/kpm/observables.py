@@ -18,7 +18,7 @@ from spectile.kpm.operators.engine import lengthened
 from spectile.kpm.operators.protocol import NO_ENTRIES, PartitionedOperator, lies_on_gpu, namespace, on_host
 from spectile.kpm.operators.stored import StoredMatrix
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
-from spectile.kpm.types import Array, Engine
+from spectile.kpm.types import NOT_FINITE, Array, Engine
 
 AXES = {"x": 0, "y": 1, "z": 2}
 
@@ -178,7 +178,8 @@ def velocity(H: Any, direction: str, positions: npt.ArrayLike, *, periods: npt.A
     TypeError
         If H is an operator without entries.
     ValueError
-        If positions or periods do not fit, or a hop has two shortest images: take a larger sample.
+        If positions or periods do not fit, an entry is not finite, or a hop has two shortest images: take a larger
+        sample.
 
     Examples
     --------
@@ -202,7 +203,10 @@ def velocity(H: Any, direction: str, positions: npt.ArrayLike, *, periods: npt.A
         raise ValueError(f'direction={direction!r} is none of the {r.shape[1]} axes of the positions: take "x" first')
 
     def entries(matrix: Any, first: int) -> Any:
-        sites = namespace(matrix.data).asarray(r)
+        xp: Any = namespace(matrix.data)
+        if not xp.isfinite(matrix.data).all():
+            raise ValueError(NOT_FINITE)
+        sites = xp.asarray(r)
         hops = sites[matrix.indices] - sites[first + matrix.tocoo(copy=False).row]
         if periods is not None:
             hops = shortest(hops, periods, matrix.data != 0)

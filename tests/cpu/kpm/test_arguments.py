@@ -250,8 +250,14 @@ def test_rows_that_an_operator_leaves_out_are_seen():
 def test_entries_that_are_not_finite_are_named(value, where, dtype):
     matrix = graphene(4, 4).toarray().astype(dtype)
     matrix[where] = matrix[where[::-1]] = value
-    with pytest.raises(ValueError, match="H holds NaN or infinity"):
-        kpm_dos(sp.csr_array(matrix), 16, 2, backend="cpu")
+    H, places = sp.csr_array(matrix), np.arange(32.0)
+    for call in (
+        lambda: kpm_dos(H, 16, 2, backend="cpu"),
+        lambda: velocity(H, "x", places),
+        lambda: conductivity(H, "x", "x", places, area=1.0, num_moments=4, backend="cpu"),
+    ):
+        with pytest.raises(ValueError, match="H holds NaN or infinity"):
+            call()
     with pytest.raises(ValueError, match="H times a vector is not finite: an entry is NaN or infinity"):
         kpm_dos(aslinearoperator(matrix), 16, 2)
     with pytest.raises(ValueError, match="H times a vector is not finite"):
