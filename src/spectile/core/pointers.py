@@ -9,6 +9,7 @@ sources' syntax trees sees to.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Container
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,19 @@ def passed(argument: Any) -> Any:
         return ctypes.c_void_p(address(argument))
     held = np.ascontiguousarray(argument)
     return (ctypes.c_char * held.nbytes).from_buffer(held.data)
+
+
+def readable(types: Container[Any], *arrays: Any) -> bool:
+    """Return whether kernels read CuPy arrays of these types as they are: what :func:`operand` would return."""
+    import cupy
+
+    here = cupy.cuda.runtime.getDevice()
+    for array in arrays:
+        memory, dtype = array.data, array.dtype
+        there = dtype in types and memory.device_id == here and array.flags.c_contiguous
+        if not there or memory.ptr % dtype.itemsize:
+            return False
+    return True
 
 
 def overlap(x: Any, y: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import cmath
 import functools
 import importlib
+import operator
 import reprlib
 import sys
 from collections.abc import Iterator, Sequence
@@ -224,14 +225,24 @@ class _Asked:
         chosen = choose_backend(self.backend, self.on_gpu, "tsparse", self.work if self.devices is None else None)
         self.cuda, self.memory_limit = chosen == "cuda", _limit(options["memory_limit"])
         self.check_finite = flag("check_finite", options["check_finite"])
-        ring, complement = lookup_semiring(options["semiring"]), flag("complement", options["complement"])
-        alpha, beta = _number("alpha", options["alpha"]), _number("beta", options["beta"])
         #: Whether sums of products become Boolean.
-        self.booleans = ring.name == "plus_times" and precision is None and both_boolean(A, B)
-        others = options["C"], options["prune"], options["top_n"], self.booleans or ring.value == "bool"
-        self.wanted = Wanted(ring, options["mask"], complement, alpha, beta, *others)
+        self.booleans = precision is None and both_boolean(A, B)
+        if all(map(operator.is_, _selected(options), _selected(_DEFAULTS))):
+            self.wanted = _WHOLE[self.booleans]
+            self.chosen = choose_precision(A, B, precision)
+        else:
+            ring, complement = lookup_semiring(options["semiring"]), flag("complement", options["complement"])
+            alpha, beta = _number("alpha", options["alpha"]), _number("beta", options["beta"])
+            self.booleans = self.booleans and ring.name == "plus_times"
+            others = options["C"], options["prune"], options["top_n"], self.booleans or ring.value == "bool"
+            self.wanted = Wanted(ring, options["mask"], complement, alpha, beta, *others)
+            self.chosen = _choose(A, B, self.wanted, precision)
         self.form = word("format", options["format"], *FORMATS)
-        self.chosen = _choose(A, B, self.wanted, precision)
+
+
+#: What `Wanted` is made of, and what is so where nothing of it is named, by whether it is Boolean.
+_selected = operator.itemgetter("semiring", "mask", "complement", "alpha", "beta", "C", "prune", "top_n")
+_WHOLE = [Wanted(lookup_semiring("plus_times"), boolean=boolean) for boolean in (False, True)]
 
 
 def _work(A: Any, B: Any, precision: str | None) -> Any:

@@ -62,8 +62,8 @@ namespace c {
 struct VALUE { double x, y; };
 FUNCTIONS
 }
-extern "C" int symbolic(unsigned long long products, int span, int length) {
-    return d::symbolic_bin(products, span, length);
+extern "C" int symbolic(unsigned long long products, int span, int length, int least) {
+    return d::symbolic_bin(products, span, length, least);
 }
 extern "C" int numeric(int size, int entries, int span, int slot, int sorted, int shared, int* need) {
     return size == 4 ? f::numeric_bin(entries, span, slot, sorted, shared, need)
@@ -114,15 +114,18 @@ def random_rows(count):
 @pytest.mark.parametrize("itemsize", [4, 8, 16])
 def test_every_row_has_a_bin_that_holds_it(device_code, device, itemsize):
     limit = choose.shared_limit(device, itemsize)
-    assert device_code.symbolic(ctypes.c_ulonglong(0), 0, 0) == -1
+    assert device_code.symbolic(ctypes.c_ulonglong(0), 0, 0, 0) == -1
+    largest = bins.SORTS[-1].holds["products"]
     for number, (products, span, entries) in enumerate(random_rows(4000)):
         length = min(products, 1 if number % 3 else 10 ** (number % 7))
-        symbolic = bins.SYMBOLIC[device_code.symbolic(ctypes.c_ulonglong(products), span, length)]
+        least = largest if number % 5 == 0 else 0
+        symbolic = bins.SYMBOLIC[device_code.symbolic(ctypes.c_ulonglong(products), span, length, least)]
         most = min(products, span)
         if symbolic.family == "sort":
             (lanes,) = symbolic.lanes
             assert products <= 4 * lanes and span << (4 * lanes).bit_length() - 1 < 2**32
-            assert products > 2 * lanes or length > CONSTANTS["THREAD_LENGTH"], "the smallest group that holds the row"
+            smallest = products > 2 * lanes or length > CONSTANTS["THREAD_LENGTH"]
+            assert 4 * lanes == largest if least else smallest, "the smallest group that holds the row, or one for all"
         elif symbolic.family == "few":
             assert products <= CONSTANTS["FEW_MOST"] and span * CONSTANTS["FEW_MOST"] < 2**32
         elif symbolic.family == "window":
@@ -186,7 +189,7 @@ def test_foreseen_kernels_are_those_that_fill_rows_without_columns_met_twice(dev
     """Rows whose products all meet columns of their own; wide windows may need a block with more room."""
     for products, span, _ in random_rows(2000):
         entries = min(products, span)
-        symbolic = device_code.symbolic(ctypes.c_ulonglong(products), span, 1)
+        symbolic = device_code.symbolic(ctypes.c_ulonglong(products), span, 1, 0)
         one = bins.SYMBOLIC[symbolic]
         if one.family in ("block", "hub", "few"):
             continue
@@ -306,7 +309,7 @@ def test_the_kernel_for_blocks_is_launched_where_a_product_of_these_sizes_had_ro
     from spectile.tsparse.cuda.rows import count
 
     launched = []
-    monkeypatch.setattr(count, "side_by_side", lambda launches: [launch() for launch in launches])
+    monkeypatch.setattr(count, "side_by_side", lambda first, beside: [launch(0) for launch in (*first, *beside)])
     launches = object.__new__(count._Launches)
     families = ("window", "table", "block", "sort")
     launches._wanted = frozenset(families)
@@ -322,7 +325,7 @@ def test_the_kernel_for_blocks_is_launched_where_a_product_of_these_sizes_had_ro
         assert not launches(counters, 0)
         assert (launched[0], launched[-1]) == ("analyse", "scan")
         again = launches.left_out(head_of(**{f"SYMBOLIC+{bin_[1:]}": count for bin_, count in rows.items()}))
-        return launched[1:-1], again
+        return sorted(launched[1:-1], key=families.index), again
 
     windows, tables, block, sorts = (
         f"b{bins.SYMBOLIC_PLACES[name]}" for name in ("WINDOW_8192", "TABLE_1024", "BLOCK", "SORT_128")
@@ -389,8 +392,8 @@ def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch)
     monkeypatch.setattr(Recorded, "seen", set())
     monkeypatch.setattr(fill.units, "prepare_numeric", lambda *_: None)
     one, other = "??" if value == "bool" else "fd"
-    factors._bound_check(factors.units.CHECK[value, one], (10, 20), 30, 0, 1, True)
-    factors._bound_check(factors.units.CHECK[value, other], (10, 20), 30, 0, 1, False)
+    factors._bound_check(factors.units.CHECK[value, one], [(10, 20, 30)], 0, 1, True)
+    factors._bound_check(factors.units.CHECK[value, other], [(10, 20, 30), (20, 0, 0)], 0, 0, False)
     factors._bound_compare(10, 20, 1)
     for counted, unit in ((one == 4, unit) for (kind, one), unit in units.MASKED.items() if kind == value):
         for stored in map(np.dtype, "?fdFD"):

@@ -39,11 +39,20 @@ __device__ __forceinline__ int round_value(int, const IN&, VALUE&) { return 0; }
 }  // namespace
 
 // Values as the precision takes them, and the checks that the later phases rely on.  One thread an entry: columns increase
-// within every row if and only if every descent of the column array is at a row's start.
-extern "C" __global__ void __launch_bounds__(256) prepare(int rows, int columns, int nnz, int rounding, int finite, const int* ptr,
-                                                          const int* idx, const IN* in, VALUE* out, int* head, int which) {
+// within every row if and only if every descent of the column array is at a row's start.  The first `own` blocks take one
+// factor, and those after them the next one, if there are any.
+extern "C" __global__ void __launch_bounds__(256) prepare(int rounding, int finite, int which, int own, int rows, int columns, int nnz,
+                                                          int next_rows, int next_columns, int next_nnz, const int* ptr, const int* idx,
+                                                          const IN* in, VALUE* out, const int* next_ptr, const int* next_idx,
+                                                          const IN* next_in, VALUE* next_out, int* head) {
+    int block = blockIdx.x, blocks = own;
+    if (block >= own) {
+        block -= own, blocks = gridDim.x - own, ++which;
+        rows = next_rows, columns = next_columns, nnz = next_nnz;
+        ptr = next_ptr, idx = next_idx, in = next_in, out = next_out;
+    }
     int found = 0, descents = 0;
-    const int first = blockIdx.x * blockDim.x + threadIdx.x, stride = gridDim.x * blockDim.x;
+    const int first = block * blockDim.x + threadIdx.x, stride = blocks * blockDim.x;
     for (int p = first; p < nnz; p += stride) {
         const int column = idx[p];
         if (u32(column) >= u32(columns)) found |= BAD_INDEX;

@@ -42,6 +42,9 @@ _GROUP_WARPS = bins.GROUP_THREADS // 32
 _STEP_S, _STEP_BLOCKS, _HUB_S = 0.08e-6, 2, 600e-6
 _HUB_BYTES, _HUB_TRAFFIC, _HUB_EFFICIENCY = 24, 300, 0.6
 _MOST_HUBS = 1024
+#: Families whose rows have few products for their lanes, so that a kernel's last rows end soon: their kernels follow
+#: each other on one stream.  Another stream takes longer than it saves then, in the host and until events are seen.
+SHORT_FAMILIES = {"few", "sort", "table", "hash", "wide_hash"}
 MOST_PARTS, MOST_HUB_PARTS = 1 << 12, 1 << 22  # of long rows, a block each, and where hub rows are among them
 # As measured (docs/notes/tsparse.md, steps 5 and 7 of the ladder), per multiprocessor or per row: the same everywhere.
 #: Mean entries of a row of A up to which so many lanes, their logarithm, analyse a row.
@@ -98,6 +101,14 @@ def analysis(rows: int, mean_a: float) -> tuple[int, Shape]:
     """Return the logarithm of the lanes that analyse a row, and the launch."""
     log = next(log for most, log in _ANALYSIS_LANES if mean_a <= most)
     return log, Shape((ceil_div(rows, CONSTANTS["ANALYSIS_THREADS"] >> log),), CONSTANTS["ANALYSIS_THREADS"])
+
+
+def least_sorted(rows: int, device: Device) -> int:
+    """Return the products that a bin of sorted rows has room for at least: so few rows share one, which fills them.
+
+    There are warps for all of them at once, so that fewer lanes for a row would leave others without one.
+    """
+    return bins.SORTS[-1].holds["products"] if 32 * rows <= device.multiprocessors * device.threads else 0
 
 
 def symbolic_groups(rows: int, nnz: int, device: Device) -> tuple[bool, Shape]:

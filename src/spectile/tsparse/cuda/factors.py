@@ -48,10 +48,13 @@ def with_checked_factors(
     """
     every = [(A, precision), (B, precision), *([] if beside is None else [beside])]
     same, counters = A is B, Counters(A.shape[0])
+    one_type = precision is None or A.data.dtype == B.data.dtype
     factors: list[Factor] = []
-    for which, (matrix, kind) in enumerate(every):
-        known = factors[0] if which == 1 and same else None
-        factors.append(known or _check(matrix, kind, counters, which, (A, B) if which < 2 else (), check_finite))
+    for which, some in enumerate([(A,)] if same else [(A, B)] if one_type else [(A,), (B,)]):
+        factors += _check(some, precision, counters, which, (A, B), check_finite)
+    factors += factors[:1] * same
+    if beside is not None:
+        factors += _check(beside[:1], beside[1], counters, 2, (), check_finite)
     try:
         return use(*factors[:2], counters, *factors[2:])
     except Invalid as invalid:
@@ -79,49 +82,55 @@ def checked(left: Factor, right: Factor, counters: Counters | None) -> tuple[Fac
 
 
 def _check(
-    matrix: Any,
+    matrices: Sequence[Any],
     precision: Precision | None,
     counters: Counters,
-    which: int,
+    which: int = 0,
     factors: Sequence[Any] = (),
     check_finite: bool = True,
-) -> Factor:
-    """Launch the check of a factor, which rounds its values where the precision asks for it.
+) -> list[Factor]:
+    """Launch the check of a factor, or of two with values of one type, which rounds values where the precision asks.
 
     Before the first of these sizes all that a product of `factors` may launch is compiled side by side.
     """
     import cupy
 
-    shape, indptr, indices, data = matrix.shape, matrix.indptr, matrix.indices, matrix.data
-    nnz, rounding, kinds = indices.size, _KEEP, None
-    if precision is None:
-        data = out = None
-    else:
-        out, rounding, kinds = data, _ROUNDING.get(precision.name, _KEEP), (precision.value, data.dtype.char)
-        if rounding != _KEEP or data.dtype != precision.dtype:
-            out = cupy.empty(nnz, precision.dtype)
-    if nnz or shape[0]:
-        sizes = (shape, nnz, rounding, which, check_finite)
+    rounding, kinds, addresses, checked = _KEEP, None, [], []
+    if precision is not None:
+        rounding, kinds = _ROUNDING.get(precision.name, _KEEP), (precision.value, matrices[0].data.dtype.char)
+    for matrix in matrices:
+        data = out = None if precision is None else matrix.data
+        if precision is not None and (rounding != _KEEP or data.dtype != precision.dtype):
+            out = cupy.empty(data.size, precision.dtype)
+        copied = 0 if out is data else address(out)
+        addresses += address(matrix.indptr), address(matrix.indices), 0 if data is None else address(data), copied
+        checked.append(Factor(matrix.shape, matrix.indptr, matrix.indices, out, given=matrix))
+    sizes = tuple([(*matrix.shape, matrix.indices.size) for matrix in matrices])
+    if any(rows or nnz for rows, _, nnz in sizes):
 
         def made() -> Repeated:
             if factors:
                 a, b = factors
                 value, chars = ("float64", "") if kinds is None else (kinds[0], a.data.dtype.char + b.data.dtype.char)
                 units.prepare_rows(value, chars, a.shape[0], a.indices.size, b.shape[1], b.indices.size)
-            return _bound_check(units.CHECK_PATTERN if kinds is None else units.CHECK[kinds], *sizes)
+            unit = units.CHECK_PATTERN if kinds is None else units.CHECK[kinds]
+            return _bound_check(unit, sizes, rounding, which, check_finite)
 
-        launch: Repeated = plan(("check", counters.device, kinds, sizes), made)
-        places = (0 if one is None else address(one) for one in (data, None if out is data else out))
-        launch(counters.stream, address(indptr), address(indices), *places, counters.head)
-    return Factor(shape, indptr, indices, out, given=matrix)
+        launch: Repeated = plan(("check", counters.device, kinds, sizes, rounding, which, check_finite), made)
+        launch(counters.stream, *addresses, *[0] * (8 - len(addresses)), counters.head)
+    return checked
 
 
 def _bound_check(
-    unit: Unit, shape: tuple[int, int], nnz: int, rounding: int, which: int, check_finite: bool
+    unit: Unit, sizes: Sequence[tuple[int, int, int]], rounding: int, which: int, check_finite: bool
 ) -> Repeated:
-    """Return the check of a factor, for row pointer, columns and values, where rounded ones go, and the head."""
-    sizes = map(np.int32, (*shape, nnz, rounding, check_finite))
-    return Repeated(unit, "prepare", choose.loop(max(shape[0], nnz)), sizes, 5, np.int32(which))
+    """Return the check of one or two factors, of rows, columns and entries.
+
+    Its addresses are row pointer, columns, values and where rounded ones go, of each of two, and the head.
+    """
+    blocks = [choose.loop(max(rows, nnz)).grid[0] for rows, _, nnz in sizes]
+    numbers = rounding, check_finite, which, blocks[0], *sizes[0], *(sizes[1] if len(sizes) > 1 else (0, 0, 0))
+    return Repeated(unit, "prepare", choose.lanes_each(256 * sum(blocks)), map(np.int32, numbers), 9)
 
 
 def compare(factor: Factor, indptr: Any, indices: Any, counters: Counters, which: int) -> None:
@@ -147,7 +156,7 @@ def _canonicalize(
     if flags & UNSORTED:
         known = {"held": matrix.held, "columns": matrix.columns}
         matrix = replace(arranged(name, matrix), **known)
-    factor = _check(matrix, precision, counters, 0, (), check_finite)
+    (factor,) = _check((matrix,), precision, counters, check_finite=check_finite)
     if flags & UNSORTED:
         flags = counters.read()[HEAD["FLAGS"]]
         _raise_wrong(matrix, flags, precision, name)
@@ -159,7 +168,7 @@ def _canonicalize(
 def in_order(name: str, matrix: Given) -> Given:
     """Return a matrix of checked pattern with its entries in order and each once: itself where it is so."""
     counters = Counters(1)
-    _check(matrix, None, counters, 0)
+    _check((matrix,), None, counters)
     flags = counters.read().flags()[0]
     _raise_wrong(matrix, flags, None, name)
     return replace(arranged(name, matrix), held=matrix.held, columns=matrix.columns) if flags & UNSORTED else matrix

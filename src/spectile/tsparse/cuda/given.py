@@ -25,6 +25,8 @@ from spectile.tsparse.types import Places, Precision
 #: Rows, columns and entries that 32-bit loops walk, their last step included (`choose.loop`).
 MOST_INDEX = 2**31 - 2**20
 _ARRANGED = 90  # bytes an entry of what brings entries in order: places, keys, and what their sorts take
+#: Types of indices and of values that the kernels read as they are.
+_INDEX, _VALUES = {np.dtype(np.int32)}, {np.dtype(char) for char in "fdFD?"}
 #: Types of values that the kernels read, and what sums of duplicates are made in, by NumPy's letter.
 _SUMS = {
     "f": ("float", np.float64),
@@ -93,17 +95,21 @@ def copied_bytes(matrix: Any, precision: Precision, exact: bool) -> int:
 def _given(matrix: Any, name: str, values: bool, check_finite: bool) -> Given:
     if isinstance(matrix, Given):
         return matrix
-    if max(matrix.shape[0], matrix.nnz) > MOST_INDEX:
-        raise ValueError(f'{name} has {matrix.nnz} entries and shape {matrix.shape}, beyond 32 bits; use backend="cpu"')
+    shape = matrix.shape
+    if max(shape[0], matrix.nnz) > MOST_INDEX:
+        raise ValueError(f'{name} has {matrix.nnz} entries and shape {shape}, beyond 32 bits; use backend="cpu"')
     if not on_gpu(matrix):
         return _from_host(matrix, name, values, check_finite)
-    require_here(name, matrix.data)
     if matrix.format == "csr":
         indptr, indices, data = matrix.indptr, matrix.indices, matrix.data
-        _check_lengths(name, matrix.shape[0], indptr, indices, data)
+        _check_lengths(name, shape[0], indptr, indices, data)
+        if pointers.readable(_INDEX, indptr, indices) and pointers.readable(_VALUES, data):
+            return Given(shape, indptr, indices, data, data.shape)
+        require_here(name, data)
         if data.dtype.char in "fdFD?":
             narrow = _plain(name, indices), _plain(name, indptr)
-            return Given(matrix.shape, _narrow(narrow[1]), narrow[0], pointers.operand(name, data), data.shape)
+            return Given(shape, _narrow(narrow[1]), narrow[0], pointers.operand(name, data), data.shape)
+    require_here(name, matrix.data)
     return arranged(name, matrix)
 
 
@@ -150,6 +156,8 @@ def _narrow(indices: Any) -> Any:
     """Return indices on the device with 32 bits; those out of range become -1, which the check finds."""
     import cupy
 
+    if indices.dtype == np.int32:
+        return indices
     if indices.dtype.itemsize < 8:
         return indices.astype(np.int32, copy=False)
     indices = indices.astype(np.int64, copy=False)

@@ -38,22 +38,26 @@ def own_streams(count: int) -> list[Any]:
     return [stream for stream, _ in _kept.get(count)[:count]]
 
 
-def side_by_side(launches: Sequence[Callable[[], None]]) -> None:
-    """Launch on the current stream and others beside it; the current stream waits for all."""
-    if not launches:
-        return
-    if len(launches) == 1:
-        launches[0]()
-        return
+def side_by_side(launches: Sequence[Callable[[int], None]], beside: Sequence[Callable[[int], None]]) -> None:
+    """Launch one after the other on the current stream, and each of `beside` on another; the current one waits for all.
+
+    A launch is given its stream.
+    """
     import cupy
 
     main = cupy.cuda.get_current_stream()
-    (_, begin), *others = _kept.get(len(launches))
-    begin.record(main)
-    launches[0]()
-    for launch, (stream, event) in zip(launches[1:], others, strict=False):
+    if not launches:
+        launches, beside = beside[:1], beside[1:]
+    pairs = _kept.get(len(beside) + 1) if beside else []
+    others = pairs[1 : len(beside) + 1]
+    if others:
+        begin = pairs[0][1]
+        begin.record(main)
+    for launch, (stream, event) in zip(beside, others, strict=True):
         stream.wait_event(begin)
-        with stream:
-            launch()
+        launch(stream.ptr)
         event.record(stream)
+    for launch in launches:
+        launch(main.ptr)
+    for _, event in others:
         main.wait_event(event)

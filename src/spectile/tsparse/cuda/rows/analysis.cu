@@ -20,14 +20,15 @@ __device__ u64 row_steps(u64 products, int length) {
     return length + products / STEP_PRODUCTS;
 }
 
-// Bin of a row for the symbolic phase, or NO_BIN for an empty one.  A window has a column of 32 or more in use.
-__device__ int symbolic_bin(u64 products, int span, int length) {
+// Bin of a row for the symbolic phase, or NO_BIN for an empty one.  A window has a column of 32 or more in use, and a bin
+// of sorted rows room for so many products at least.
+__device__ int symbolic_bin(u64 products, int span, int length, int least_sorted) {
     if (products == 0) return NO_BIN;
     const int long_bin = row_steps(products, length) >= HUB_STEPS ? SYMBOLIC_HUB : SYMBOLIC_BLOCK;
     if (products >= BLOCK_PRODUCTS) return long_bin;
     const int terms = int(products), most = min(terms, span);
     int bin = span < SORTED_SPAN && length <= THREAD_LENGTH ? symbolic_few_bin(terms) : NO_BIN;
-    if (bin == NO_BIN && span < SORTED_SPAN) bin = symbolic_sort_bin(terms);
+    if (bin == NO_BIN && span < SORTED_SPAN) bin = symbolic_sort_bin(max(terms, least_sorted));
     if (bin == NO_BIN && u64(span) <= 32 * u64(most)) bin = symbolic_window_bin(span);
     if (bin == NO_BIN) bin = symbolic_table_bin(most);
     if (bin == NO_BIN && words_of(span) > 4 * terms) bin = symbolic_block_table_bin(terms);
@@ -49,9 +50,9 @@ __device__ __forceinline__ int few_columns(int products, int most, const int* me
 }  // namespace
 
 // Products, window and symbolic bin of each row; a group of 2^group_log lanes takes a row, all warps the long ones.
-extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows, int group_log, const int* ptr_a, const int* idx_a,
-                                                                       const int* ptr_b, const int* idx_b, int* low, int* span,
-                                                                       int* entries, int* slot, int* lists, int* head) {
+extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows, int group_log, int least_sorted, const int* ptr_a,
+                                                                       const int* idx_a, const int* ptr_b, const int* idx_b, int* low,
+                                                                       int* span, int* entries, int* slot, int* lists, int* head) {
     __shared__ u64 s_products[ANALYSIS_THREADS];
     __shared__ int s_low[ANALYSIS_THREADS], s_high[ANALYSIS_THREADS], s_long[ANALYSIS_THREADS], longs, kept_words, s_widest;
     __shared__ int s_met[FEW_MOST * ANALYSIS_THREADS];  // products of few, where they are in B
@@ -124,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows,
         sum = s_products[threadIdx.x];
         width = sum ? s_high[threadIdx.x] - s_low[threadIdx.x] + 1 : 0;
         const int length = ptr_a[mine + 1] - ptr_a[mine];
-        bin = symbolic_bin(sum, width, length);
+        bin = symbolic_bin(sum, width, length, least_sorted);
         if (bin == SYMBOLIC_HUB) {
             atomicAdd((u64*)&head[HUB_PRODUCTS], sum);
             atomicAdd(&head[HUB_ENTRIES], length);

@@ -157,7 +157,7 @@ def _foresee(A: Factor, B: Factor, first: int, rows: int, value: str, counters: 
 def _analysis(A: Factor, rows: int, *addresses: Any) -> BoundLaunch:
     """Return the launch of the analysis of so many rows of A; `addresses` are the kernel's arguments from A's on."""
     log, shape = choose.analysis(rows, A.nnz / max(A.shape[0], 1))
-    sizes = np.int32(rows), np.int32(log)
+    sizes = np.int32(rows), np.int32(log), np.int32(choose.least_sorted(rows, describe()))
     return kernel(units.ANALYSIS, "analyse").bind(shape, *sizes, *addresses)
 
 
@@ -218,19 +218,18 @@ class _Launches:
         """Launch; return the bitmaps in global memory, if any."""
         stream = counters.stream
         self._analyse(stream)
-        scratch, launches = [], []
+        scratch: list[Any] = []
+        launches: tuple[list[Any], list[Any]] = [], []
         wanted = [family for family in FAMILIES if family in self._wanted]
         for family in wanted if self.hubs == CONSTANTS["HUBS_OPEN"] else [*wanted, "hub"]:
             if family in self._kernels:
-                launches.append(self._bound.get(family) or self.bind(family))
+                launch = self._bound.get(family) or self.bind(family)
             else:
-                bitmaps, block = self._global(family, counters.read(), scratch_bytes)
+                bitmaps, launch = self._global(family, counters.read(), scratch_bytes)
                 scratch.append(bitmaps)
-                launches += [block] if block else []
-        if len(launches) == 1:
-            launches[0](stream)
-        else:
-            side_by_side(launches)
+            if launch:
+                launches[family not in choose.SHORT_FAMILIES].append(launch)
+        side_by_side(*launches)
         self._scan(stream)
         return scratch
 

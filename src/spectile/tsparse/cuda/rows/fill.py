@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from spectile.core.launch import kernel
+from spectile.core.launch import BoundLaunch, kernel
 from spectile.core.pointers import address
 from spectile.tsparse.cuda import choose, units
 from spectile.tsparse.cuda.plans import Addresses, plan
@@ -34,12 +33,6 @@ def fill_rows(A: Factor, B: Factor, phase: Phase, indices: Any, data: Any, reuse
     launches(A, B, phase, indices, data)
 
 
-def _hubs(A: Factor, B: Factor, phase: Phase, indices: Any, data: Any) -> list[Callable[[], None]]:
-    """Return what fills the hub rows, if their products are sorted."""
-    hubs = phase.hubs
-    return [] if hubs is None else [lambda: hubs.fill(A, B, phase.first, (phase.indptr, indices, data))]
-
-
 class Launches:
     """The launches of the numeric phase, for addresses that are set before."""
 
@@ -60,7 +53,11 @@ class Launches:
         self._addresses, self._states = Addresses(14 + len(chosen)), 13 + len(chosen)
         #: Words in which blocks that share rows tell what their parts hold.
         self._told = max((1 + one.shape.grid[0] for one in chosen if one.parts > 1), default=0)
-        self._launches = [self._bound(one, 13 + i, phase.kept_words, phase.rows) for i, one in enumerate(chosen)]
+        #: Those that follow each other on one stream, and those beside them.
+        self._launches: tuple[list[BoundLaunch], list[BoundLaunch]] = [], []
+        for i, one in enumerate(chosen):
+            launch = self._bound(one, 13 + i, phase.kept_words, phase.rows)
+            self._launches[one.family not in choose.SHORT_FAMILIES].append(launch)
 
     def _bound(self, chosen: choose.NumericLaunch, number: int, kept_words: int, rows_of_c: int) -> Any:
         *left, low, span, slot, kept, indptr, indices, data = (self._addresses[i] for i in range(13))
@@ -93,4 +90,7 @@ class Launches:
             address(phase.indptr), address(indices), address(data),
             *[phase.lists + one for one in self._lists], 0 if states is None else address(states),
         )  # fmt: skip
-        side_by_side([*self._launches, *_hubs(A, B, phase, indices, data)])
+        launches, beside = self._launches
+        if (hubs := phase.hubs) is not None:
+            launches = [*launches, lambda _: hubs.fill(A, B, phase.first, (phase.indptr, indices, data))]
+        side_by_side(launches, beside)
