@@ -1,6 +1,7 @@
 """The counters of a product, with the host's memory in place of the device's."""
 
 import ctypes
+import sys
 import threading
 
 import numpy as np
@@ -55,7 +56,8 @@ def runtime(monkeypatch):
         ctypes.memmove(to, source, size)
 
     for name, function in {
-        "getDevice": lambda: 3, "memsetAsync": fill, "memcpyAsync": copy, "streamSynchronize": streams.append
+        "getDevice": lambda: 3, "memsetAsync": fill, "memcpyAsync": copy, "streamSynchronize": streams.append,
+        "deviceSynchronize": lambda: streams.append("all"),
     }.items():  # fmt: skip
         monkeypatch.setattr(cupy.cuda.runtime, name, function)
     monkeypatch.setattr(cupy.cuda, "alloc", Memory)
@@ -79,6 +81,35 @@ def test_counters_are_cleared_and_read_on_the_stream_that_was_current(runtime, r
     kept = cleared.read()
     held[0].array[:] = 0
     assert cleared.read().wide("PRODUCTS") == 0 and kept.wide("PRODUCTS") == 13, "a head is not read again"
+
+
+def test_what_a_kernel_tells_is_read_when_it_is_there_and_not_before(runtime, monkeypatch):
+    """At once, or once the stream has ended; a call that was stopped may still be told, so the next one waits for all."""
+    held, streams = runtime
+    cleared = Counters(5)
+    streams.clear()
+
+    def tell(asked, products):
+        words = np.zeros(HEAD_WORDS, np.int32)
+        words[HEAD["PRODUCTS"]] = products
+        ctypes.memmove(asked[0], words.ctypes.data, words.nbytes)
+        ctypes.c_int.from_address(asked[0] + words.nbytes).value = asked[1]
+
+    first = cleared.ask()
+    tell(first, 7)
+    assert cleared.told().wide("PRODUCTS") == 7 and streams == []
+    second = cleared.ask()
+    assert second[1] != first[1], "what was told before is not told again"
+    monkeypatch.setattr(
+        sys.modules["cupy"].cuda.runtime, "streamSynchronize", lambda stream: streams.append(stream) or tell(second, 8)
+    )
+    assert cleared.told().wide("PRODUCTS") == 8 and streams == [77]
+    cleared.ask()
+    cleared.ask()
+    assert streams == [77, "all"] and len(held) == 2
+    monkeypatch.setattr(counters, "_LARGEST_CALL", second[1])
+    tell(last := cleared.ask(), 9)
+    assert last[1] > 0 and cleared.told().wide("PRODUCTS") == 9
 
 
 def test_threads_read_into_memory_of_their_own(runtime):

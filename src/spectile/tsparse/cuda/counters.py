@@ -14,6 +14,8 @@ from spectile.tsparse.cuda.shared import CONSTANTS, HEAD, HEAD_WORDS, UNSORTED
 _WORD, _WIDE, _BYTES = struct.Struct("i"), struct.Struct("Q"), 4 * HEAD_WORDS
 _FLAGS, _DESCENTS = (slice(4 * HEAD[name], 4 * HEAD[name] + 12) for name in ("FLAGS", "DESCENTS"))
 _NOTHING = bytes(12)
+#: Looks at what a kernel tells before the host lets other threads run while it waits: some 0.1 ms; numbers of calls.
+_LOOKS, _LARGEST_CALL = 2000, 2**31 - 1
 _KEY = slice(4 * (HEAD["SYMBOLIC"] + bins.SYMBOLIC_PLACES["FEW"]), 4 * HEAD["ENTRIES"])
 
 
@@ -103,30 +105,51 @@ class Counters:
 
     def read(self) -> Head:
         """Wait for the stream and return the head."""
-        return read_head(self.head, self.stream)
+        import cupy
+
+        pinned, runtime = _pinned(), cupy.cuda.runtime
+        runtime.memcpyAsync(pinned.address, self.head, _BYTES, 2, self.stream)  # 2: device to host
+        runtime.streamSynchronize(self.stream)
+        return Head(pinned.bytes.tobytes())
+
+    def ask(self) -> tuple[int, int]:
+        """Return where a kernel is to write the head in the memory of the host, and what number after it."""
+        import cupy
+
+        pinned = _pinned()
+        if pinned.asked:  # by a call that was stopped before its kernel had written
+            cupy.cuda.runtime.deviceSynchronize()
+        pinned.asked, pinned.call = True, pinned.call % _LARGEST_CALL + 1
+        return pinned.address, pinned.call
+
+    def told(self) -> Head:
+        """Return the head that a kernel was asked to write: as soon as it is there."""
+        import cupy
+
+        pinned = _pinned()
+        for _ in range(_LOOKS):
+            if pinned.told.value == pinned.call:
+                break
+        else:
+            cupy.cuda.runtime.streamSynchronize(self.stream)
+        pinned.asked = False
+        return Head(pinned.bytes.tobytes())
 
 
 class _Pinned(threading.local):
-    """Pinned memory of one host thread for a head: its address, and as the host reads it."""
+    """Pinned memory of one host thread for a head and a number: its address, and as the host reads it."""
 
     def __init__(self) -> None:
         import cupy
 
-        self._memory = cupy.cuda.alloc_pinned_memory(_BYTES)
+        self._memory = cupy.cuda.alloc_pinned_memory(_BYTES + 4)
         self.address = self._memory.ptr
         self.bytes = memoryview((ctypes.c_char * _BYTES).from_address(self.address))
+        self.told = ctypes.c_int.from_address(self.address + _BYTES)
+        self.told.value = self.call = 0
+        self.asked = False  #: Whether a kernel may still write.
 
 
 @functools.cache
 def _pinned() -> _Pinned:
     return _Pinned()
-
-
-def read_head(head: int, stream: int) -> Head:
-    """Wait for a stream and return the head at an address."""
-    import cupy
-
-    pinned, runtime = _pinned(), cupy.cuda.runtime
-    runtime.memcpyAsync(pinned.address, head, _BYTES, 2, stream)  # 2: device to host
-    runtime.streamSynchronize(stream)
-    return Head(pinned.bytes.tobytes())

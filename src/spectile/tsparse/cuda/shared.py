@@ -60,6 +60,7 @@ _WORDS = {
     "MAX_SPAN": 1,  # widest window among the rows of the symbolic block bin
     "MAX_BYTES": len(bins.BLOCKS),  # most shared memory of a row of each block bin
     "TICKET": 1,  # of the prefix scan
+    "ENDED": 1,  # blocks of it
     "PRODUCTS": _WIDE,
     "ENTRIES": _WIDE,  # stored entries of C
     "DESCENTS": 3,  # places of these where a column is not above the one before, less those at a row's start
@@ -111,7 +112,7 @@ def header(symbolic: Sequence[bins.Bin] = bins.SYMBOLIC, numeric: Sequence[bins.
             "namespace {",
             *(f"constexpr int {name} = {value};" for name, value in CONSTANTS.items()),
             *(f"constexpr double {name} = {value.hex()};" for name, value in _HALF.items()),
-            f"constexpr int HALF_TOP = {BY_ENTRY.top};",
+            f"constexpr int HALF_TOP = {BY_ENTRY.top}, HEAD_WORDS = {HEAD_WORDS};",
             *(_enum(name, values) for name, values in (("Head", HEAD), ("Flag", FLAGS), ("Rounding", ROUNDING))),
             "constexpr int NO_BIN = -1;",
             *_bins("SYMBOLIC", symbolic),

@@ -101,11 +101,11 @@ def count_rows(
     kept = at + 4 * (4 + choose.LISTS) * rows
     launches.addresses.set(
         address(A.indptr) + 4 * first, address(A.indices), address(B.indptr), address(B.indices),
-        low, span, slot, entries, lists, kept, address(indptr), counters.head, counters.states, launches.hubs,
+        low, span, slot, entries, lists, kept, address(indptr), counters.head, counters.states, launches.hubs, *counters.ask(),
     )  # fmt: skip
     bitmaps = choose.SCRATCH_BYTES if scratch_bytes is None else scratch_bytes
     scratch = launches(counters, bitmaps)
-    counted = counters.read()
+    counted = counters.told()
     del scratch
     counted.raise_invalid()
     if launches.left_out(counted):
@@ -169,9 +169,9 @@ class _Launches:
         nnz = _entries(A, rows)
         kept_words = self.kept_words = choose.kept_words(rows, nnz)
         self.work_bytes = 4 * (4 + choose.LISTS) * rows + 4 * kept_words
-        self.addresses = Addresses(14)
-        *pattern, low, span, slot, entries, lists, kept, indptr, head, states, hubs = (
-            self.addresses[i] for i in range(14)
+        self.addresses = Addresses(16)
+        *pattern, low, span, slot, entries, lists, kept, indptr, head, states, hubs, host, call = (
+            self.addresses[i] for i in range(16)
         )
         #: How the hub rows of the product before, of these sizes, were counted, if they were a block's.
         self.hubs = CONSTANTS["HUBS_OPEN"]
@@ -211,7 +211,7 @@ class _Launches:
         self._seen: bytes | None = None
 
         limit = np.int32(choose.shared_limit(device, np.dtype(value).itemsize))
-        arguments = (count, limit, entries, span, slot, indptr, lists, head, states, hubs)
+        arguments = (count, limit, entries, span, slot, indptr, lists, head, states, hubs, host, call)
         self._scan = kernel(units.PLACE[value], "place").bind(choose.scan(rows), *arguments)
 
     def __call__(self, counters: Counters, scratch_bytes: int) -> Any:

@@ -7,6 +7,8 @@
 // Hub rows whose products are sorted go to no bin.  Where it is not known yet how they are counted, nothing is written:
 // the lists still hold them.
 //
+// The block that ends last writes the counters to memory of the host, and after them the number that the host waits for.
+//
 // Invariant: a block waits for blocks with smaller tickets alone, and these have begun: the scan ends.
 
 #include "rows/bins.cuh"
@@ -35,13 +37,25 @@ __device__ int numeric_bin(int entries, int span, int slot, bool sorted, int sha
     return NUMERIC_BLOCK_PARTS;
 }
 
+// Writes the counters to the host; called by all threads of one block, when no other changes them.
+__device__ void tell(const int* head, int* host, int call) {
+    for (int i = threadIdx.x; i < HEAD_WORDS; i += blockDim.x) ((volatile int*)host)[i] = ((volatile const int*)head)[i];
+    __threadfence_system();
+    __syncthreads();
+    if (threadIdx.x == 0) *(volatile int*)(host + HEAD_WORDS) = call;
+}
+
 }  // namespace
 
 // Row pointer of C by a single-pass scan with look-back (SCAN_ROWS rows a block), and the numeric bins.
 extern "C" __global__ void __launch_bounds__(256) place(int rows, int shared_bytes, const int* entries, const int* span, const int* slot,
-                                                        int* ptr_c, int* lists, int* head, u64* state, u64 hubs) {
+                                                        int* ptr_c, int* lists, int* head, u64* state, u64 hubs, int* host, u64 call) {
     __shared__ int s_ticket;
-    if (invalid(head) || (hubs == HUBS_OPEN && head[SYMBOLIC + SYMBOLIC_HUB])) return;
+    __shared__ bool s_last;
+    if (invalid(head) || (hubs == HUBS_OPEN && head[SYMBOLIC + SYMBOLIC_HUB])) {
+        if (blockIdx.x == 0) tell(head, host, int(call));
+        return;
+    }
     if (threadIdx.x == 0) s_ticket = atomicAdd(&head[TICKET], 1);
     __syncthreads();
     const int ticket = s_ticket, first = ticket * SCAN_ROWS + threadIdx.x * 8;
@@ -71,4 +85,9 @@ extern "C" __global__ void __launch_bounds__(256) place(int rows, int shared_byt
         append<NUMERIC_BINS>(row, bin, rows, head + NUMERIC, lists);
         if (need) atomicMax(&head[MAX_BYTES + bin - NUMERIC_FIRST_BLOCK], need);
     }
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) s_last = atomicAdd(&head[ENDED], 1) == int(gridDim.x) - 1;
+    __syncthreads();
+    if (s_last) tell(head, host, int(call));
 }
