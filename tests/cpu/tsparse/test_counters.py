@@ -84,7 +84,7 @@ def test_counters_are_cleared_and_read_on_the_stream_that_was_current(runtime, r
 
 
 def test_what_a_kernel_tells_is_read_when_it_is_there_and_not_before(runtime, monkeypatch):
-    """At once, or once the stream has ended; a call that was stopped may still be told, so the next one waits for all."""
+    """At once, or once the stream has ended; a call that was stopped may still be told, so the next waits for all."""
     held, streams = runtime
     cleared = Counters(5)
     streams.clear()

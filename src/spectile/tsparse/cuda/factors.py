@@ -95,13 +95,16 @@ def _check(
     """
     import cupy
 
-    rounding, kinds, addresses, checked = _KEEP, None, [], []
+    rounding, kinds = _KEEP, None
+    addresses: list[int] = []
+    checked: list[Factor] = []
     if precision is not None:
         rounding, kinds = _ROUNDING.get(precision.name, _KEEP), (precision.value, matrices[0].data.dtype.char)
     for matrix in matrices:
-        data = out = None if precision is None else matrix.data
+        data: Any = None if precision is None else matrix.data
+        out = data
         if precision is not None and (rounding != _KEEP or data.dtype != precision.dtype):
-            out = cupy.empty(data.size, precision.dtype)
+            out = cupy.empty(matrix.indices.size, precision.dtype)
         copied = 0 if out is data else address(out)
         addresses += address(matrix.indptr), address(matrix.indices), 0 if data is None else address(data), copied
         checked.append(Factor(matrix.shape, matrix.indptr, matrix.indices, out, given=matrix))

@@ -103,12 +103,13 @@ def _given(matrix: Any, name: str, values: bool, check_finite: bool) -> Given:
     if matrix.format == "csr":
         indptr, indices, data = matrix.indptr, matrix.indices, matrix.data
         _check_lengths(name, shape[0], indptr, indices, data)
-        if pointers.readable(_INDEX, indptr, indices) and pointers.readable(_VALUES, data):
-            return Given(shape, indptr, indices, data, data.shape)
-        require_here(name, data)
-        if data.dtype.char in "fdFD?":
-            narrow = _plain(name, indices), _plain(name, indptr)
-            return Given(shape, _narrow(narrow[1]), narrow[0], pointers.operand(name, data), data.shape)
+        if not (pointers.readable(_INDEX, indptr, indices) and pointers.readable(_VALUES, data)):
+            require_here(name, data)
+            if data.dtype.char not in "fdFD?":
+                return arranged(name, matrix)
+            indptr, indices = _narrow(_plain(name, indptr)), _plain(name, indices)
+            data = pointers.operand(name, data)
+        return Given(shape, indptr, indices, data, data.shape)
     require_here(name, matrix.data)
     return arranged(name, matrix)
 

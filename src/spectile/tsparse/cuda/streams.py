@@ -38,21 +38,22 @@ def own_streams(count: int) -> list[Any]:
     return [stream for stream, _ in _kept.get(count)[:count]]
 
 
-def side_by_side(launches: Sequence[Callable[[int], None]], beside: Sequence[Callable[[int], None]]) -> None:
+def side_by_side(launches: Sequence[Callable[..., None]], beside: Sequence[Callable[..., None]]) -> None:
     """Launch one after the other on the current stream, and each of `beside` on another; the current one waits for all.
 
-    A launch is given its stream.
+    A launch is given its stream, None for the current one.
     """
+    if not launches:
+        launches, beside = beside[:1], beside[1:]
+    if not beside:
+        for launch in launches:
+            launch(None)
+        return
     import cupy
 
     main = cupy.cuda.get_current_stream()
-    if not launches:
-        launches, beside = beside[:1], beside[1:]
-    pairs = _kept.get(len(beside) + 1) if beside else []
-    others = pairs[1 : len(beside) + 1]
-    if others:
-        begin = pairs[0][1]
-        begin.record(main)
+    (_, begin), *others = _kept.get(len(beside) + 1)[: len(beside) + 1]
+    begin.record(main)
     for launch, (stream, event) in zip(beside, others, strict=True):
         stream.wait_event(begin)
         launch(stream.ptr)

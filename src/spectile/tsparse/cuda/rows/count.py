@@ -101,7 +101,8 @@ def count_rows(
     kept = at + 4 * (4 + choose.LISTS) * rows
     launches.addresses.set(
         address(A.indptr) + 4 * first, address(A.indices), address(B.indptr), address(B.indices),
-        low, span, slot, entries, lists, kept, address(indptr), counters.head, counters.states, launches.hubs, *counters.ask(),
+        low, span, slot, entries, lists, kept, address(indptr), counters.head, counters.states, launches.hubs,
+        *counters.ask(),
     )  # fmt: skip
     bitmaps = choose.SCRATCH_BYTES if scratch_bytes is None else scratch_bytes
     scratch = launches(counters, bitmaps)
@@ -218,8 +219,7 @@ class _Launches:
         """Launch; return the bitmaps in global memory, if any."""
         stream = counters.stream
         self._analyse(stream)
-        scratch: list[Any] = []
-        launches: tuple[list[Any], list[Any]] = [], []
+        scratch, launches = [], ([], [])  # type: tuple[list[Any], tuple[list[Any], list[Any]]]
         wanted = [family for family in FAMILIES if family in self._wanted]
         for family in wanted if self.hubs == CONSTANTS["HUBS_OPEN"] else [*wanted, "hub"]:
             if family in self._kernels:

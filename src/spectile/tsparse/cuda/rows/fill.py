@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from spectile.core.launch import BoundLaunch, kernel
+from spectile.core.launch import kernel
 from spectile.core.pointers import address
 from spectile.tsparse.cuda import choose, units
 from spectile.tsparse.cuda.plans import Addresses, plan
@@ -54,7 +54,7 @@ class Launches:
         #: Words in which blocks that share rows tell what their parts hold.
         self._told = max((1 + one.shape.grid[0] for one in chosen if one.parts > 1), default=0)
         #: Those that follow each other on one stream, and those beside them.
-        self._launches: tuple[list[BoundLaunch], list[BoundLaunch]] = [], []
+        self._launches: tuple[list[Any], list[Any]] = [], []
         for i, one in enumerate(chosen):
             launch = self._bound(one, 13 + i, phase.kept_words, phase.rows)
             self._launches[one.family not in choose.SHORT_FAMILIES].append(launch)
