@@ -163,6 +163,7 @@ inline int atomicCAS(int* at, int old, int value) {
 }
 inline void __syncwarp(unsigned = 0) { from_lane(0, 0); }
 inline void __threadfence() {}
+inline void __threadfence_system() {}
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline double __fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
 inline float __fmul_rn(float a, float b) { return a * b; }

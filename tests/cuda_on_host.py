@@ -36,8 +36,8 @@ def compiled(folder: Path, unit: Unit) -> ctypes.CDLL:
         name = unit.defines.get(name, name)
         names = [re.search(r"(\w+)$", one.strip())[1] for one in parameters.split(",")]  # type: ignore[index]
         calls.append(
-            f'extern "C" void on_host_{name}(int blocks, int threads, long shared_bytes, {parameters}) {{\n'
-            f"    run_blocks(blocks, threads, shared_bytes, [&] {{ {name}({', '.join(names)}); }});\n}}\n"
+            f'extern "C" void on_host_{name}(int blocks, int threads, long dynamic, {parameters}) {{\n'
+            f"    run_blocks(blocks, threads, dynamic, [&] {{ {name}({', '.join(names)}); }});\n}}\n"
         )
     source = _DYNAMIC.sub(r"\1* shared = (\1*)shared_memory.data();", source)
     source = source.replace("__shared__", "static")
