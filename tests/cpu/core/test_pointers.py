@@ -190,6 +190,16 @@ def test_what_a_kernel_can_read_passes_as_it_is(kind: Any) -> None:
         assert copied is not given and not np.shares_memory(on_host(copied), x)
 
 
+@pytest.mark.parametrize("kind", ["device"], indirect=True)
+def test_arrays_are_readable_where_they_would_pass_as_they_are(kind: Any) -> None:
+    x, types = np.arange(24.0).reshape(4, 6), {np.dtype(np.float64), np.dtype(np.int32)}
+    for one in (x, x[:0], x.astype(np.int32), x.T, x[:, ::2], unaligned(5, "f8"), x.astype(">f8"), x.astype("f4")):
+        given = kind(one)
+        passes = one.dtype in types and pointers.operand("x", given, given.dtype) is given
+        assert pointers.readable(types, given) == passes == pointers.readable(types, kind(x), given)
+    assert pointers.readable(types, kind(x)) and not pointers.readable(types, DeviceArray(x, device=1))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128", "int32"])
 def test_what_it_cannot_read_is_copied_with_its_values(kind: Any, dtype: str) -> None:
     x = np.arange(24).reshape(4, 6).astype(dtype)
