@@ -14,7 +14,7 @@ from spectile.autodiff.functions import Scalar, inside, outside
 from spectile.autodiff.spectra import adjoint
 from spectile.core import memory
 from spectile.core.device import Backend
-from spectile.core.options import flag
+from spectile.core.options import flag, leading
 from spectile.core.protocols import ArrayLike
 from spectile.evd import costs
 from spectile.evd.arguments import any_on_device, placed, require_square
@@ -150,10 +150,7 @@ def matrix_function_frechet(
     n, order = shape[-1], other[-1]
     if order != n:
         raise ValueError(f"e is of order {order} and a of {n}: give a direction of the same order")
-    try:
-        whole = np.broadcast_shapes(shape, other)
-    except ValueError:
-        raise ValueError(f"a has shape {shape} and e {other}: give leading dimensions that broadcast") from None
+    whole = (*leading(a=shape[:-2], e=other[:-2]), n, n)
     xp, (matrix, direction), in_kind = placed(
         {"a": a, "e": e},
         backend,

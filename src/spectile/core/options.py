@@ -77,6 +77,15 @@ def numbers(name: str, value: Any) -> np.ndarray:
     raise TypeError(f"{name} must be real numbers, not {kind}: give one, or an array of them")
 
 
+def leading(**dimensions: tuple[int, ...]) -> tuple[int, ...]:
+    """Return what leading dimensions, by the names of operands, broadcast to; raises ValueError if they do not."""
+    try:
+        return np.broadcast_shapes(*dimensions.values())
+    except ValueError:
+        told = " and ".join(f"{own} of {name}" for name, own in dimensions.items())
+        raise ValueError(f"leading dimensions {told} do not broadcast together: give operands of one batch") from None
+
+
 def path(name: str, value: Any) -> Path:
     """Return the path that a caller names; raises TypeError if it is none."""
     try:

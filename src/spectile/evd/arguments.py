@@ -12,7 +12,7 @@ import numpy as np
 from spectile.core import arrays
 from spectile.core.device import choose_backend
 from spectile.core.host import in_kind_of, refuse_masked
-from spectile.core.options import number, numbers
+from spectile.core.options import leading, number, numbers
 from spectile.core.placement import Work
 from spectile.evd.types import Definite, Subset, UnsupportedOperandError
 
@@ -82,7 +82,7 @@ def batch_shape(*leads: tuple[int, ...]) -> tuple[int, ...]:
 
     Raises ValueError if that is a batch without a matrix, which SciPy refuses, or they do not broadcast.
     """
-    lead = np.broadcast_shapes(*leads)
+    lead = leading(**dict(zip(("d", "e"), leads, strict=False)))
     if 0 in lead:
         raise ValueError(f"a batch holds at least one matrix, and this one has shape {lead}")
     return lead
@@ -106,7 +106,7 @@ def definite_of(shape: tuple[int, ...], b: Any, kind: int, overwrite: bool) -> t
         raise ValueError(f"wrong b dimensions {own}, should be {shape}")
     if isinstance(kind, bool) or not isinstance(kind, int | np.integer) or kind not in (1, 2, 3):
         raise ValueError('"type" keyword only accepts 1, 2, and 3.')
-    return Definite(b, kind, overwrite), shape if shape == own else np.broadcast_shapes(shape, own)
+    return Definite(b, kind, overwrite), shape if shape == own else (*leading(a=shape[:-2], b=own[:-2]), *own[-2:])
 
 
 def check_driver(driver: str, *, generalized: bool, subset: bool) -> None:

@@ -146,7 +146,8 @@ NO_START = "x0 holds what is no finite number: give the eigenvectors of a matrix
 
 def _require_start(x0: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     """Raise ValueError where vectors that a caller gave are not of the shape and dtype of the matrices."""
-    if x0.ndim < 2 or x0.shape[-2:] != shape[-2:] or np.broadcast_shapes(x0.shape, shape) != shape:
+    fits = all(own in (1, length) for own, length in zip(x0.shape[-3::-1], shape[-3::-1], strict=False))
+    if not 2 <= x0.ndim <= len(shape) or x0.shape[-2:] != shape[-2:] or not fits:
         raise ValueError(f"x0 has shape {x0.shape} and the matrices have {shape}: give all eigenvectors, in columns")
     if x0.dtype.kind == "c" and dtype.kind != "c":
         raise ValueError(f"x0 is {x0.dtype} and the matrices are real: give real vectors")

@@ -18,7 +18,7 @@ from spectile.core.arrays import on_device
 from spectile.core.choice import Candidate, not_taken
 from spectile.core.device import Backend, backends, choose_backend
 from spectile.core.host import in_kind_of
-from spectile.core.options import number, word
+from spectile.core.options import leading, number, word
 from spectile.core.placement import Work
 from spectile.core.tiling import ceil_div
 from spectile.nearsparse.result import SpammResult
@@ -206,13 +206,7 @@ def result_shape(shape_a: tuple[int, ...], shape_b: tuple[int, ...]) -> tuple[in
         )
     if len(shape_a) == len(shape_b) == 2:
         return shape_a[0], shape_b[1]
-    try:
-        batch = np.broadcast_shapes(shape_a[:-2], shape_b[:-2])
-    except ValueError:
-        raise ValueError(
-            f"the leading dimensions of operands of shapes {shape_a} and {shape_b} do not broadcast together"
-        ) from None
-    return (*batch, shape_a[-2], shape_b[-1])
+    return (*leading(a=shape_a[:-2], b=shape_b[:-2]), shape_a[-2], shape_b[-1])
 
 
 def check_choice(*asked: Any) -> tuple[str, float]:
@@ -293,7 +287,7 @@ def check_two_matrices(a: Any, b: Any) -> None:
     """Raise unless these are two matrices that multiply."""
     shape = result_shape(_shape(a), _shape(b))
     if len(shape) > 2:
-        raise ValueError(f"a threshold is of one product, and a and b have {len(shape)} dimensions: pass one of them")
+        raise ValueError(f"this is of one product, and a and b have {len(shape)} dimensions: pass one of them")
 
 
 def check_search(iterations: Any, tolerance: Any) -> tuple[int, float]:

@@ -252,3 +252,25 @@ def test_numbers_of_python_are_read_whatever_their_size():
     assert numbers("mu", [10**25, Fraction(1, 2)]).tolist() == [1e25, 0.5]
     with pytest.raises(TypeError, match="mu must be real numbers"):
         numbers("mu", np.array([10**25, "1"], object))
+
+
+BATCHES = {
+    "spamm": lambda x, y: spectile.spamm(x, y, tau=0.1),
+    "spamm within an error of the product": lambda x, y: spectile.spamm(x, y, rtol=0.1),
+    "eigh": spectile.eigh,
+    "eigvalsh": spectile.eigvalsh,
+    "eigh from a start": lambda x, y: spectile.eigh(x, x0=y),
+    "matrix_function_frechet": lambda x, y: spectile.matrix_function_frechet("exp", x, y),
+    "eigh_tridiagonal": lambda x, y: spectile.eigh_tridiagonal(x[..., 0], y[..., 1:, 0]),
+    "eigvalsh_tridiagonal": lambda x, y: spectile.eigvalsh_tridiagonal(x[..., 0], y[..., 1:, 0]),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+@pytest.mark.parametrize("n", [1, 3])
+def test_batches_that_do_not_go_together_are_refused_in_a_sentence(name, n):
+    """Also those of matrices of one row, whose last dimensions broadcast."""
+    for one, two in (((2,), (3,)), ((3,), (0,)), ((2, 3), (2, 2)), ((2, 1, 3), (2,)), ((4, 1), (2, 3))):
+        with pytest.raises(ValueError) as refused:
+            BATCHES[name](np.ones((*one, n, n)), np.ones((*two, n, n)))
+        assert any(word in str(refused.value) for word in (": give", "pass one")), refused.value

@@ -57,8 +57,6 @@ def _solve_each(solve: Any, lead: tuple[int, ...], eigvals_only: bool, to_caller
 
 
 def _check_tridiagonal(d: Any, e: Any, driver: Any) -> None:
-    if not isinstance(driver, str):
-        raise TypeError("lapack_driver must be str")
     if driver not in TRIDIAGONAL_DRIVERS:
         raise ValueError(f"lapack_driver must be one of {TRIDIAGONAL_DRIVERS}, got {driver}")
     if d.ndim < 1 or e.ndim < 1:
