@@ -8,13 +8,14 @@ sources' syntax trees sees to.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Container
 from typing import Any
 
 import numpy as np
 
-from spectile.core.arrays import require_here
+from spectile.core.arrays import host_array, on_device, require_here, to_device
 
 
 def address(array: Any) -> int:
@@ -65,10 +66,28 @@ def overlap(x: Any, y: Any) -> bool:
 
 
 def apart(out: Any, *inputs: Any) -> tuple[Any, ...]:
-    """Return the inputs, those that may share memory with `out`, of the same kind, as copies; None stays None."""
-    if out is None:
-        return inputs
-    return tuple(x.copy() if x is not None and overlap(x, out) else x for x in inputs)
+    """Return the inputs, those that may share memory with `out` as copies where they lie.
+
+    All are arrays of any library, or lists of them, parts on devices; None stays None.
+    """
+    targets = [_array(part) for part in (out if isinstance(out, list | tuple) else [out]) if part is not None]
+
+    def own(given: Any) -> Any:
+        if isinstance(given, list | tuple):
+            return [own(part) for part in given]
+        if given is None or not any(overlap(array := _array(given), target) for target in targets):
+            return given
+        with contextlib.nullcontext() if isinstance(array, np.ndarray) else array.device:
+            return array.copy()
+
+    return tuple(map(own, inputs)) if targets else inputs
+
+
+def _array(given: Any) -> Any:
+    """Return an array of any library as NumPy's or CuPy's of the same memory."""
+    if isinstance(given, np.ndarray) or hasattr(getattr(given, "data", None), "ptr"):
+        return given
+    return to_device(given)[0] if on_device(given) else host_array("an operand", given)
 
 
 def operand(

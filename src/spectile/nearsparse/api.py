@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import math
@@ -11,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spectile.core import pointers
 from spectile.core.arrays import on_device
 from spectile.core.choice import Candidate
 from spectile.core.device import Backend, require_device
 from spectile.core.options import flag, word
 from spectile.core.places import device_ids
-from spectile.core.pointers import overlap
 from spectile.core.protocols import ArrayLike
 from spectile.nearsparse import checks
 from spectile.nearsparse.types import ASKED, Method, NormMap, PrecisionName, Request, Split, Threshold
@@ -169,14 +168,14 @@ def spamm(
     """
     if rtol is not None:
         checks.check_choice(tau, valid_ratio, atol, rtol_factors, rtol)
-        if not isinstance(beta, int | float) or beta != 0:
+        if checks.check_scalars(block, alpha, beta)[2] != 0:
             raise ValueError("rtol is relative to A B, without C: leave beta out, or give atol")
         return _within(
             a, b, float(rtol), block=block, alpha=alpha, out=out, strict=strict, precision=precision, backend=backend,
             check_finite=check_finite, devices=devices, split=split, method=method,
         )  # fmt: skip
     key = None
-    asked = tau, valid_ratio, atol, rtol_factors
+    asked = tau, valid_ratio, atol, rtol_factors, rtol
     given = [pair for pair in zip(ASKED, asked, strict=False) if pair[1] is not None]
     kind, value = given[0] if len(given) == 1 else ("", None)
     method = _default(kind) if method is None else method
@@ -228,38 +227,48 @@ def spamm(
 def _within(a: Any, b: Any, rtol: float, **options: Any) -> Any:
     """Return the product within an error relative to its own norm."""
     block, alpha, _ = checks.check_scalars(options["block"], options["alpha"])
-    name, value = "rtol_factors", rtol / 8
     product: Any = functools.partial(spamm, **options)
-    if options["out"] is not None:
-        # A second product reads what the first must not have written over.
-        (one, _), (two, _) = checks.kept("a", a, block), checks.kept("b", b, block)
-        given = None if options["devices"] is not None else checks.operands(one, two, None, options["out"])
-        a = copy.deepcopy(one) if given is None or overlap(given.a, given.out) else a
-        b = copy.deepcopy(two) if given is None or overlap(given.b, given.out) else b
-    if not isinstance(a, list | tuple):
+    one, two = (checks.kept(name, x, block)[0] for name, x in (("a", a), ("b", b)))
+    if options["devices"] is None:
+        given = checks.operands(one, two, None, options["out"])
+    else:
+        given = checks.spread_operands(one, two, None, options["out"], options["split"], options["backend"])
+    # A second product reads what the first must not have written over.
+    apart = pointers.apart(given.out, given.a, given.b)
+    a, b = (x if mine is y else mine for x, mine, y in zip((a, b), apart, (given.a, given.b), strict=True))
+    name, value = "rtol_factors", rtol / 8
+    if not given.distributed:
+        checks.check_two_matrices(given.a, given.b)
         a, b = (x if isinstance(x, NormMap) else norm_map(x, block) for x in (a, b))
         # As if no two products of tiles had anything in common.
         with np.errstate(over="ignore", invalid="ignore"):
             across, down = ((abs(x.norms) ** 2).sum(axis) for x, axis in ((a, 0), (b, 1)))
             guess = rtol / 8 * float((across * down).sum()) ** 0.5
         name, value = ("atol", guess) if 0 < guess < math.inf else (name, value)
-    try:
-        while True:
+    known = False
+    while True:
+        try:
             result = product(a, b, **{name: value})
             # Where no tau was found, reading it raises.
             bound = result.error_bound if result.tau >= 0 else math.nan
-            least = result._number("norm_c") * (1 - 1e-4) - bound
-            if bound <= rtol * least or bound == 0:
-                return result
-            if 0 < least < math.inf:
-                return product(a, b, atol=rtol * least / abs(alpha))
-            # Nothing but errors may be left in C.
+        except ValueError as error:
+            if "rounding" not in str(error):
+                raise
+            # The bound of a whole product, of its tiles one by one, is less than what a search reckons with.
+            name, value, known, product = "tau", 0.0, False, functools.partial(product, method="spamm")
+            continue
+        least = result._number("norm_c") * (1 - 1e-4) - bound
+        if known or bound <= rtol * least or bound == 0:
+            return result
+        if name == "tau":
+            reach = f"{bound / least:.2g}" if least > 0 else "more than the product"
+            raise ValueError(
+                f"rtol = {rtol} is below what rounding alone is bounded by here, {reach}: take a larger rtol or float64"
+            )
+        if 0 < least < math.inf:
+            name, value, known = "atol", rtol * least / abs(alpha), True
+        else:  # nothing but errors may be left in C
             value *= 1e-3
-    except ValueError as error:
-        if "rounding" in str(error):
-            message = f"rtol = {rtol} is below what rounding alone is bounded by here: take a larger rtol or float64"
-            raise ValueError(message) from None
-        raise
 
 
 def _default(kind: str) -> Method:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -115,6 +116,7 @@ class DeviceArray:
         self.array, self.dtype, self.shape, self.size = array, array.dtype, array.shape, array.size
         self.flags = SimpleNamespace(c_contiguous=array.flags.c_contiguous)
         self.data = SimpleNamespace(ptr=array.ctypes.data, device_id=device)
+        self.device = contextlib.nullcontext()
 
     def astype(self, dtype: np.dtype, order: str, copy: bool) -> DeviceArray:
         return DeviceArray(self.array.astype(dtype, order=order, copy=copy))  # type: ignore[call-overload]
@@ -172,6 +174,21 @@ def test_arrays_that_may_share_memory_are_copied_and_others_are_not(kind: Any) -
     assert none is None and not np.shares_memory(on_host(first), x) and (on_host(second) == x + 1).all()
     inputs = kind(x), None
     assert pointers.apart(None, *inputs) == inputs
+    # Parts on devices: those alone are copied that a part of the result may overlap.
+    parts = [kind(x[:2]), kind(x[2:6]), kind(x[6:])]
+    (passed,) = pointers.apart([kind(x[3:4]), kind(x[7:])], parts)
+    assert [mine is part for mine, part in zip(passed, parts, strict=True)] == [True, False, False]
+    assert all((on_host(mine) == on_host(part)).all() for mine, part in zip(passed, parts, strict=True))
+
+
+def test_arrays_of_other_libraries_are_copied_too() -> None:
+    torch = pytest.importorskip("torch")
+    x = np.arange(12.0).reshape(3, 4)
+    for one, other in ((torch.from_numpy(x), x), (x, torch.from_numpy(x)), (torch.from_numpy(x), torch.from_numpy(x))):
+        (passed,) = pointers.apart(other, one)
+        assert passed is not one and (np.asarray(passed) == x).all() and not np.shares_memory(np.asarray(passed), x)
+    apart = torch.zeros(3)
+    assert pointers.apart(x, apart)[0] is apart
 
 
 def test_an_array_of_the_host_and_one_of_the_device_do_not_overlap() -> None:

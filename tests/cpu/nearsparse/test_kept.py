@@ -101,6 +101,24 @@ def dtype_share(dtype: str) -> float:
     return 0.9 if dtype in ("float32", "complex64") else 1 - 1e-6
 
 
+@pytest.mark.parametrize("decay", [5.0, 60.0])
+@pytest.mark.parametrize("left", [0.1, 0.03, 0.01])
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_rtol_is_kept_wherever_the_bound_of_the_whole_product_allows(dtype: str, left: float, decay: float) -> None:
+    """However much of the product cancels: steps to a lower error must not pass over those that rounding allows."""
+    rng, i = np.random.default_rng(1), np.arange(200)
+    near = np.exp(-abs(i[:, None] - i) / decay)
+    half, other = (rng.standard_normal((200, 200)) * near for _ in range(2))
+    a, b = np.hstack([half, -half]).astype(dtype), np.vstack([other, (1 - left) * other]).astype(dtype)
+    exact, whole = a.astype(complex) @ b.astype(complex), spectile.spamm(a, b, tau=0.0, backend="cpu")
+    allowed = whole.error_bound / (np.linalg.norm(exact) - whole.error_bound)
+    for share, method in [(share, method) for share in (1.1, 2, 8) for method in ("spamm", "auto")]:
+        found = spectile.spamm(a, b, rtol=share * allowed, method=method, backend="cpu")
+        assert np.linalg.norm(found.c - exact) <= found.error_bound <= share * allowed * np.linalg.norm(exact)
+    with pytest.raises(ValueError, match=r"below what rounding alone is bounded by here, \d.*: take a larger"):
+        spectile.spamm(a, b, rtol=0.5 * allowed, backend="cpu")
+
+
 def test_rtol_is_refused_where_it_cannot_be_kept() -> None:
     a = np.ones((64, 64), np.float32)
     with pytest.raises(ValueError, match="rtol = 1e-09 is below what rounding alone"):

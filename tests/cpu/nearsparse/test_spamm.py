@@ -297,7 +297,7 @@ def test_nan_and_infinity(bad):
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({}, ValueError, "exactly one of tau, valid_ratio, atol and rtol_factors; none was given"),
+        ({}, ValueError, "exactly one of tau, valid_ratio, atol, rtol_factors and rtol; none was given"),
         ({"tau": 1, "rtol_factors": 1}, ValueError, "tau and rtol_factors were given"),
         ({"tau": -1}, ValueError, "tau = -1 is not a threshold"),
         ({"tau": math.nan}, ValueError, "tau = nan is not a threshold"),

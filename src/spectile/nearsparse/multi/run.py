@@ -114,9 +114,9 @@ def _distributed(
     if targets:
         _there(mine, lambda part, shape: pointers.output("out", part, output, shape), targets, shapes)
         # Every device reads all of its operands while it writes.
-        mine, copies = (_apart(parts, targets) for parts in (mine, copies))
+        mine, copies = pointers.apart(targets, mine, copies)
         added = [
-            copy_if_overlapping(_apart([x], [y for y in targets if y is not z])[0], z, True)
+            copy_if_overlapping(pointers.apart([y for y in targets if y is not z], x)[0], z, True)
             for x, z in zip(added, targets, strict=False)
         ]
     else:
@@ -167,15 +167,6 @@ def _empty(shape: tuple[int, ...], dtype: str) -> Any:
 
     with memory.allocating(f"the product of shape {shape}", math.prod(shape) * np.dtype(dtype).itemsize):
         return cupy.empty(shape, dtype)
-
-
-def _apart(parts: list[Any], targets: list[Any]) -> list[Any]:
-    """Return arrays, copied where a target overlaps them."""
-    for number, part in enumerate(parts):
-        if any(pointers.overlap(part, target) for target in targets):
-            with part.device:
-                parts = [*parts[:number], part.copy(), *parts[number + 1 :]]
-    return parts
 
 
 def _in_one_place(
