@@ -271,7 +271,7 @@ def test_every_name_of_ours_that_a_definition_uses_is_found():
     lost = set()
     for name in reached._paths():
         module = reached._module(name)
-        for statement in (each for one in ("", *module.defined) for each in module.statements(one)):
+        for statement in (each for statements in module.defined.values() for each in statements):
             names, imports = reached.looked_at(statement)
             own = module.aliases(imports)
             for dotted in names:

@@ -44,19 +44,16 @@ class Module:
     Attributes
     ----------
     defined : dict of str to list
-        Statements that give each name a value.
+        Statements that give each name a value; by "" those that do more than to define names.
     imported : dict of str to set
         Dotted paths by name: a name may mean one thing in one branch and another in the next.
-    loose : list
-        Statements that do more than to define names.
     """
 
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
         self.package = name if path.stem == "__init__" else name.rpartition(".")[0]
-        self.defined: dict[str, list[ast.stmt]] = {}
+        self.defined: dict[str, list[ast.stmt]] = {"": []}
         self.imported: dict[str, set[str]] = {}
-        self.loose: list[ast.stmt] = []
         for statement in ast.parse(path.read_text()).body:
             self._take(statement)
 
@@ -68,11 +65,11 @@ class Module:
                 self._take(each)
         elif not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
             names = set(_bound(statement))
-            for name in names:
-                self.defined.setdefault(name, []).append(statement)
             if isinstance(statement, _COMPOUND) or not names:
                 self._import(statement)
-                self.loose.append(statement)
+                names.add("")
+            for name in names:
+                self.defined.setdefault(name, []).append(statement)
 
     def _import(self, statement: ast.stmt) -> None:
         for name, paths in self.aliases(looked_at(statement)[1]).items():
@@ -102,10 +99,6 @@ class Module:
         if root in self.defined:
             yield self.name, root
 
-    def statements(self, name: str) -> list[ast.stmt]:
-        """Return the statements of a definition, or with "" what the module does beside."""
-        return self.defined[name] if name else self.loose
-
 
 def _bound(statement: ast.stmt) -> Iterator[str]:
     """Return the names to which a statement of a module gives a value."""
@@ -129,41 +122,30 @@ def looked_at(statement: ast.stmt) -> tuple[set[str], list[ast.Import | ast.Impo
     """
     names: set[str] = set()
     imports: list[ast.Import | ast.ImportFrom] = []
-    _look(statement, names, imports)
+    ahead: list[Any] = [statement]
+    while ahead:
+        node = ahead.pop()
+        if isinstance(node, _IMPORT):
+            imports.append(node)
+        elif isinstance(node, ast.Constant):
+            if isinstance(node.value, str) and (node.value.endswith(".py") or _DOTTED.fullmatch(node.value)):
+                names.add(node.value)
+        elif isinstance(node, ast.Name | ast.Attribute) and (name := _dotted(node)):
+            names.add(name)
+        elif isinstance(node, list):
+            ahead += node
+        elif isinstance(node, ast.AST):
+            fields = (each for each in sources.FIELDS[type(node)] if each not in ("annotation", "returns"))
+            ahead += [getattr(node, field, None) for field in fields]
     return names, imports
 
 
-def _look(node: ast.AST, names: set[str], imports: list[ast.Import | ast.ImportFrom]) -> None:
-    kind = type(node)
-    if kind is ast.Name or kind is ast.Attribute:
-        inner = node
-        while isinstance(inner, ast.Attribute):
-            inner = inner.value
-        if isinstance(inner, ast.Name):
-            names.add(_dotted(node))
-            return
-    elif isinstance(node, ast.Constant):
-        if isinstance(node.value, str) and (node.value.endswith(".py") or _DOTTED.fullmatch(node.value)):
-            names.add(node.value)
-        return
-    elif isinstance(node, _IMPORT):
-        imports.append(node)
-        return
-    for field in sources.FIELDS[kind]:
-        if field not in ("annotation", "returns"):
-            value = getattr(node, field, None)
-            for child in value if isinstance(value, list) else (value,):
-                if isinstance(child, ast.AST):
-                    _look(child, names, imports)
-
-
-def _dotted(node: ast.AST) -> str:
-    parts = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    assert isinstance(node, ast.Name)
-    return ".".join([node.id, *reversed(parts)])
+def _dotted(node: ast.expr) -> str:
+    """Return a name with its attributes, or "" for attributes of anything else."""
+    if isinstance(node, ast.Attribute):
+        above = _dotted(node.value)
+        return f"{above}.{node.attr}" if above else ""
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 @functools.cache
@@ -179,6 +161,7 @@ def _paths() -> dict[str, Path]:
 
 @functools.cache
 def _module(name: str) -> Module:
+    gc.freeze()  # syntax trees are many objects, all of them kept: no garbage is looked for in those that were made
     return Module(name, _paths()[name])
 
 
@@ -196,7 +179,7 @@ def find(dotted: str) -> tuple[Node, ...]:
     if rest:
         return tuple(module.meanings(".".join(rest), {}))
     passed_on = [path for paths in module.imported.values() for path in paths] if name == module.package else []
-    return (*((name, each) for each in ("", *module.defined)), *(node for path in passed_on for node in find(path)))
+    return (*((name, each) for each in module.defined), *(node for path in passed_on for node in find(path)))
 
 
 def _script(path: Path) -> tuple[Node, ...]:
@@ -216,7 +199,7 @@ class Definition:
 
     def __init__(self, node: Node, study: str) -> None:
         module = _module(node[0])
-        statements = [_of_study(each, study) if _is_table(node) else each for each in module.statements(node[1])]
+        statements = [_of_study(each, study) if _is_table(node) else each for each in module.defined[node[1]]]
         says = [with_names(printed(each), lambda other: "") for each in statements]
         #: Digest of the program, whatever the names of the files that it imports from.
         self.says = hashlib.sha256("\n".join(says).encode()).hexdigest()
@@ -250,9 +233,7 @@ def _of_study(statement: ast.stmt, study: str) -> ast.stmt:
     return ast.Assign([ast.Name(id="STUDIES", ctx=ast.Store())], table)
 
 
-@functools.cache
-def _definition(node: Node, study: str) -> Definition:
-    return Definition(node, study)
+_definition = functools.cache(Definition)
 
 
 def _look_up(node: Node, study: str) -> Definition:
@@ -279,30 +260,14 @@ def reached(drivers: tuple[str, ...], study: str, backend: str) -> tuple[Node, .
     backend : {"cpu", "cuda"}
         What the case is measured on.
     """
-    with _uncollected():
-        ahead = [node for driver in drivers for node in find(driver)]
-        found: set[Node] = set()
-        while ahead:
-            node = ahead.pop()
-            if node in found or (backend == "cpu" and _is_of_a_device(node)):
-                continue
+    ahead = [node for driver in drivers for node in find(driver)]
+    found: set[Node] = set()
+    while ahead:
+        node = ahead.pop()
+        if node not in found and not (backend == "cpu" and _is_of_a_device(node)):
             found.add(node)
-            ahead += _begun(node[0])
-            ahead += _look_up(node, study).targets
+            ahead += [*_begun(node[0]), *_look_up(node, study).targets]
     return tuple(sorted(found))
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Look for no garbage, then or later, in what is made: syntax trees are many objects, all of them kept."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        if collects:
-            gc.enable()
 
 
 @functools.cache
