@@ -81,8 +81,8 @@ def spamm(
         smaller, often several times.
     rtol : float, optional
         The same relative to the product: ``||E||_F <= rtol ||A B||_F``.  The norm of A B is guessed by those of A and
-        B, and where that was too high, they are multiplied once more; the call waits for the result.  Not with `beta`,
-        in a batch or in a graph that is captured.
+        B, and where that was too high, they are multiplied once more, or twice where most of it cancels; the call waits
+        for the result.  Not with `beta`, in a batch or in a graph that is captured.
     block : int, default 32
         Tile size (LoNum in the paper), a power of two from 8 to 128 on CUDA, any positive number on the CPU.
     alpha, beta : float
