@@ -243,8 +243,9 @@ class _Launches:
                 scratch, launch = self._global("hub", head, scratch_bytes)
             launch(counters.stream)
         self.addresses.replace(13, CONSTANTS["HUBS_SORTED" if by_sort else "HUBS_IN_BLOCKS"])
+        self.addresses.replace(15, counters.ask()[1])
         self._scan(counters.stream)
-        counted = counters.read()
+        counted = counters.told()
         del scratch
         return counted
 
