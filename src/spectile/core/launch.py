@@ -270,6 +270,8 @@ class _LaunchConfig(ctypes.Structure):
 _COOPERATIVE, _PROGRAMMATIC_SERIALIZATION = 2, 6
 #: CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, which CuPy does not name: clusters of 16 blocks, not 8.
 _LARGE_CLUSTERS = 14
+#: CUDA_ERROR_NOT_READY: a stream is at work.
+NOT_READY = 600
 
 
 def _current_stream() -> Any:
@@ -287,4 +289,12 @@ def _driver() -> ctypes.CDLL:
 def _extended() -> Any:
     function = _driver().cuLaunchKernelEx
     function.argtypes = [ctypes.c_void_p] * 4
+    return function
+
+
+@functools.cache
+def stream_query() -> Any:
+    """Return what tells of a stream's address whether it is still at work, `NOT_READY`, without Python's lock."""
+    function = _driver().cuStreamQuery
+    function.argtypes = [ctypes.c_void_p]
     return function

@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+from spectile.core.launch import NOT_READY
 from spectile.tsparse.cuda import bins, counters
 from spectile.tsparse.cuda.counters import Counters, Invalid
 from spectile.tsparse.cuda.shared import FLAGS, HEAD, HEAD_WORDS, UNSORTED
@@ -63,6 +64,7 @@ def runtime(monkeypatch):
     monkeypatch.setattr(cupy.cuda, "alloc", Memory)
     monkeypatch.setattr(cupy.cuda, "alloc_pinned_memory", Memory)
     monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: type("Stream", (), {"ptr": 77}))
+    monkeypatch.setattr(counters, "stream_query", lambda: lambda stream: 0)
     counters._pinned.cache_clear()
     yield held, streams
     counters._pinned.cache_clear()
@@ -84,7 +86,7 @@ def test_counters_are_cleared_and_read_on_the_stream_that_was_current(runtime, r
 
 
 def test_what_a_kernel_tells_is_read_when_it_is_there_and_not_before(runtime, monkeypatch):
-    """At once, or once the stream has ended; a call that was stopped may still be told, so the next waits for all."""
+    """While the stream is at work, or after it; a call that was stopped may be told late, so the next waits for all."""
     held, streams = runtime
     cleared = Counters(5)
     streams.clear()
@@ -103,7 +105,11 @@ def test_what_a_kernel_tells_is_read_when_it_is_there_and_not_before(runtime, mo
     monkeypatch.setattr(
         sys.modules["cupy"].cuda.runtime, "streamSynchronize", lambda stream: streams.append(stream) or tell(second, 8)
     )
-    assert cleared.told().wide("PRODUCTS") == 8 and streams == [77]
+    assert cleared.told().wide("PRODUCTS") == 8 and streams == [77], "a stream that has ended, or failed"
+    third, looks = cleared.ask(), []
+    at_work = lambda stream: looks.append(stream) or (len(looks) == 3 and tell(third, 4)) or NOT_READY  # noqa: E731
+    monkeypatch.setattr(counters, "stream_query", lambda: at_work)
+    assert cleared.told().wide("PRODUCTS") == 4 and streams == [77] and looks == [77] * 3
     cleared.ask()
     cleared.ask()
     assert streams == [77, "all"] and len(held) == 2

@@ -7,6 +7,7 @@ import functools
 import struct
 import threading
 
+from spectile.core.launch import NOT_READY, stream_query
 from spectile.core.tiling import ceil_div
 from spectile.tsparse.cuda import bins
 from spectile.tsparse.cuda.shared import CONSTANTS, HEAD, HEAD_WORDS, UNSORTED
@@ -14,8 +15,7 @@ from spectile.tsparse.cuda.shared import CONSTANTS, HEAD, HEAD_WORDS, UNSORTED
 _WORD, _WIDE, _BYTES = struct.Struct("i"), struct.Struct("Q"), 4 * HEAD_WORDS
 _FLAGS, _DESCENTS = (slice(4 * HEAD[name], 4 * HEAD[name] + 12) for name in ("FLAGS", "DESCENTS"))
 _NOTHING = bytes(12)
-#: Looks at what a kernel tells before the host lets other threads run while it waits: some 0.1 ms; numbers of calls.
-_LOOKS, _LARGEST_CALL = 2000, 2**31 - 1
+_LARGEST_CALL = 2**31 - 1
 _KEY = slice(4 * (HEAD["SYMBOLIC"] + bins.SYMBOLIC_PLACES["FEW"]), 4 * HEAD["ENTRIES"])
 
 
@@ -123,15 +123,14 @@ class Counters:
         return pinned.address, pinned.call
 
     def told(self) -> Head:
-        """Return the head that a kernel was asked to write: as soon as it is there."""
+        """Return the head that a kernel was asked to write, once it is there: the end of a stream is told late."""
         import cupy
 
-        pinned = _pinned()
-        for _ in range(_LOOKS):
-            if pinned.told.value == pinned.call:
+        pinned, query = _pinned(), stream_query()
+        while pinned.told.value != pinned.call:
+            if query(self.stream) != NOT_READY:  # it ended meanwhile, or failed
+                cupy.cuda.runtime.streamSynchronize(self.stream)
                 break
-        else:
-            cupy.cuda.runtime.streamSynchronize(self.stream)
         pinned.asked = False
         return Head(pinned.bytes.tobytes())
 
