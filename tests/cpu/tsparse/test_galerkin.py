@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from spectile.tsparse import galerkin, spgemm
+from spectile.tsparse.cpu import galerkin as host
 from spectile.tsparse.cpu import wanted
 
 from .test_limits import bytes_of, least, used
@@ -121,3 +122,14 @@ def test_wrong_input_gets_one_sentence():
         product.numeric(sp.eye_array(36, format="csr"))
     with pytest.raises(TypeError, match="make another product"):
         product.numeric(1j * A)
+    for other in ([1.0, 2.0], None, "A", A.toarray()):
+        with pytest.raises(TypeError, match=f"A is a {type(other).__name__}, not a sparse matrix"):
+            product.numeric(other)
+
+
+def test_another_matrix_of_the_other_library_is_refused(monkeypatch):
+    A, P = grid(6)
+    product = galerkin(P.T, A, P)
+    monkeypatch.setattr(host, "check_sparse", lambda name, matrix: True)
+    with pytest.raises(TypeError, match="A is on the GPU and the product of matrices on the host: copy A to the host"):
+        product.numeric(A)

@@ -14,7 +14,7 @@ from spectile.tsparse.cpu import phases
 from spectile.tsparse.cpu.operands import one_operand
 from spectile.tsparse.cpu.wanted import arrays, in_blocks_of, in_one
 from spectile.tsparse.cpu.work import chunks, survey
-from spectile.tsparse.matrices import choose_precision, host_csr
+from spectile.tsparse.matrices import check_sparse, choose_precision, host_csr
 from spectile.tsparse.room import Room
 from spectile.tsparse.selection import Rows
 from spectile.tsparse.types import Operand
@@ -66,6 +66,14 @@ class GalerkinProduct:
         for _, _, middle, left in self._middles(self._A):
             yield from (rows for *_, rows in in_blocks_of(middle, self._P, left, each))
 
+    def _require_kind(self, A: Any, on_gpu: bool = False) -> None:
+        """Raise where another A is no sparse matrix, or of another library or type than the product."""
+        if check_sparse("A", A) != on_gpu:
+            here, there = ("GPU", "host") if on_gpu else ("host", "GPU")
+            raise TypeError(f"A is on the {there} and the product of matrices on the {here}: copy A to the {here}")
+        if not np.can_cast(choose_precision(A, A, None).dtype, self._kind):
+            raise TypeError(f"A holds {A.dtype} values and the product {self._kind}: make another product for them")
+
     def numeric(self, A: Any) -> Any:
         """Return R A P for another A of the same pattern, on the pattern of C that is known.
 
@@ -81,11 +89,10 @@ class GalerkinProduct:
         Raises
         ------
         TypeError, ValueError
-            If its pattern or type is another.
+            If it is no sparse matrix, or its library, pattern or type is another.
         """
+        self._require_kind(A)
         given, known, P = one_operand(A, "A", room=self._room.nested()), self._A, self._P
-        if not np.can_cast(choose_precision(A, A, None).dtype, self._kind):
-            raise TypeError(f"A holds {A.dtype} values and the product {self._kind}: make another product for them")
         same = given.shape == known.shape and np.array_equal(given.indptr, known.indptr)
         if not same or not np.array_equal(given.indices, known.indices):
             raise errors.other_pattern("A", "galerkin")

@@ -17,7 +17,7 @@ from spectile.tsparse.cuda.rows.count import count_rows
 from spectile.tsparse.cuda.run import beside_copies, chunk_of, finish, least_bytes, to_csr
 from spectile.tsparse.cuda.spread import products_before
 from spectile.tsparse.cuda.symbolic import SymbolicProduct, pattern_of, raise_flags
-from spectile.tsparse.matrices import choose_precision, device_csr, index_type, is_array
+from spectile.tsparse.matrices import device_csr, index_type, is_array
 from spectile.tsparse.selection import Rows, joined
 from spectile.tsparse.types import Factor, of_values
 
@@ -89,8 +89,7 @@ class GalerkinProduct(host.GalerkinProduct):
 
     def numeric(self, A: Any) -> Any:
         """Return R A P for another A of the same pattern; see `host.GalerkinProduct`."""
-        if not np.can_cast(choose_precision(A, A, None).dtype, self._kind):
-            raise TypeError(f"A holds {A.dtype} values and the product {self._kind}: make another product for them")
+        self._require_kind(A, on_gpu=True)
         known = self._known
 
         def product(A: Factor, _: Factor, counters: Counters) -> Any:
