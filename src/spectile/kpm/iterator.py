@@ -535,16 +535,12 @@ def random_source(engine: Engine, seed: int) -> Callable[[int, int], Any]:
     """Return ``source(first, stop)``: the random vectors of these numbers, made where the engine works."""
 
     def source(first: int, stop: int) -> Any:
-        block, real = engine.xp.empty((engine.num_rows, stop - first), engine.dtype), engine.dtype.kind != "c"
+        if engine.xp is np:
+            return random_phases(seed, engine.num_rows, stop - first, first_vector=first, dtype=engine.dtype)
+        block = engine.xp.empty((engine.num_rows, stop - first), engine.dtype)
         for some in slices_of(stop - first, MAX_BLOCK):
-            number, count = first + some.start, some.stop - some.start
-            if engine.xp is np:
-                block[:, some] = random_phases(
-                    seed, engine.num_rows, count, first_vector=number, real=real, dtype=engine.dtype
-                )
-            else:
-                recursion: Any = engine.random(seed, number, count, 1.0, 0.0)
-                block[:, some] = recursion.vectors(recursion.blocks())
+            recursion: Any = engine.random(seed, first + some.start, some.stop - some.start, 1.0, 0.0)
+            block[:, some] = recursion.vectors(recursion.blocks())
         return block
 
     return source

@@ -14,7 +14,7 @@ from spectile.core.arrays import host_array
 from spectile.core.host import refuse_masked
 from spectile.core.options import numbers
 from spectile.kpm.operators.adopt import as_operator, vector_dtype, whole_csr
-from spectile.kpm.operators.engine import lengthened
+from spectile.kpm.operators.engine import asymmetry, lengthened
 from spectile.kpm.operators.protocol import NO_ENTRIES, PartitionedOperator, lies_on_gpu, namespace, on_host
 from spectile.kpm.operators.stored import StoredMatrix
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
@@ -136,21 +136,10 @@ class Observable:
 
     def _check(self) -> None:
         """Raise where a function writes into its input, or is not Hermitian."""
-        engine = self._engine
-        x, y = (lengthened(engine.vector(seed), seed, engine.xp)[:, None] for seed in (5, 6))
-        before = x.copy()
-        ax = self._applied(x)
-        if not bool((x == before).all()):
-            raise ValueError(
-                f"{self._name} writes into its input: let it leave the block as it is, and return another array"
-            )
-        ay = self._applied(y)
-        xp = engine.xp
-        one, two = complex(xp.vdot(y, ax)), complex(xp.vdot(ay, x))
-        size = sum(float(xp.linalg.norm(one)) * float(xp.linalg.norm(other)) for one, other in ((ax, y), (ay, x)))
-        if not np.isfinite(size):
+        unit, difference = asymmetry(self._name, lambda x: self._applied(x[:, None])[:, 0], self._engine, 5)
+        if not np.isfinite(unit):
             raise ValueError(f"{self._name} gave numbers that are not finite")
-        if abs(one - two) > 1e3 * float(np.finfo(engine.dtype).eps) * size:
+        if difference > 1e3 * float(np.finfo(self._engine.dtype).eps):
             raise ValueError(f"{self._name} is not Hermitian: give it as a matrix, whose adjoint is known")
 
 

@@ -33,7 +33,9 @@ def random_phases(
     numbers from its own rows, and vector r does not depend on how many vectors there are.  Shape (num_rows,
     num_vectors).
     """
-    phases = np.array([1, -1] if real else [1, 1j, -1, -1j], dtype or (np.float64 if real else np.complex128))
+    dtype = np.dtype(dtype or (np.float64 if real else np.complex128))
+    real = dtype.kind != "c"
+    phases = np.array([1, -1] if real else [1, 1j, -1, -1j], dtype)
     block = np.empty((num_rows, num_vectors), phases.dtype)
     vector = np.arange(first_vector, first_vector + num_vectors, dtype=np.uint64)[None, :]
     # Some rows at a time: the bits take more memory than single-precision phases do.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,7 @@ class ProductEngine(abc.ABC):
 
     def vector(self, seed: int) -> Any:
         """Return one random vector, shape (N,)."""
-        block = random_phases(seed, self.num_rows, 1, real=self.dtype.kind != "c", dtype=self.dtype)
-        return self.xp.asarray(block)[:, 0]
+        return self.xp.asarray(random_phases(seed, self.num_rows, 1, dtype=self.dtype)[:, 0])
 
     @abc.abstractmethod
     def apply(self, x: Any) -> Any:
@@ -36,30 +35,17 @@ class ProductEngine(abc.ABC):
 
     def check_hermitian(self) -> None:
         """Compare ⟨y|Hx⟩ with ⟨Hy|x⟩ for two random vectors: two products with H, no transpose."""
-        xp = self.xp
-        # Unequal lengths, so that no symmetry of the phases can hide an error.
-        x, y = (lengthened(self.vector(seed), seed, xp) for seed in (2, 3))
-        hx, hy = self.apply(x), self.apply(y)
-        # In double precision: squares of a float32 Hamiltonian in joules underflow.
-        x, y, hx, hy = (each.astype(np.result_type(each.dtype, np.float64)) for each in (x, y, hx, hy))
-        unit = max(norm(hx, xp), norm(hy, xp))
+        unit, difference = asymmetry("H @ x", self.apply, self, 2)
         if not np.isfinite(unit):
             raise ValueError(OUT_OF_RANGE)
-        if unit == 0:
-            return
-        if unit < 1e3 * float(np.finfo(self.dtype).tiny):
+        if 0 < unit < 1e3 * float(np.finfo(self.dtype).tiny):
             raise ValueError(
                 f"H times a vector is about {unit:.1e}, of which {self.dtype} holds few digits: take a smaller unit of "
                 "energy"
             )
-        hx, hy = hx / unit, hy / unit
-        one, two = complex(xp.vdot(y, hx)), complex(xp.vdot(hy, x))
-        size = norm(y, xp) * norm(hx, xp) + norm(hy, xp) * norm(x, xp)
-        tolerance = 1e-10 if self.dtype.itemsize // (2 if self.dtype.kind == "c" else 1) == 8 else 1e-4
-        imaginary = max(abs(complex(xp.vdot(x, hx)).imag), abs(complex(xp.vdot(y, hy)).imag))
-        if max(abs(one - two), imaginary) > tolerance * size:
+        if difference > (1e-10 if self.dtype.itemsize // (2 if self.dtype.kind == "c" else 1) == 8 else 1e-4):
             raise ValueError(
-                f"H is not Hermitian: ⟨y|Hx⟩ and ⟨Hy|x⟩ differ by {abs(one - two) / size:.1e} of their size; "
+                f"H is not Hermitian: ⟨y|Hx⟩ and ⟨Hy|x⟩ differ by {difference:.1e} of their size; "
                 "symmetrize it with (H + H.conj().T) / 2 if that is what you mean"
             )
 
@@ -107,3 +93,26 @@ def lengthened(vector: Any, seed: int, xp: Any) -> Any:
             bits = phase_bits(np.uint64(seed), row, np.uint64(0))
         part *= (1 + 2.0**-32 * bits.astype(np.uint32)).astype(part.real.dtype)
     return vector
+
+
+def asymmetry(name: str, apply: Callable[[Any], Any], engine: Any, seed: int) -> tuple[float, float]:
+    """Return the larger |A x| of two random vectors, and by how much ⟨y|A x⟩ and ⟨A y|x⟩ differ, over their size.
+
+    Raises ValueError if `apply` writes into x; `name` is what it is called there.
+    """
+    xp = engine.xp
+    # Unequal lengths, so that no symmetry of the phases can hide an error.
+    x, y = (lengthened(engine.vector(each), each, xp) for each in (seed, seed + 1))
+    before = x.copy()
+    ax, ay = apply(x), apply(y)
+    if not bool((x == before).all()):
+        raise ValueError(f"{name} writes into its input: let that be as it is, and return another array")
+    # In double precision: squares of a float32 Hamiltonian in joules underflow.
+    x, y, ax, ay = (each.astype(np.result_type(each.dtype, np.float64)) for each in (x, y, ax, ay))
+    unit = max(norm(ax, xp), norm(ay, xp))
+    if not 0 < unit < np.inf:
+        return unit, 0.0
+    ax, ay = ax / unit, ay / unit
+    apart = abs(complex(xp.vdot(y, ax)) - complex(xp.vdot(ay, x)))
+    imaginary = max(abs(complex(xp.vdot(one, image)).imag) for one, image in ((x, ax), (y, ay)))
+    return unit, max(apart, imaginary) / (norm(y, xp) * norm(ax, xp) + norm(ay, xp) * norm(x, xp))
