@@ -43,6 +43,7 @@ class SavedState:
         try:
             with np.load(path) as archive:
                 self._arrays = {name: np.asarray(archive[name]) for name in archive.files}
+            self._arrays.setdefault("widenings", np.array(-1))  # a file of an earlier version does not tell
         except (FileNotFoundError, PermissionError):
             raise
         except (OSError, ValueError, EOFError, KeyError, AttributeError, TypeError, SyntaxError, NotImplementedError,
@@ -108,9 +109,7 @@ class SavedState:
         if self.text("backend") != engine.name:
             raise ValueError(f"{self.path} was written by the {self.text('backend')} backend: go on with that one")
         if not is_of(own, self, engine.dtype):
-            raise ValueError(
-                f"{self.path} belongs to another matrix or version: give the H with which it was written, or remove it"
-            )
+            raise ValueError(f"{self.path} belongs to another matrix: give the H with which it was written")
 
     def etas(self, name: str, num_moments: int, num_rows: int) -> Array:
         """Return scalar products of at least M moments with random vectors of N rows, shape (2 * steps, R)."""
@@ -295,7 +294,7 @@ class Run:
             raise ValueError(f"{self.file} belongs to {state.text('call')}, not {self._what}: name another file")
         state.require_engine(engine, self._fingerprint)
         low, high = state.array("bounds", np.float64, (2,)).tolist()
-        self.bounds, self.widenings = (low, high), state.number("widenings", 0)
+        self.bounds, self.widenings = (low, high), state.number("widenings", -1)
 
     def __enter__(self) -> Run:
         return self

@@ -391,7 +391,7 @@ class SpectralDensity(Drawn):
         if not (low <= b <= high and a > 0):
             raise state.damaged(f"bounds {self.bounds} and scaling {(a, b)} are not of one spectrum")
         self._scaling = a, b
-        self._keep, self._total, self._widenings = True, state.number("total", 1), state.number("widenings", 0)
+        self._keep, self._total, self._widenings = True, state.number("total", 1), state.number("widenings", -1)
         self._finished = [
             state.etas(f"finished_{n}", self._num_moments, engine.num_rows) for n in range(state.number("finished", 0))
         ]

@@ -248,6 +248,29 @@ def test_passes_of_a_density_whose_bounds_widen_go_on_to_the_same_bits(tmp_path,
         np.testing.assert_array_equal(call(checkpoint=path), exact)
 
 
+@pytest.mark.parametrize("name", ["evolve by a product", "kpm_dos"])
+def test_a_file_without_the_number_of_widenings_is_gone_on_with_where_its_bounds_hold(name, tmp_path, monkeypatch):
+    """Of an earlier version: it may be of any of them, and the next one would be another."""
+    path, call = tmp_path / "run.npz", WIDENED[name]
+    pause = (SpectralDensity, "add_moments") if name == "kpm_dos" else (Run, "pause")
+
+    def older(first):
+        monkeypatch.setattr("spectile.kpm.density.LOOK_STEPS", 1 if first else 64)
+        assert ended(monkeypatch, lambda: call(checkpoint=path), 1, *pause)
+        with np.load(path) as archive:
+            arrays = dict(archive)
+        np.savez(path, **{key: value for key, value in arrays.items() if key != "widenings"})
+
+    exact = call()
+    older(False)
+    np.testing.assert_array_equal(call(checkpoint=path), exact)
+    monkeypatch.setattr(bounds, "lanczos", lambda engine: (-3.0, 3.0))
+    monkeypatch.setattr("spectile.kpm.iterator.MAX_BLOCK", 1)
+    older(True)
+    with pytest.raises(ValueError, match="remove it, and begin again"):
+        call(checkpoint=path)
+
+
 def other_calls():
     start = STATES.copy()
     start[3, 1] += 1e-9
@@ -302,7 +325,12 @@ def test_a_damaged_file_is_one_sentence(name, pauses, tmp_path, monkeypatch):
             value.dtype.kind in "fc"
         ) else []  # fmt: skip
         for wrong in wrongs:
-            if wrong is None and (key in ("seed", "order", "norms") or key.endswith("_0")):
+            if wrong is None and key in (
+                "seed",
+                "order",
+                "widenings",
+                *(k for k in arrays if k.endswith("_0") or k == "norms"),
+            ):
                 continue  # then another stage is begun, or one at hand from its beginning
             np.savez(path, **{k: v for k, v in (arrays | {key: wrong}).items() if v is not None})
             with pytest.raises(ValueError, match=r"run\.npz") as refused:
