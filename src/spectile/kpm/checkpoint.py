@@ -136,19 +136,25 @@ class SavedState:
 
 
 def fingerprint(engine: Engine) -> Array:
-    """Return a few numbers that another matrix would not give."""
-    image = engine.apply(lengthened(engine.vector(4), 4, engine.xp))
-    return np.concatenate([[engine.num_rows], on_host(image[:16]).real, [float(engine.xp.abs(image).sum())]])
+    """Return a few numbers that another matrix would not give: of the first half, of phases alone, it may."""
+    found = [[float(engine.num_rows)]]
+    for x in (engine.vector(4), lengthened(engine.vector(4), 4, engine.xp)):
+        image = engine.apply(x)
+        found += [on_host(image[:16]).real, [float(engine.xp.abs(image).sum())]]
+    return np.concatenate(found)
 
 
 def is_of(own: Array, state: SavedState, dtype: Any) -> bool:
     """Return whether a file was written with the matrix of a fingerprint, but for what two hosts round otherwise."""
-    kept = state.array("fingerprint", np.float64, (None,))
-    if own.shape != kept.shape or own[0] != kept[0]:
+    kept, half = state.array("fingerprint", np.float64, (None,)), len(own) // 2
+    # Files of earlier versions hold the first half.
+    if len(kept) - 1 not in (half, 2 * half) or own[0] != kept[0]:
         return False
-    size = max(float(np.abs(own[1:-1]).max(initial=0.0)), own[-1] / max(1.0, own[0]))
-    allowed = 2**10 * float(np.finfo(dtype).eps) * np.append(np.full(len(own) - 2, size), own[-1])
-    return bool(np.all(np.abs(own[1:] - kept[1:]) <= allowed))
+    theirs = kept[1:].reshape(-1, half)
+    mine = own[1:].reshape(2, half)[: len(theirs)]
+    sizes = np.maximum(abs(mine[:, :-1]).max(axis=1), mine[:, -1] / own[0])
+    allowed = np.column_stack([*[sizes] * (half - 1), mine[:, -1]])
+    return bool(np.all(abs(mine - theirs) <= 2**10 * float(np.finfo(dtype).eps) * allowed))
 
 
 class Signals:
