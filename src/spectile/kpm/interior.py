@@ -8,6 +8,7 @@ import os
 import reprlib
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -287,7 +288,7 @@ def filter_diagonalize(
             most = min(engine.num_rows, fitting)
             # Of a given degree the ratio is the larger, the more vectors there are.
             many = min(most, math.ceil(GIVEN * (estimate.value + 2 * estimate.error)) + BESIDE) if given else None
-            states, reach = _width(density, ends, estimate, wanted or many, most, engine.num_rows, gain)
+            states, reach = _width(density, ends, estimate, wanted or many, most, gain)
             arguments = [low, high, num_states, num_moments, tolerance, seed]
             return _Filter(engine, *ends, states, given, tolerance, estimate, arguments, run).run(tried, reach)
 
@@ -311,25 +312,19 @@ def _tell_if_wide(engine: Engine, bounds: tuple[float, float], interval: float) 
         )
 
 
+@dataclass
 class _Filter:
     """The sweeps of :func:`filter_diagonalize`, which explains the arguments."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        low: float,
-        high: float,
-        states: int,
-        given: int | None,
-        tolerance: float | None,
-        estimate: Count,
-        arguments: list[Any],
-        run: Run,
-    ) -> None:
-        self.engine, self.low, self.high, self.states = engine, low, high, states
-        self.given, self.tolerance, self.estimate = given, tolerance, estimate
-        self.arguments, self.seed, self.call = arguments, arguments[-1], run
-        self._require_room(states)
+    engine: Engine
+    low: float
+    high: float
+    states: int
+    given: int | None
+    tolerance: float | None
+    estimate: Count
+    arguments: list[Any]
+    call: Run
 
     def _require_room(self, states: int) -> None:
         engine = self.engine
@@ -343,6 +338,7 @@ class _Filter:
 
     def run(self, bounds: tuple[float, float], reach: float) -> InteriorPairs:
         """Filter and diagonalize until all pairs in the interval have converged."""
+        self._require_room(self.states)
         engine, xp = self.engine, self.engine.xp
         a, b = spectrum.scaling(bounds)
         limit = (self.tolerance or _least_tolerance(engine)) / a
@@ -351,7 +347,7 @@ class _Filter:
         (first, sweeps), (second, _) = (
             _resonance(ends, reach * a, ratio**power, self.given) for power in (FIRST, 2 - FIRST)
         )
-        source, rows = random_source(engine, self.seed), engine.num_rows
+        source, rows = random_source(engine, self.arguments[-1]), engine.num_rows
         # As many random vectors as there are rows may be dependent, where these are few; the identity's are not.
         identity = functools.partial(xp.eye, rows, dtype=engine.dtype)
         # Of a pair that is not filtered again its residual, over its distance, times the square of what the first sweep
@@ -466,13 +462,7 @@ def _ratio(engine: Engine, states: float, tolerance: float | None) -> float:
 
 
 def _width(
-    density: SpectralDensity,
-    ends: tuple[float, float],
-    estimate: Count,
-    wanted: int | None,
-    most: int,
-    rows: int,
-    gain: float,
+    density: SpectralDensity, ends: tuple[float, float], estimate: Count, wanted: int | None, most: int, gain: float
 ) -> tuple[int, float]:
     """Return how many vectors to filter, and half the width, around the interval's middle, of one for as many states.
 
@@ -489,7 +479,8 @@ def _width(
     far = range(max(1, (zoom := -math.frexp(MOST_REACH * a * half)[1]) - 52), max(1, zoom + 1))
     for wider in half * np.append(np.geomspace(LEAST_REACH, MOST_REACH, 64), [MOST_REACH * 2.0**k for k in far]):
         found = _counted(density, middle - wider, middle + wider)
-        states = min(rows, max(least, math.ceil(found.value + max(2 * found.error, SPARE * found.value)) + BESIDE))
+        spare = max(2 * found.error, SPARE * found.value)
+        states = min(density.shape[0], max(least, math.ceil(found.value + spare) + BESIDE))
         if best[1] and states > (wanted or max(least, most)):
             break
         degree = 2 * gain / max(SLOWEST, float(_growth(a * half, a * (middle - b), a * wider)))

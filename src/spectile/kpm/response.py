@@ -30,6 +30,7 @@ from spectile.kpm.iterator import (
     own_rows,
     random_source,
     room_for_vectors,
+    slices_of,
     within_bounds,
 )
 from spectile.kpm.moments import check_counts, make_engine, where_it_works
@@ -115,7 +116,7 @@ class Correlator:
         x, y = np.where(inside, x, 0.0), np.where(inside, y, 0.0)
         weight = np.where(inside, 4 / (np.pi**2 * np.sqrt(1 - x**2) * np.sqrt(1 - y**2)), 0.0)
         damped, values = self.damped(moments), np.empty(x.shape, moments.dtype)
-        for some in _slices(len(x), self.num_moments):
+        for some in slices_of(len(x), max(1, ENERGIES // self.num_moments)):
             left, right = (polynomials(z[some], self.num_moments) for z in (x, y))
             values[some] = ((left @ damped) * right).sum(axis=1)
         # The square of the scale may leave the range where the quotient does not.
@@ -565,7 +566,7 @@ class Conductivity:
         j = self.correlator
         damped, n = j.damped(moments), np.arange(j.num_moments)
         values = np.empty(theta.shape)
-        for some in _slices(len(theta), j.num_moments):
+        for some in slices_of(len(theta), max(1, ENERGIES // j.num_moments)):
             angle = theta[some, None]
             cosines, turns = np.cos(n * angle), np.exp(1j * n * angle)
             x, root = np.cos(angle), np.sin(angle)
@@ -693,12 +694,6 @@ def fermi(energy: Array, temperature: float) -> Array:
     if temperature == 0:
         return np.heaviside(-energy, 0.5)
     return 0.5 * (1 - np.tanh(energy / (2 * temperature)))
-
-
-def _slices(length: int, each: int) -> list[slice]:
-    """Return slices of a range whose products with `each` numbers fit into some memory."""
-    step = max(1, ENERGIES // each)
-    return [slice(first, first + step) for first in range(0, length, step)]
 
 
 def _require_temperature(temperature: float) -> None:

@@ -217,13 +217,13 @@ def test_vectors_are_as_many_as_take_the_fewest_products_and_fit():
         density = interior.SpectralDensity.of_engine(engine, 4096, 16, 1, (-1.0, 1.0), fixed=True, progress=counted)
     ends = 0.30005, 0.30505  # fifty states
     estimate = interior._counted(density, *ends)
-    found = [interior._width(density, ends, estimate, None, most, 20_000, 16.0) for most in (0, 150, 300, 20_000)]
+    found = [interior._width(density, ends, estimate, None, most, 16.0) for most in (0, 150, 300, 20_000)]
     states, reach = np.array(found).T
     assert (np.diff(states) > 0).all() and (np.diff(reach) > 0).all() and (states[1:3] <= (150, 300)).all()
     assert states[0] > 50 and states[3] < 2000
     # Within the reach there are fewer states than vectors.
     assert all(20_000 * width < some for some, width in found)
-    wanted = interior._width(density, ends, estimate, 150, 20_000, 20_000, 16.0)
+    wanted = interior._width(density, ends, estimate, 150, 20_000, 16.0)
     assert wanted[0] == 150 and wanted[1] == reach[1]
 
 
