@@ -137,7 +137,7 @@ class SavedState:
 
 def fingerprint(engine: Engine) -> Array:
     """Return a few numbers that another matrix would not give: of the first half, of phases alone, it may."""
-    found = [[float(engine.num_rows)]]
+    found: list[Any] = [[engine.num_rows]]
     for x in (engine.vector(4), lengthened(engine.vector(4), 4, engine.xp)):
         image = engine.apply(x)
         found += [on_host(image[:16]).real, [float(engine.xp.abs(image).sum())]]
