@@ -144,6 +144,8 @@ def two_energies(name: str, given: Any) -> tuple[float, float]:
 
 def widened(bounds: tuple[float, float], widenings: int) -> tuple[float, float]:
     """Return wider bounds than ones that turned out too narrow: by a tenth, twice from the fifth of `widenings` on."""
+    if widenings < 0:
+        raise ValueError("the saved state does not tell how its bounds are to be widened: remove it, and begin again")
     if widenings >= MAX_WIDENINGS:
         raise ValueError("no bounds hold the spectrum: H is not Hermitian or not finite")
     low, high = bounds
