@@ -38,19 +38,19 @@ class SavedState:
     Here and in all methods ValueError names the file, in one sentence, if it is no such file, not whole or damaged.
     """
 
-    def __init__(self, path: str | os.PathLike[str], kind: str = "density") -> None:
-        self.path = path
+    def __init__(self, file: str | os.PathLike[str], kind: str = "density") -> None:
+        file = self.path = path("path", file)
         try:
-            with np.load(path) as archive:
+            with file.open("rb") as opened, np.load(opened) as archive:
                 self._arrays = {name: np.asarray(archive[name]) for name in archive.files}
             self._arrays.setdefault("widenings", np.array(-1))  # a file of an earlier version does not tell
         except (FileNotFoundError, PermissionError):
             raise
         except (OSError, ValueError, EOFError, KeyError, AttributeError, TypeError, SyntaxError, NotImplementedError,
                 MemoryError, zipfile.BadZipFile, zlib.error) as error:  # fmt: skip
-            raise ValueError(f"{path} holds no saved {kind}, or not all of it: remove it, and begin again") from error
+            raise ValueError(f"{file} holds no saved {kind}, or not all of it: remove it, and begin again") from error
         if not {"fingerprint", _MARKS.get(kind, "fingerprint")} <= self._arrays.keys():
-            raise ValueError(f"{path} holds no saved {kind}: give a file that holds one")
+            raise ValueError(f"{file} holds no saved {kind}: give a file that holds one")
 
     def __contains__(self, name: str) -> bool:
         return name in self._arrays
@@ -421,6 +421,7 @@ class Run:
 
 def write_arrays(path: Path, arrays: dict[str, Any]) -> None:
     """Write a file that :class:`SavedState` reads; it is replaced only when the new one is complete."""
+    require_writable(path)
     with atomic_write(path) as partial, partial.open("wb") as file:
         np.savez(file, **arrays)
 

@@ -17,6 +17,7 @@ from spectile.core.atomic_file import require_writable
 from spectile.core.device import Backend
 from spectile.core.memory import require_host_free
 from spectile.core.options import flag, positive_number, whole_number
+from spectile.core.options import path as named_path
 from spectile.core.pictures import curve_html
 from spectile.core.progress import Progress
 from spectile.kpm import bounds as spectrum
@@ -332,8 +333,10 @@ class SpectralDensity(Drawn):
         ------
         ValueError
             If the states did not fit into memory together and were dropped.
+        TypeError, OSError
+            If `path` is none, or the file cannot be written.
         """
-        path = Path(path)
+        file = named_path("path", path)
         if None in self._blocks:
             raise ValueError(
                 "the states did not fit into memory together and were dropped: there is nothing to go on from"
@@ -349,7 +352,7 @@ class SpectralDensity(Drawn):
         for n, (block, etas) in enumerate(zip(self._blocks, self._etas, strict=True)):
             arrays[f"etas_{n}"] = etas
             arrays |= {f"{key}_{n}": value for key, value in block.state().items()}
-        write_arrays(path, arrays)
+        write_arrays(file, arrays)
 
     @classmethod
     def load(

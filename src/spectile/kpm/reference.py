@@ -84,8 +84,9 @@ def jackson_kernel(num_moments: int) -> Array:
 
 def lorentz_kernel(num_moments: int, resolution: float = 4.0) -> Array:
     """Return the Lorentz damping factors g_m = sinh(λ(1 − m/M))/sinh λ (RMP Eq. 79), λ = `resolution`."""
-    m = np.arange(num_moments)
-    return np.sinh(resolution * (1 - m / num_moments)) / np.sinh(resolution)
+    share = np.arange(num_moments) / num_moments
+    # Without the exponentials of large λ.
+    return np.exp(-resolution * share) * np.expm1(-2 * resolution * (1 - share)) / np.expm1(-2 * resolution)
 
 
 def chebyshev_density(damped_moments: Array, x: Array) -> Array:

@@ -1,6 +1,7 @@
 """Saved densities: every array is checked before a kernel reads it, signals write the state, paths are tried first."""
 
 import dataclasses
+import gc
 import os
 import signal
 import subprocess
@@ -99,6 +100,22 @@ def test_a_file_of_an_earlier_version_holds_half_a_fingerprint(saved):
     np.testing.assert_array_equal(load(path, H).moments, whole.moments)
     with pytest.raises(ValueError, match="another matrix"):
         load(path, dataclasses.replace(H, hopping=1.001))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_file_is_named_and_closed(saved, tmp_path):
+    path, H, _ = saved()
+    density = load(os.fsencode(path), H)
+    for wrong in (3, None, 1.5):
+        for call, others in ((density.save, ()), (load, (H,))):
+            with pytest.raises(TypeError, match="is no path: name a file"):
+                call(wrong, *others)
+    with pytest.raises(OSError, match=f"^{tmp_path} cannot be written"):
+        density.save(tmp_path)
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"state\.npz holds no saved density"):
+        load(path, H)
+    gc.collect()
 
 
 SCALARS = ["seed", "bounds", "kernel", "num_moments", "fixed_bounds", "blocks", "fingerprint", "backend", "finished",
