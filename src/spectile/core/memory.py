@@ -27,21 +27,14 @@ def free_bytes() -> int:
     return int(max(0, min(free + pool.free_bytes(), limit - pool.used_bytes())))
 
 
-def holds(memory_bytes: int) -> bool:
-    """Return whether the device has so many bytes free; the driver, which may take milliseconds, is asked last."""
-    import cupy
-
-    return memory_bytes <= cupy.get_default_memory_pool().free_bytes() or memory_bytes <= free_bytes()
-
-
 def require_free(memory_bytes: int, what: str) -> None:
     """Raise MemoryError, with the bytes, if the device has fewer than `memory_bytes` free for `what`.
 
     What repeated calls keep for the next one is freed before that.
     """
-    if not holds(memory_bytes):
+    if memory_bytes > free_bytes():
         replay.drop()
-        if not holds(memory_bytes):
+        if memory_bytes > free_bytes():
             raise _too_little(memory_bytes, what)
 
 

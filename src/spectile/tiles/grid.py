@@ -72,7 +72,7 @@ def _fits(rows: np.ndarray, dtype: Any, matrices: int = _MATRICES) -> bool:
     heights, n = np.diff(rows), int(rows[-1])
     if not len(heights) or heights.max() > MOST_ROWS or len(heights) > _MOST_TILES:
         return False
-    return memory.holds(int(matrices * n * n * np.dtype(dtype).itemsize / _SHARE))
+    return matrices * n * n * np.dtype(dtype).itemsize <= _SHARE * memory.free_bytes()
 
 
 class GridMatrix:
