@@ -42,7 +42,7 @@ def density_matrix(
     P projects on the states below the gap.  It is found by a purification, polynomials that take the eigenvalues to 0
     and 1, with tiles left out within budgets that follow the gap, and is judged at the end by ``F P - P F`` and
     ``P^2 - P``, which are zero for the exact one; or, where that is faster, by the lowest eigenvectors, judged by their
-    residuals and by a Cholesky factor, which shows that no other eigenvalue is as low.
+    residuals and, unless all are computed, by a Cholesky factor, which shows that no other eigenvalue is as low.
 
     Parameters
     ----------
@@ -251,8 +251,9 @@ def explain(
     Returns
     -------
     list of spectile.core.choice.Candidate
-        Without a `method` what eigenvectors and the purification are predicted to take.  The seconds of a method that
-        is asked for are NaN: they follow from the gap.  With a `start` about so many steps are told as its gap takes.
+        Without a `method` what eigenvectors and the purification are predicted to take, the latter at least where its
+        steps alone take longer.  The seconds of a method that is asked for are NaN: they follow from the gap.  With a
+        `start` about so many steps are told as its gap takes.
 
     Raises
     ------
