@@ -110,23 +110,10 @@ class GridMatrix:
     def of_dense(
         cls, a: Any, rows: np.ndarray, permutation: Any = None
     ) -> tuple[TileMatrix | GridMatrix, float] | None:
-        """Return the Hermitian part of a dense matrix of CuPy, and the norm of the rest.
+        """Return the Hermitian part of a dense matrix of CuPy, and the norm of the rest, or raise as `from_dense`.
 
-        It is in lists where there is no room for a calculation, and None where not for these.
-
-        Parameters
-        ----------
-        a : cupy.ndarray of shape (n, n)
-            Of a dtype of tile matrices, contiguous.
-        rows : numpy.ndarray of int64
-            Where tile rows begin, and the end.
-        permutation
-            As for `TileMatrix.from_dense`.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As `TileMatrix.from_dense`.
+        It is in lists where there is no room for a calculation, and None where not for these.  `a` is contiguous, of a
+        dtype of tile matrices; `rows` is where tile rows begin, and the end.
         """
         order = checked_permutation(permutation, a.shape)
         stays = _fits(rows, a.dtype)

@@ -155,17 +155,12 @@ class TileMatrix:
         if order is not None:
             index = xp.asarray(order)
             a = a[index[:, None], index]
-        indptr, indices = [0], []
+        filled = [np.zeros((0, len(columns) - 1), bool)]
         for i in range(len(rows) - 1):
-            # NaN is not zero.
-            filled = (a[rows[i] : rows[i + 1]] != 0).any(axis=0).astype(np.int64)
-            filled = filled if xp is np else filled.get()
-            present = np.add.reduceat(filled, columns[:-1]) if filled.size else np.zeros(0, np.int64)
-            found = np.flatnonzero(present)
-            found = found[found >= i] if hermitian else found
-            indices.append(found)
-            indptr.append(indptr[-1] + len(found))
-        layout = Layout(rows, columns, indptr, np.concatenate([np.zeros(0, np.int64), *indices]), hermitian)
+            own = (a[rows[i] : rows[i + 1]] != 0).any(axis=0)  # NaN is not zero
+            filled.append(np.logical_or.reduceat(own if xp is np else own.get(), columns[:-1])[None])
+        whole = np.concatenate(filled)
+        layout = Layout.of_keys(rows, columns, np.flatnonzero(np.triu(whole) if hermitian else whole), hermitian)
         made = cls(layout, layouts.of_dense(xp, a, layout), error=known, permutation=order)
         return made.truncate(atol) if atol else made
 
@@ -712,9 +707,8 @@ class TileMatrix:
         off = 0.5 * (self - self.H).norm()
         mean = 0.5 * (self + self.H) if off else self
         kept = np.flatnonzero(mean.indices >= mean.layout.tile_rows)
-        some = mean.layout.of_tiles(kept)
-        layout = Layout(some.rows, some.columns, some.indptr, some.indices, hermitian=True)
-        data = gather(self._xp, mean.data, mean.layout, some, kept)
+        layout = Layout.of_keys(mean.rows, mean.columns, mean.layout.keys[kept], hermitian=True)
+        data = gather(self._xp, mean.data, mean.layout, layout, kept)
         made = TileMatrix(layout, _symmetric_diagonal(self._xp, data, layout), permutation=self.permutation)
         lost = (8 * roundoff(self.dtype) * made.norm() + off) * SLACK if off else 0.0
         made.error = self.error + Error.of(lost, lost)

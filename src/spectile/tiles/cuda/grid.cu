@@ -516,31 +516,30 @@ extern "C" __global__ void __launch_bounds__(256) grid_dots(const value* __restr
     }
 }
 
-// Sums of moduli over each row of the matrix.  A warp a row.
+// Sums of moduli over each row of the matrix.  A block a tile row, a warp a row.
 extern "C" __global__ void __launch_bounds__(256) grid_row_sums(const value* __restrict__ a, const double* __restrict__ norms, Grid grid,
                                                                 double* __restrict__ out) {
-    const long long row = (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
-    const int lane = threadIdx.x % 32;
-    if (row >= grid.rows[grid.size]) return;
-    const int i = grid.tile_row(row), within = int(row - grid.rows[i]);
-    double total = 0;
-    for (int j = 0; j < grid.size; ++j) {
-        if (norms[grid.place(i, j)] == 0) continue;
-        const int width = grid.height(j);
-        const value* from = a + grid.start(i, j);
-        for (int s = lane; s < width; s += 32) total += modulus(from[entry(within, s, width)]);
+    const int i = blockIdx.x, lane = threadIdx.x % 32;
+    for (int r = threadIdx.x / 32; r < grid.height(i); r += blockDim.x / 32) {
+        double total = 0;
+        for (int j = 0; j < grid.size; ++j) {
+            if (norms[grid.place(i, j)] == 0) continue;
+            const int width = grid.height(j);
+            const value* from = a + grid.start(i, j);
+            for (int s = lane; s < width; s += 32) total += modulus(from[entry(r, s, width)]);
+        }
+        total = over_warp(total);
+        if (lane == 0) out[grid.rows[i] + r] = total * kSlack;
     }
-    total = over_warp(total);
-    if (lane == 0) out[row] = total * kSlack;
 }
 
-// The real parts of the diagonal.
-extern "C" __global__ void __launch_bounds__(256) grid_diagonal(const value* __restrict__ a, const double* __restrict__ norms, Grid grid,
-                                                                double* __restrict__ out) {
-    const long long row = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (row >= grid.rows[grid.size]) return;
-    const int i = grid.tile_row(row), within = int(row - grid.rows[i]);
-    out[row] = norms[grid.place(i, i)] > 0 ? real_part(a[grid.start(i, i) + entry(within, within, grid.height(i))]) : 0;
+// The real parts of the diagonal.  A warp a tile row.
+extern "C" __global__ void grid_diagonal(const value* __restrict__ a, const double* __restrict__ norms, Grid grid,
+                                         double* __restrict__ out) {
+    const int i = blockIdx.x, height = grid.height(i);
+    const bool filled = norms[grid.place(i, i)] > 0;
+    for (int r = threadIdx.x; r < height; r += 32)
+        out[grid.rows[i] + r] = filled ? real_part(a[grid.start(i, i) + entry(r, r, height)]) : 0;
 }
 
 // Tiles of a dense matrix, by rows, whose row i is row order[i] of it; of a Hermitian one the mean with the transposed, with

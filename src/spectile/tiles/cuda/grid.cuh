@@ -8,14 +8,6 @@ struct Grid {
     __device__ __forceinline__ int height(int i) const { return int(rows[i + 1] - rows[i]); }
     __device__ __forceinline__ long long start(int i, int j) const { return rows[i] * rows[size] + (rows[i + 1] - rows[i]) * rows[j]; }
     __device__ __forceinline__ long long place(int i, int j) const { return static_cast<long long>(i) * size + j; }
-    __device__ __forceinline__ int tile_row(long long row) const {
-        int i = 0, end = size;
-        while (end - i > 1) {
-            const int middle = (i + end) / 2;
-            (rows[middle] <= row ? i : end) = middle;
-        }
-        return i;
-    }
 };
 
 // Places of a search's result (grid_search.cu): the threshold, that from which on products are made of two float16 for each

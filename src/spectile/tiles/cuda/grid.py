@@ -241,8 +241,7 @@ def row_sums(room: Room, a: Any, norms: Any) -> Any:
     import cupy
 
     out = cupy.empty(room.n)
-    shape = Shape((ceil_div(32 * room.n, _THREADS),), _THREADS)
-    kernel(room.unit(a), "grid_row_sums")(shape, a, norms, room.argument, out)
+    kernel(room.unit(a), "grid_row_sums")(Shape((room.size,), _THREADS), a, norms, room.argument, out)
     return out
 
 
@@ -251,8 +250,7 @@ def diagonal(room: Room, a: Any, norms: Any) -> Any:
     import cupy
 
     out = cupy.empty(room.n)
-    shape = Shape((ceil_div(room.n, _THREADS),), _THREADS)
-    kernel(room.unit(a), "grid_diagonal")(shape, a, norms, room.argument, out)
+    kernel(room.unit(a), "grid_diagonal")(Shape((room.size,), 32), a, norms, room.argument, out)
     return out
 
 
