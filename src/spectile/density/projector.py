@@ -339,8 +339,8 @@ def _certified(
         + z.error.fro * norm_h * (1 + 2 * d_q) + 2 * g.error.fro * off
         + (n + 64) * roundoff(np.float64) * norm_h * q.norm()
     )  # fmt: skip
-    if h.error.fro:
-        energy_error += min(h.error.fro * math.sqrt(count), slip * count)
+    lost = h.error + shifted.error  # F - c is rounded, too
+    energy_error += (1 + d_q) ** 2 * min(lost.fro * math.sqrt(count), lost.spectral * count)
     nearest = _nearest(shifted, q, g, size, bound)
     homo_low, lumo_up = max(homo_low, centre + nearest[0]), min(lumo_up, centre + nearest[1])
     bound = (bound + moved) * SLACK
@@ -363,7 +363,7 @@ def _nearest(a: Any, q: Any, g: Any, size: float, off: float) -> tuple[float, fl
     ends, found = [-math.inf, math.inf], q.rows
     inside = np.where(of_q > 0.3, of_g / np.maximum(of_q, 0.3), -math.inf).argmax()
     outside = np.where(of_q < 0.7, (of_a - of_g) / np.maximum(1 - of_q, 0.3), math.inf).argmin()
-    lost = 8 * g.error.spectral + (4 * off**2 + 32 * len(of_q) * roundoff(np.float64)) * size
+    lost = a.error.spectral + 8 * g.error.spectral + (4 * off**2 + 32 * len(of_q) * roundoff(np.float64)) * size
     for empty, entry in enumerate((inside, outside)):
         t = int(np.searchsorted(found, entry, side="right")) - 1
         own = slice(int(found[t]), int(found[t + 1]))

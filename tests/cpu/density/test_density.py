@@ -206,6 +206,29 @@ def test_methods_agree_and_the_accelerated_one_takes_the_fewest_products():
     assert products["sp2_accelerated"] < 0.8 * products["sp2"]
 
 
+@pytest.mark.parametrize("centre", [3.0, 30.0, -300.0])
+def test_energies_count_what_rounding_takes_of_a_shift(centre):
+    """F in single precision, of which the middle of the gap is subtracted: that is rounded, whatever P is."""
+    rng = np.random.default_rng(4)
+    for n, occupied in ((16, 10), (37, 34), (24, 8), (43, 10)):
+        near = np.exp(-np.abs(np.subtract.outer(np.arange(n), np.arange(n))))
+        h = 0.3 * rng.normal(size=(n, n)) * near + np.diag(np.where(np.arange(n) < occupied, -1.0, 1.0) + centre)
+        h = ((h + h.T) / 2).astype("float32")
+        values = np.linalg.eigvalsh(h.astype(float))
+        found = purified(h, electrons=occupied, error=1e-2, method="sp2_accelerated", block=7)
+        assert abs(found.energy - values[:occupied].sum()) <= found.energy_error
+
+
+def test_the_first_empty_state_counts_it_too_where_none_is_occupied():
+    for seed in range(8):
+        turned = np.linalg.qr(np.random.default_rng(seed + 11).normal(size=(64, 64)))[0]
+        h = ((turned * np.linspace(-2, 2, 64)) @ turned.T).astype("float32")
+        h = (h + h.T) / 2
+        low = float(np.linalg.eigvalsh(h.astype(float))[0])
+        found = purified(h, mu=low - 2, error=1e-2, method="sp2_accelerated", block=64)
+        assert found.electrons == 0 and found.lumo[0] <= low <= found.lumo[1]
+
+
 @pytest.mark.parametrize("method", list(maps.METHODS))
 @pytest.mark.parametrize("occupied", [2, 4, 27])
 @pytest.mark.parametrize("low", [0.04, 0.5, 0.9])
