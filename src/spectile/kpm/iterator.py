@@ -28,7 +28,7 @@ from spectile.kpm.checkpoint import (
 )
 from spectile.kpm.moments import LOOK_STEPS, MAX_BLOCK, make_engine
 from spectile.kpm.operators.adopt import vector_dtype
-from spectile.kpm.operators.protocol import namespace
+from spectile.kpm.operators.protocol import lies_on_gpu, namespace
 from spectile.kpm.reference import random_phases
 from spectile.kpm.types import OUT_OF_RANGE, Array, Engine, ReadableRecursion, Recursion
 
@@ -418,7 +418,7 @@ def engine_for(H: Any, vectors: Any, backend: Backend, *, spread: bool = False) 
     """
     word("backend", backend, "auto", "cpu", "cuda")
     vectors = to_device(vectors, "vectors")[0] if on_device(vectors) else host_array("vectors", vectors)
-    if backend == "auto" and is_on_gpu(vectors) and not getattr(H, "on_gpu", False):
+    if backend == "auto" and lies_on_gpu(vectors) and not getattr(H, "on_gpu", False):
         backend = "cuda"
     engine = make_engine(H, backend, at_least=np.empty(0, _kind("vectors", vectors)).real.dtype)
     rows = rows_held(engine, H) if spread else engine.num_rows
@@ -469,11 +469,6 @@ def over_ranks(engine: Engine, sums: Any) -> Any:
     if not getattr(engine, "own_vectors", False):
         return sums
     return np.sum(engine.comm.allgather(sums), axis=0)  # type: ignore[attr-defined]
-
-
-def is_on_gpu(array: Any) -> bool:
-    """Return whether an array is CuPy's."""
-    return type(array).__module__.partition(".")[0] == "cupy"
 
 
 def given_vectors(name: str, array: Any, xp: Any, shape: tuple[int | None, ...]) -> Any:

@@ -55,7 +55,11 @@ class Observable:
         else:
             self._function = A if shape is None else lambda block: A @ block
             self._spread = held if isinstance(held, PartitionedOperator) else None
-            self._check()
+            unit, difference = asymmetry(name, lambda x: self._applied(x[:, None])[:, 0], engine, 5)
+            if not np.isfinite(unit):
+                raise ValueError(f"{name} gave numbers that are not finite")
+            if difference > 1e3 * float(np.finfo(engine.dtype).eps):
+                raise ValueError(f"{name} is not Hermitian: give it as a matrix, whose adjoint is known")
 
     def _hold(self, held: StoredMatrix) -> None:
         dtype = np.result_type(held.dtype, self._engine.dtype)
@@ -133,14 +137,6 @@ class Observable:
         if np.dtype(image.dtype).kind not in "biufc":
             raise TypeError(f"{self._name} gave numbers of dtype {image.dtype}: let it give real or complex ones")
         return image
-
-    def _check(self) -> None:
-        """Raise where a function writes into its input, or is not Hermitian."""
-        unit, difference = asymmetry(self._name, lambda x: self._applied(x[:, None])[:, 0], self._engine, 5)
-        if not np.isfinite(unit):
-            raise ValueError(f"{self._name} gave numbers that are not finite")
-        if difference > 1e3 * float(np.finfo(self._engine.dtype).eps):
-            raise ValueError(f"{self._name} is not Hermitian: give it as a matrix, whose adjoint is known")
 
 
 def velocity(H: Any, direction: str, positions: npt.ArrayLike, *, periods: npt.ArrayLike | None = None) -> Any:
