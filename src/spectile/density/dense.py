@@ -21,7 +21,7 @@ from spectile.evd.cuda.choose import WHOLE_ORDER
 from spectile.evd.types import Subset
 from spectile.tiles import TileMatrix
 from spectile.tiles.cuda import launch
-from spectile.tiles.grid import GridMatrix, in_lists
+from spectile.tiles.grid import GridMatrix, has_room, in_lists
 from spectile.tiles.layout import Layout
 from spectile.tiles.spread import Spread
 from spectile.tiles.types import SLACK, Error, gamma, roundoff
@@ -35,6 +35,9 @@ _ON_GPU, _LISTED, _ON_HOST = 1.2, 2, 2
 #: Scalar operations of the host that a product of tile matrices takes besides those of its tiles; of a GPU its steps,
 #: and how often it reads or writes each number, in lists, norms and dense arrays too (seven clusters of waters, H200).
 _SCALAR, _GPU_STEPS, _PASSES = 5e5, 180, 12
+#: Seconds of the host for a matrix in lists on a GPU, by the tiles that as many products can be of (1,728 and 2,000
+#: model waters, H200).
+_TILE = 6e-6
 #: Bytes that a GPU streams to tridiagonalize in two stages, over those of one (these clusters again).
 _TWO_STAGES = 0.3
 
@@ -65,7 +68,8 @@ def candidates(h: TileMatrix | GridMatrix, error: float, occupied: int) -> list[
         eigenvectors = Candidate("eigh", None, "the matrix is on several GPUs")
     elif least > error:
         eigenvectors = Candidate("eigh", None, f"at best certified to {least:.1g}")
-    tiles, told = purified(h, STEPS, 0, _ON_GPU), "at least, whatever the products of tiles are"
+    listed = on_gpu and not has_room(h)
+    tiles, told = purified(h, STEPS, 0, listed), "at least, whatever the products of tiles are"
     if eigenvectors.seconds is None or tiles < eigenvectors.seconds:
         if isinstance(h, GridMatrix):
             counts = (h.norms > _least(h, error)).sum(axis=1).get()
@@ -73,23 +77,28 @@ def candidates(h: TileMatrix | GridMatrix, error: float, occupied: int) -> list[
             # P reaches farther than F: about as far as its square.
             counts = near(h, error).squared() if h._xp is np else np.diff(near(h, error).whole[0].indptr)
         share = float((counts.astype(float) ** 2).sum()) / max(size, 1) ** 3
-        tiles = purified(h, STEPS, share * size**3 / 2, _ON_GPU)
+        tiles = purified(h, STEPS, share * size**3 / 2, listed)
         told = f"{share:.2g} of the products of tiles in a step"
     return [eigenvectors, Candidate("sp2_accelerated", tiles, told)]
 
 
-def purified(h: TileMatrix | GridMatrix, steps: float, products: float, on_gpu: float | None = None) -> float:
-    """Return what so many steps, each of so many products of tiles, and a certificate are predicted to take."""
+def purified(h: TileMatrix | GridMatrix, steps: float, products: float, listed: bool | None = None) -> float:
+    """Return what so many steps, each of so many products of tiles, and a certificate are predicted to take.
+
+    `listed` is whether tiles on a GPU are in lists then; by default those of a `TileMatrix` are.
+    """
+    listed = _on_gpu(h) and (isinstance(h, TileMatrix) if listed is None else listed)
     n, size, there = h.shape[0], max(len(h.rows) - 1, 1), _on_gpu(h)
     parts, matrices = 4 if h.dtype.kind == "c" else 1, steps + _JUDGED
+    # So many products are of two factors with the root of 2 products / size tiles in a row, half of which are stored.
+    on_host = _TILE * matrices * math.sqrt(size * products / 2) if listed else 0.0
     products = steps * products + _JUDGED * min(size**3 / 2, _PRECISE * products)
-    on_gpu = on_gpu or (_ON_GPU if isinstance(h, GridMatrix) else _LISTED)
-    flops = products * (on_gpu if there else _ON_HOST) * parts * 2 * (n / size) ** 3
+    flops = products * (_LISTED if listed else _ON_GPU if there else _ON_HOST) * parts * 2 * (n / size) ** 3
     if isinstance(h.data, Spread):
         flops /= len(h.data.parts)
     passes = matrices * _PASSES * h.dtype.itemsize * n**2 if there else 0
     work = Work(np.finfo(h.dtype).dtype.name, flops, passes, matrices * _SCALAR, matrices * _GPU_STEPS, 0)
-    return _seconds(h, work)
+    return on_host + _seconds(h, work)
 
 
 def _seconds(h: TileMatrix | GridMatrix, work: Work) -> float:

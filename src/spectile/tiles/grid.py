@@ -56,10 +56,16 @@ class Sizes(NamedTuple):
 
 def on_grid(x: TileMatrix | GridMatrix) -> TileMatrix | GridMatrix:
     """Return a matrix with room for every tile, where it is on a GPU that has the memory and its tiles are small."""
-    if isinstance(x, GridMatrix) or x._xp is np or isinstance(x.data, Spread) or not len(x.indices):
-        return x
-    fits = np.array_equal(x.rows, x.columns) and _fits(x.rows, x.dtype)
-    return GridMatrix.of_tiles(x) if fits and _RANGE[0] < x.norm() < _RANGE[1] else x
+    return x if isinstance(x, GridMatrix) or not has_room(x) else GridMatrix.of_tiles(x)
+
+
+def has_room(x: TileMatrix | GridMatrix) -> bool:
+    """Return whether a matrix has room for every tile, or would have it: see `on_grid`."""
+    if isinstance(x, GridMatrix):
+        return True
+    if x._xp is np or isinstance(x.data, Spread) or not len(x.indices) or not np.array_equal(x.rows, x.columns):
+        return False
+    return _fits(x.rows, x.dtype) and _RANGE[0] < x.norm() < _RANGE[1]
 
 
 def in_lists(x: TileMatrix | GridMatrix) -> TileMatrix:

@@ -223,3 +223,4 @@ def test_small_matrices_are_diagonalized(cupy: Any, overlap: bool, monkeypatch: 
         assert again.error == found.error
     in_lists, on_the_grid = (dense.candidates(x, 1e-6, 20) for x in (f, on_grid(f)))
     assert in_lists == on_the_grid and in_lists[0].seconds < in_lists[1].seconds < 1
+    assert dense.purified(f, 20, 50, listed=False) < dense.purified(f, 20, 50) < dense.purified(f, 20, 80)
