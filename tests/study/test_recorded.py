@@ -22,8 +22,7 @@ FRAMES = sorted({*(ROOT / "results/recorded").rglob("*.parquet")} - {*EVERYDAY})
 # Cases of the paper run that no H200 has measured yet, as patterns; docs/notes says why.  A case that
 # is recorded must leave this list.
 NOT_RECORDED = {
-    "spamm": r"truncation_.*_gpus[48]|water_569_(density|fock)_\w+_gpus[48]|water_60_\w+_ergo_gpus1"
-    r"|density_2000_gpus1",
+    "spamm": r"truncation_.*_gpus[48]|water_569_(density|fock)_\w+_gpus[48]|water_60_\w+_ergo_gpus1",
     "tsparse": r"-",
     "evd": r"devices_32768_(values|vectors)_complex128",
     "kpm": r"-",
