@@ -43,17 +43,6 @@ def _csr(array: bool) -> Any:
     return sparse.csr_array if array else sparse.csr_matrix
 
 
-@functools.cache
-def _empty(array: bool) -> dict[str, Any] | None:
-    """Return what a matrix of cupyx in order holds beside shape and arrays; None where it is made in another way."""
-    kind, empty = _csr(array), importlib.import_module("cupy").empty
-    if not hasattr(kind, "_from_parts"):
-        return None
-    one = kind._from_parts(empty(0), empty(0, np.int32), empty(1, np.int32), (0, 0), has_canonical_format=True)
-    own = {"_shape", "data", "indices", "indptr"}
-    return {name: held for name, held in vars(one).items() if name not in own} if vars(one).keys() >= own else None
-
-
 def has_wide_indices() -> bool:
     """Return whether matrices of cupyx may have indices of 64 bits."""
     return hasattr(_csr(False), "_from_parts")
@@ -86,14 +75,8 @@ def csr_matrix(
         If this CuPy would cut indices to 32 bits.
     """
     known = {} if has_canonical_format is None else {"has_canonical_format": has_canonical_format}
-    one_type = indices.dtype == indptr.dtype
-    if has_canonical_format and one_type and (held := _empty(array)):  # without a look at what is known to fit
-        kind = _csr(array)
-        matrix = kind.__new__(kind)
-        vars(matrix).update(held, _shape=shape, data=data, indices=indices, indptr=indptr)
-        return matrix
     from_parts = getattr(_csr(array), "_from_parts", None)
-    if from_parts and one_type:  # the constructor reads indptr back, which costs a wait
+    if from_parts and indices.dtype == indptr.dtype:  # the constructor reads indptr back, which costs a wait
         return from_parts(data, indices, indptr, shape, **known)
     if not from_parts and max(len(indices), shape[1] - 1) > np.iinfo(np.int32).max:
         raise OverflowError(f"a matrix of {len(indices):,} entries and shape {shape} needs CuPy 14.1: update CuPy")
