@@ -31,15 +31,7 @@ if TYPE_CHECKING:  # what type checkers know the names by: to them, too, a missp
     from spectile import tiles as tiles
     from spectile import torch as torch
     from spectile import tsparse as tsparse
-    from spectile.autodiff.matrices import (
-        expm,
-        logm,
-        matrix_function,
-        matrix_function_frechet,
-        polar,
-        sign,
-        sqrtm,
-    )
+    from spectile.autodiff.matrices import expm, logm, matrix_function, matrix_function_frechet, polar, sign, sqrtm
     from spectile.core.choice import explain
     from spectile.core.config import show_config
     from spectile.density import density_matrix

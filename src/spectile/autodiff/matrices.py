@@ -152,9 +152,7 @@ def matrix_function_frechet(
         raise ValueError(f"e is of order {order} and a of {n}: give a direction of the same order")
     whole = (*leading(a=shape[:-2], e=other[:-2]), n, n)
     xp, (matrix, direction), in_kind = placed(
-        {"a": a, "e": e},
-        backend,
-        lambda: costs.dense(whole, (a,), vectors=True, functions=DERIVATIVE_PRODUCTS),
+        {"a": a, "e": e}, backend, lambda: costs.dense(whole, (a,), vectors=True, functions=DERIVATIVE_PRODUCTS)
     )
     direction = direction.astype(working_dtype(direction.dtype), copy=False)
     if not bool(xp.isfinite(direction).all()):
@@ -270,11 +268,7 @@ def _functions(
         {"a": a}, backend, lambda: costs.dense(shape, (a,), vectors=True, functions=len(fs))
     )
     w, v = evd.eigh(
-        matrix,
-        lower=lower,
-        overwrite_a=overwrite_a,
-        check_finite=check_finite,
-        backend="cpu" if xp is np else "cuda",
+        matrix, lower=lower, overwrite_a=overwrite_a, check_finite=check_finite, backend="cpu" if xp is np else "cuda"
     )
     return [in_kind(_value(xp, f, w, v, not any_on_device((a,)))) for f in fs]
 

@@ -26,10 +26,7 @@ def _multiply(a: Any, b: Any, *, how: Choices, check: bool) -> list[Any]:
         return np.ascontiguousarray(c), np.where(rounded < bound, up, rounded).astype(real)
 
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    shapes = (
-        jax.ShapeDtypeStruct((*batch, a.shape[-2], b.shape[-1]), a.dtype),
-        jax.ShapeDtypeStruct(batch, real),
-    )
+    shapes = (jax.ShapeDtypeStruct((*batch, a.shape[-2], b.shape[-1]), a.dtype), jax.ShapeDtypeStruct(batch, real))
     return list(jax.pure_callback(compute, shapes, a, b, vmap_method="expand_dims"))
 
 
@@ -54,10 +51,7 @@ def _transpose(cotangents: Any, a: Any, b: Any, *, how: Choices, check: bool) ->
 
 def _shapes(a: Any, b: Any, **_: Any) -> Any:
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    return [
-        a.update(shape=(*batch, a.shape[-2], b.shape[-1])),
-        a.update(shape=batch, dtype=jnp.zeros((), float).dtype),
-    ]
+    return [a.update(shape=(*batch, a.shape[-2], b.shape[-1])), a.update(shape=batch, dtype=jnp.zeros((), float).dtype)]
 
 
 #: A B, linear in each of two operands, and the bound of its error, which is constant.

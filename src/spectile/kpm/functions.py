@@ -18,15 +18,7 @@ from spectile.core.memory import require_host_free
 from spectile.core.options import number, numbers, positive_number, whole_number
 from spectile.kpm import bounds as spectrum
 from spectile.kpm.checkpoint import Run
-from spectile.kpm.iterator import (
-    TOGETHER,
-    Terms,
-    columns_at_once,
-    engine_for,
-    is_doubled,
-    slices_of,
-    within_bounds,
-)
+from spectile.kpm.iterator import TOGETHER, Terms, columns_at_once, engine_for, is_doubled, slices_of, within_bounds
 from spectile.kpm.moments import make_engine
 from spectile.kpm.operators.protocol import namespace, on_host
 from spectile.kpm.types import Array, Engine

@@ -16,16 +16,7 @@ from spectile.core.pointers import operand
 from spectile.core.progress import Progress
 from spectile.core.ranks import on_every_rank
 from spectile.kpm import bounds as spectrum
-from spectile.kpm.checkpoint import (
-    PRODUCTS,
-    Run,
-    SavedState,
-    comm_of,
-    fingerprint,
-    ranked,
-    require_alike,
-    write_arrays,
-)
+from spectile.kpm.checkpoint import PRODUCTS, Run, SavedState, comm_of, fingerprint, ranked, require_alike, write_arrays
 from spectile.kpm.moments import LOOK_STEPS, MAX_BLOCK, make_engine
 from spectile.kpm.operators.adopt import vector_dtype
 from spectile.kpm.operators.protocol import lies_on_gpu, namespace
@@ -131,13 +122,7 @@ class Chebyshev(Iterator[Any]):
 
     @classmethod
     def load(
-        cls,
-        file: str | os.PathLike[str],
-        H: Any,
-        *,
-        bra: Any = None,
-        backend: Backend = "auto",
-        progress: bool = True,
+        cls, file: str | os.PathLike[str], H: Any, *, bra: Any = None, backend: Backend = "auto", progress: bool = True
     ) -> Chebyshev:
         """Read what :meth:`save` wrote, and go on behind the item that was given last.
 

@@ -82,11 +82,7 @@ class LatticeModel:
         return np.asarray(total)
 
     def sample(
-        self,
-        sizes: Sequence[int],
-        *,
-        periodic: bool | Sequence[bool] = True,
-        twist: Sequence[float] | None = None,
+        self, sizes: Sequence[int], *, periodic: bool | Sequence[bool] = True, twist: Sequence[float] | None = None
     ) -> Sample:
         """Return a sample of so many cells.
 

@@ -322,13 +322,7 @@ def _on_devices(
 
 
 def spamm_plan(
-    a: Any,
-    b: Any,
-    *,
-    block: int = 32,
-    alpha: float = 1.0,
-    strict: bool = False,
-    precision: PrecisionName | None = None,
+    a: Any, b: Any, *, block: int = 32, alpha: float = 1.0, strict: bool = False, precision: PrecisionName | None = None
 ) -> SpammPlan:
     """Plan a product of two GPU matrices, to be executed many times: ``spamm_plan(a, b).execute(tau).c``.
 
@@ -456,13 +450,7 @@ def explain(
 
 
 def distribute(
-    a: ArrayLike,
-    b: ArrayLike,
-    tau: float,
-    devices: int | Sequence[int],
-    *,
-    block: int = 32,
-    split: Split = "rows",
+    a: ArrayLike, b: ArrayLike, tau: float, devices: int | Sequence[int], *, block: int = 32, split: Split = "rows"
 ) -> tuple[list[Any], list[Any]]:
     """Copy rows of A, cut so that every GPU has the same work at a threshold, and all of B to the GPUs of this host.
 

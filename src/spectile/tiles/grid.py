@@ -19,13 +19,7 @@ from spectile.tiles.cuda import grid as kernels
 from spectile.tiles.cuda.grid import APART, LOST, NORMS, PRODUCTS, SEARCH, SKIPPED, Room
 from spectile.tiles.cuda.units import MOST_ROWS, in_blocks
 from spectile.tiles.layout import Layout, owners
-from spectile.tiles.matrix import (
-    Apart,
-    NormName,
-    TileMatrix,
-    checked_permutation,
-    stacked,
-)
+from spectile.tiles.matrix import Apart, NormName, TileMatrix, checked_permutation, stacked
 from spectile.tiles.spread import Spread
 from spectile.tiles.types import EXACT, SLACK, Error, carried, excess, gamma, roundoff, underflow
 

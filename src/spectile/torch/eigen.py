@@ -155,11 +155,7 @@ class Decompose(torch.autograd.Function):
         m = adjoint(v) @ hermitian(torch, a_dot, ctx.lower) @ v
         with torch.no_grad():
             zero = warn_gauge(w, m)
-        return (
-            m.diagonal(0, -2, -1).real + zero,
-            v @ _quotient([blocks], m, w),
-            coincident(torch, w) * m,
-        )
+        return (m.diagonal(0, -2, -1).real + zero, v @ _quotient([blocks], m, w), coincident(torch, w) * m)
 
 
 def _once(*tensors: torch.Tensor | None) -> bool:

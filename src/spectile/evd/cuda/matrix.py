@@ -116,8 +116,7 @@ class Word:
 
         runtime, stream = cupy.cuda.runtime, cupy.cuda.get_current_stream()
         runtime.memcpyAsync(
-            *(self._memory.ptr, address(self.device), self.device.nbytes),
-            *(runtime.memcpyDeviceToHost, stream.ptr),
+            *(self._memory.ptr, address(self.device), self.device.nbytes), *(runtime.memcpyDeviceToHost, stream.ptr)
         )
         self._copied.record(stream)
 
@@ -155,8 +154,7 @@ def scale_triangle(name: str, a: int, lda: int, n: int, word: int, target: int =
     The largest part is then below 2**target, and at least a quarter of it; within 2**slack of it nothing is done.
     """
     kernel(MATRIX[name], "scale_triangle")(
-        columns_shape(n),
-        *(np.uintp(a), np.int64(lda), np.int32(n), np.uintp(word), np.int32(target), np.int32(slack)),
+        columns_shape(n), *(np.uintp(a), np.int64(lda), np.int32(n), np.uintp(word), np.int32(target), np.int32(slack))
     )
 
 

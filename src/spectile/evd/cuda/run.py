@@ -54,16 +54,7 @@ from spectile.evd.cuda.tridiagonal import divide, inverse, sturm
 from spectile.evd.cuda.vendor import batched
 from spectile.evd.cuda.vendor import dense as vendor
 from spectile.evd.cuda.workspace import SMALL_ORDER, padded_order, workspace_bytes
-from spectile.evd.types import (
-    SCALARS,
-    Definite,
-    Options,
-    Scalar,
-    Subset,
-    require_finite,
-    scalar_of,
-    working_dtype,
-)
+from spectile.evd.types import SCALARS, Definite, Options, Scalar, Subset, require_finite, scalar_of, working_dtype
 
 
 def eigh(a: Any, options: Options, definite: Definite | None = None) -> Any:

@@ -79,11 +79,7 @@ class Step:
             self.sum(self._once, etas)
 
     def bind(
-        self,
-        v: Any,
-        w: Any,
-        factors: tuple[float, float, float],
-        series: tuple[Array, ...] = (),
+        self, v: Any, w: Any, factors: tuple[float, float, float], series: tuple[Array, ...] = ()
     ) -> Callable[..., None]:
         """Return ``launch(address)``: the step on these arrays; the blocks' scalar products go to `address`.
 

@@ -60,12 +60,7 @@ class MultiGpuMatrix(PartitionedOperator):
     """
 
     def __init__(
-        self,
-        H: Any,
-        devices: Sequence[int] | None = None,
-        *,
-        stored: bool = False,
-        steps_a_sweep: int = 2,
+        self, H: Any, devices: Sequence[int] | None = None, *, stored: bool = False, steps_a_sweep: int = 2
     ) -> None:
         if devices is None:
             import cupy

@@ -18,12 +18,7 @@ from spectile.core.pointers import operand
 from spectile.kpm.operators.protocol import namespace
 
 # Γ¹ and Γ², Γ³, Γ⁴ of Schubert, Fehske, Fritz, Vojta, Phys. Rev. B 85, 201105 (2012): products of Pauli matrices.
-_PAULI = {
-    "1": np.eye(2),
-    "x": np.array([[0, 1], [1, 0]]),
-    "y": np.array([[0, -1j], [1j, 0]]),
-    "z": np.diag([1, -1]),
-}
+_PAULI = {"1": np.eye(2), "x": np.array([[0, 1], [1, 0]]), "y": np.array([[0, -1j], [1j, 0]]), "z": np.diag([1, -1])}
 GAMMA_1 = np.kron(_PAULI["1"], _PAULI["z"]).astype(complex)
 GAMMA_HOP = (
     -np.kron(_PAULI["1"], _PAULI["y"]),

@@ -82,11 +82,7 @@ def _candidates() -> Any:
 
 
 def reach(
-    norms: Any,
-    parts: Sequence[tuple[int, int]],
-    panels: Sequence[tuple[int, int]],
-    tau: float,
-    depth: int,
+    norms: Any, parts: Sequence[tuple[int, int]], panels: Sequence[tuple[int, int]], tau: float, depth: int
 ) -> Any:
     """Return which rows of each panel of B some valid product of a part, or of a part after it, needs.
 

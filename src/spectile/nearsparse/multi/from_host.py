@@ -78,10 +78,7 @@ class FromHost(Plan):
 
         m, k, n = self.shape
         request = self.request
-        itemsize, output = (
-            np.dtype(self.arithmetic.dtype).itemsize,
-            np.dtype(self.arithmetic.output).itemsize,
-        )
+        itemsize, output = (np.dtype(self.arithmetic.dtype).itemsize, np.dtype(self.arithmetic.output).itemsize)
         norms = np.dtype(self.arithmetic.norm).itemsize * (ceil_div(m, request.block) + ceil_div(n, request.block))
         fixed = itemsize * k * n + norms * ceil_div(k, request.block) + (8 << 20)
         row = 2 * (itemsize * k + output * n)
@@ -193,10 +190,7 @@ class _Part:
             self.c = [cupy.empty((height, n), plan.arithmetic.output) for _ in range(slots)]
             self.norms_a = [empty_map(last - first, k, request) for first, last in row_blocks]
             self.norms_b = empty_map(n, k, request)
-            nothing = (
-                cupy.empty((0, k), plan.arithmetic.dtype),
-                cupy.empty((k, 0), plan.arithmetic.dtype),
-            )
+            nothing = (cupy.empty((0, k), plan.arithmetic.dtype), cupy.empty((k, 0), plan.arithmetic.dtype))
             none = empty_map(0, k, request)
             self._norms_of_rows = [
                 plan.norm_maps(self._rows(self.a, block), nothing[1], (norms, none))

@@ -146,12 +146,7 @@ def _gather(
 
 
 def _gather_in_order(
-    dtypes: tuple[np.dtype, np.dtype],
-    indptr: np.ndarray,
-    work: Work,
-    rows: threads.Chunks,
-    workers: int,
-    make: Make,
+    dtypes: tuple[np.dtype, np.dtype], indptr: np.ndarray, work: Work, rows: threads.Chunks, workers: int, make: Make
 ) -> Room:
     """Reserve C for every product and give back what lies past its last entry: memory never touched takes none.
 

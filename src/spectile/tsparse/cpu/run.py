@@ -36,13 +36,7 @@ CSR = tuple[np.ndarray, np.ndarray, np.ndarray]  # row pointer, columns and valu
 
 
 def spgemm(
-    A: Any,
-    B: Any,
-    precision: Precision,
-    memory_limit: int | None,
-    *,
-    check_finite: bool = True,
-    form: str = "csr",
+    A: Any, B: Any, precision: Precision, memory_limit: int | None, *, check_finite: bool = True, form: str = "csr"
 ) -> Any:
     """Multiply on the CPU; see `spectile.tsparse.spgemm`."""
     turned = by_columns(A, B, form, precision, memory_limit is not None)

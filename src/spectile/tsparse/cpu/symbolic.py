@@ -116,13 +116,7 @@ class SymbolicProduct:
         return self.values(data_a, data_b, out)
 
     def product(
-        self,
-        A: Operand,
-        B: Operand,
-        precision: Precision,
-        room: Room,
-        out: np.ndarray | None = None,
-        names: str = "AB",
+        self, A: Operand, B: Operand, precision: Precision, room: Room, out: np.ndarray | None = None, names: str = "AB"
     ) -> np.ndarray:
         """Return the values of C for checked factors that are known to have the analysed patterns."""
         data_a, data_b, exponents = rounded(A, B, precision, names, room)

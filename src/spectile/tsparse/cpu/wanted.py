@@ -155,13 +155,7 @@ def _added(matrix: Any, precision: Precision, check_finite: bool, room: Room) ->
 
 
 def _require_held(
-    A: Operand,
-    B: Operand,
-    mask: Operand | None,
-    wanted: Wanted,
-    precision: Precision,
-    room: Room,
-    in_blocks: bool,
+    A: Operand, B: Operand, mask: Operand | None, wanted: Wanted, precision: Precision, room: Room, in_blocks: bool
 ) -> None:
     """Raise where an integer of C may be beyond what its type holds."""
     (most, kind), (largest, terms) = holds(precision), sizes(A, B)
@@ -229,13 +223,7 @@ def _within(
 
 
 def in_blocks_of(
-    A: Operand,
-    B: Operand,
-    room: Room,
-    each: int,
-    kind: int = 0,
-    beside: Sequence[np.ndarray] = (),
-    converted: int = 0,
+    A: Operand, B: Operand, room: Room, each: int, kind: int = 0, beside: Sequence[np.ndarray] = (), converted: int = 0
 ) -> Iterator[tuple[int, int, Rows]]:
     """Yield first row, end, and rows of A B: in one pass, or within a limit counted before.
 

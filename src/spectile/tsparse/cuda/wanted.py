@@ -27,14 +27,7 @@ from spectile.tsparse.cuda.run import (
     on_host,
     sizes,
 )
-from spectile.tsparse.matrices import (
-    LARGEST_INTEGER,
-    device_csr,
-    host_csr,
-    index_type,
-    is_array,
-    require_exact,
-)
+from spectile.tsparse.matrices import LARGEST_INTEGER, device_csr, host_csr, index_type, is_array, require_exact
 from spectile.tsparse.selection import Rows, Wanted, joined, keep, part
 from spectile.tsparse.types import Factor, Precision
 

@@ -106,10 +106,7 @@ class _Block:
             *(span, span, span, 1.0, address(self._gram) + corner, k, step, second, k, step),
             *(0.0, product, k, step, pairs),
         )
-        self._blas.batched(
-            *(span, span, span, -1.0, t, k, step, product, k, step),
-            *(0.0, t + corner, k, step, pairs),
-        )
+        self._blas.batched(*(span, span, span, -1.0, t, k, step, product, k, step), *(0.0, t + corner, k, step, pairs))
 
     def apply(self, z: int, ldz: int, columns: int) -> None:
         """Apply the loaded block to Z."""

@@ -126,13 +126,7 @@ def _merge_pairs(member: Member, merges: Merges, given: _Blocks, own: _Blocks, p
 
 
 def _merge_whole(
-    member: Member,
-    merges: Merges,
-    halves: _Blocks,
-    n: int,
-    columns: slice,
-    scalar: Scalar,
-    room: _Room | None = None,
+    member: Member, merges: Merges, halves: _Blocks, n: int, columns: slice, scalar: Scalar, room: _Room | None = None
 ) -> Matrix:
     """Make some columns of the last merge on a member, whose device and stream are current.
 

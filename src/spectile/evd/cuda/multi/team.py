@@ -65,8 +65,7 @@ class Member:
         runtime = cupy.cuda.runtime
         if width and columns:  # a stream takes copies whatever device is current
             runtime.memcpy2DAsync(
-                *(target, target_pitch, source, source_pitch, width, columns),
-                *(runtime.memcpyDefault, self.stream.ptr),
+                *(target, target_pitch, source, source_pitch, width, columns), *(runtime.memcpyDefault, self.stream.ptr)
             )
 
     def fetched(self, array: Any) -> Any:

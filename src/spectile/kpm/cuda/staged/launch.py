@@ -37,14 +37,7 @@ Runs = tuple[tuple[int, int], ...]
 
 @functools.cache
 def staged_unit(
-    dtype: str,
-    num_vectors: int,
-    *,
-    slots: int,
-    code_bytes: int,
-    value_bytes: int,
-    mode: int = FULL,
-    shape: StagedShape,
+    dtype: str, num_vectors: int, *, slots: int, code_bytes: int, value_bytes: int, mode: int = FULL, shape: StagedShape
 ) -> Unit:
     """Return the unit of the staged kernel.
 
