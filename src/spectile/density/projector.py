@@ -44,8 +44,6 @@ _LARGEST = 0.3
 #: Eigenvalues of tiles on either side of a gap whose distances it is compared with, how much wider it has to be, and
 #: what is left out of it on either side; steps of a pass after its plan, where HOMO and LUMO are but guessed.
 _AROUND, _CLEAR, _LEFT, _MORE = 8, 16.0, 1 / 16, 10
-
-
 #: Steps that follow a plan, about.
 _AFTER = 2
 

@@ -309,22 +309,10 @@ def eigvalsh(
     [1.0, 3.0]
     """
     return eigh(
-        a,
-        b,
-        lower=lower,
-        eigvals_only=True,
-        overwrite_a=overwrite_a,
-        overwrite_b=overwrite_b,
-        type=type,
-        check_finite=check_finite,
-        subset_by_index=subset_by_index,
-        subset_by_value=subset_by_value,
-        driver=driver,
-        UPLO=UPLO,
-        comm=comm,
-        devices=devices,
-        backend=backend,
-    )
+        a, b, lower=lower, eigvals_only=True, overwrite_a=overwrite_a, overwrite_b=overwrite_b, type=type,
+        check_finite=check_finite, subset_by_index=subset_by_index, subset_by_value=subset_by_value, driver=driver,
+        UPLO=UPLO, comm=comm, devices=devices, backend=backend,
+    )  # fmt: skip
 
 
 def tridiagonalize(

@@ -87,15 +87,10 @@ def eigh_tridiagonal(
     eigvals_only = flag("eigvals_only", eigvals_only)
     work = functools.partial(costs.tridiagonal, d, e, vectors=not eigvals_only)
     return backend_module("narrow", chosen_backend((d, e), backend, work)).eigh_tridiagonal(
-        d,
-        e,
-        eigvals_only=eigvals_only,
-        select=(kind := kind_of_part(select)),
-        select_range=limits_of(kind, select_range),
-        check_finite=flag("check_finite", check_finite),
-        tol=tol,
+        d, e, eigvals_only=eigvals_only, select=(kind := kind_of_part(select)),
+        select_range=limits_of(kind, select_range), check_finite=flag("check_finite", check_finite), tol=tol,
         lapack_driver=lapack_driver,
-    )
+    )  # fmt: skip
 
 
 def eigvalsh_tridiagonal(
@@ -193,15 +188,10 @@ def eig_banded(
     eigvals_only = flag("eigvals_only", eigvals_only)
     work = functools.partial(costs.banded, a_band, vectors=not eigvals_only)
     return backend_module("narrow", chosen_backend((a_band,), backend, work)).eig_banded(
-        a_band,
-        lower=flag("lower", lower),
-        eigvals_only=eigvals_only,
-        overwrite_a_band=flag("overwrite_a_band", overwrite_a_band),
-        select=(kind := kind_of_part(select)),
-        select_range=limits_of(kind, select_range),
-        max_ev=max_ev,
-        check_finite=flag("check_finite", check_finite),
-    )
+        a_band, lower=flag("lower", lower), eigvals_only=eigvals_only,
+        overwrite_a_band=flag("overwrite_a_band", overwrite_a_band), select=(kind := kind_of_part(select)),
+        select_range=limits_of(kind, select_range), max_ev=max_ev, check_finite=flag("check_finite", check_finite),
+    )  # fmt: skip
 
 
 def eigvals_banded(

@@ -16,15 +16,6 @@ from spectile.jax.near_sparse import spamm
 from spectile.jax.sparse import SymbolicProduct, spgemm, symbolic
 
 __all__ = [
-    "GaugeError",
-    "GaugeWarning",
-    "NearSparseProduct",
-    "SymbolicProduct",
-    "eigh",
-    "eigvalsh",
-    "expm",
-    "logm",
-    "matrix_function",
-    "polar",
-]
-__all__ += ["sign", "spamm", "spgemm", "sqrtm", "symbolic"]
+    "GaugeError", "GaugeWarning", "NearSparseProduct", "SymbolicProduct", "eigh", "eigvalsh", "expm", "logm",
+    "matrix_function", "polar", "sign", "spamm", "spgemm", "sqrtm", "symbolic",
+]  # fmt: skip
