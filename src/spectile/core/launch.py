@@ -294,7 +294,7 @@ def _extended() -> Any:
 
 @functools.cache
 def stream_query() -> Any:
-    """Return what tells of a stream's address whether it is still at work, `NOT_READY`, without Python's lock."""
+    """Return cuStreamQuery, which gives `NOT_READY` for the address of a stream at work, without Python's lock."""
     function = _driver().cuStreamQuery
     function.argtypes = [ctypes.c_void_p]
     return function

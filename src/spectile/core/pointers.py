@@ -42,7 +42,7 @@ def passed(argument: Any) -> Any:
 
 
 def readable(types: Container[Any], *arrays: Any) -> bool:
-    """Return whether kernels read CuPy arrays of these types as they are: what :func:`operand` would return."""
+    """Return whether CuPy arrays have one of these types and :func:`operand` would return them as they are."""
     import cupy
 
     here = cupy.cuda.runtime.getDevice()
@@ -66,7 +66,7 @@ def overlap(x: Any, y: Any) -> bool:
 
 
 def apart(out: Any, *inputs: Any) -> tuple[Any, ...]:
-    """Return the inputs, those that may share memory with `out` as copies where they lie.
+    """Return the inputs, copied on their own device where they may share memory with `out`.
 
     All are arrays of any library, or lists of them, parts on devices; None stays None.
     """

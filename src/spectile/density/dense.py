@@ -35,8 +35,7 @@ _ON_GPU, _LISTED, _ON_HOST = 1.2, 2, 2
 #: Scalar operations of the host that a product of tile matrices takes besides those of its tiles; of a GPU its steps,
 #: and how often it reads or writes each number, in lists, norms and dense arrays too (seven clusters of waters, H200).
 _SCALAR, _GPU_STEPS, _PASSES = 5e5, 180, 12
-#: Seconds of the host for a matrix in lists on a GPU, by the tiles that as many products can be of (1,728 and 2,000
-#: model waters, H200).
+#: Seconds of the host for each tile of a matrix in lists on a GPU (1,728 and 2,000 model waters, H200).
 _TILE = 6e-6
 #: Bytes that a GPU streams to tridiagonalize in two stages, over those of one (these clusters again).
 _TWO_STAGES = 0.3

@@ -136,7 +136,7 @@ class SavedState:
 
 
 def fingerprint(engine: Engine) -> Array:
-    """Return a few numbers that another matrix would not give: of the first half, of phases alone, it may."""
+    """Return a few numbers that another matrix would not give; the first half, made of phases alone, may agree."""
     found: list[Any] = [[engine.num_rows]]
     for x in (engine.vector(4), lengthened(engine.vector(4), 4, engine.xp)):
         image = engine.apply(x)

@@ -392,7 +392,7 @@ def series(
         # The terms of f's rounding, and of its argument's, have all the same size.
         allowed = max(tolerance * largest, np.finfo(float).eps * points**0.5 * (largest + steepest))
         tails = np.cumsum(abs(c[::-1]))[::-1]  # Σ_{k>=m} |c_k|
-        # Zeros everywhere may be a Gaussian's: any that the most points resolve shows at so many.
+        # Zeros at all points may be a narrow Gaussian's: one that can be resolved at all shows at 1,024 points.
         if tails[points // 2] <= allowed and (largest or points >= 1024):
             return c[: max(2, int(np.argmax(tails <= allowed)))]  # a step at least, which looks at the bounds
         if points >= MOST_POINTS:

@@ -271,8 +271,8 @@ class Lists:
     #: Where the products of each tile of C begin in the lists, and the end: array of int64, of NumPy or CuPy.
     pointer: Any
     products: int
-    #: Returns what is added to the tiles of C from one to before another: numbers of the tiles of A and of B, arrays of
-    #: int32.  On a GPU these are made when they are asked for: all together may be larger than the matrices.
+    #: ``between(first, last)`` returns the products of these tiles of C: numbers of tiles of A and of B, int32 arrays.
+    #: A GPU makes them on demand: all together may be larger than the matrices.
     between: Callable[[int, int], tuple[Any, Any]]
     #: Bounds of what was left out, and of rounding.
     skipped: Error

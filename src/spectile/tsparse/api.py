@@ -240,7 +240,7 @@ class _Asked:
         self.form = word("format", options["format"], *FORMATS)
 
 
-#: What `Wanted` is made of, and what is so where nothing of it is named, by whether it is Boolean.
+#: The options that `Wanted` is made of; what is wanted where none is given, by whether the result is Boolean.
 _selected = operator.itemgetter("semiring", "mask", "complement", "alpha", "beta", "C", "prune", "top_n")
 _WHOLE = [Wanted(lookup_semiring("plus_times"), boolean=boolean) for boolean in (False, True)]
 

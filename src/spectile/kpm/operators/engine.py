@@ -81,10 +81,10 @@ class Pair:
 
 
 def lengthened(vector: Any, seed: int, xp: Any) -> Any:
-    """Return random vector number 0 of `seed`, its entries made longer by 1 to 2 at random; overwritten.
+    """Return random vector number 0 of `seed`, overwritten, each entry times a random factor from 1 to 2.
 
-    Phases are orthogonal to states of whole numbers now and then, and lengths in an order nearly so to those of two
-    neighbours.
+    Random phases alone may be orthogonal to states with integer entries, and lengths that follow an order nearly so to
+    states of two neighbouring sites.
     """
     for first in range(0, len(vector), 1 << 20):  # the bits take more memory than the vector
         part = vector[first : first + (1 << 20)]

@@ -103,7 +103,7 @@ def dots(x: Any, at_x: np.ndarray, y: Any, at_y: np.ndarray, sizes: np.ndarray) 
 
 
 def residuals(values: Any, vectors: Any, image: Any, gram: Any) -> Any:
-    """Return values, and the squares of each row of A V - W V and of V V* - I, shape (3, rows), of rows V."""
+    """Return the values, and sums of squares over each row of ``V A - W V`` and of ``V V* - I``, shape (3, rows)."""
     import cupy
 
     out = cupy.empty((3, len(values)))

@@ -43,7 +43,7 @@ _STEP_S, _STEP_BLOCKS, _HUB_S = 0.08e-6, 2, 600e-6
 _HUB_BYTES, _HUB_TRAFFIC, _HUB_EFFICIENCY = 24, 300, 0.6
 _MOST_HUBS = 1024
 #: Families whose rows have few products for their lanes, so that a kernel's last rows end soon: their kernels follow
-#: each other on one stream.  Another stream takes longer than it saves then, in the host and until events are seen.
+#: each other on one stream.  Another stream would cost more than it saves, on the host and in waits for events.
 SHORT_FAMILIES = {"few", "sort", "table", "hash", "wide_hash"}
 MOST_PARTS, MOST_HUB_PARTS = 1 << 12, 1 << 22  # of long rows, a block each, and where hub rows are among them
 # As measured (docs/notes/tsparse.md, steps 5 and 7 of the ladder), per multiprocessor or per row: the same everywhere.

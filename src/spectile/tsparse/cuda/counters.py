@@ -113,7 +113,7 @@ class Counters:
         return Head(pinned.bytes.tobytes())
 
     def ask(self) -> tuple[int, int]:
-        """Return where a kernel is to write the head in the memory of the host, and what number after it."""
+        """Return the address in host memory where a kernel is to write the head, and the number to write after it."""
         import cupy
 
         pinned = _pinned()
@@ -123,7 +123,7 @@ class Counters:
         return pinned.address, pinned.call
 
     def told(self) -> Head:
-        """Return the head that a kernel was asked to write, once it is there: the end of a stream is told late."""
+        """Return the head that a kernel was asked to write, once it is there, before the stream ends."""
         import cupy
 
         pinned, query = _pinned(), stream_query()
