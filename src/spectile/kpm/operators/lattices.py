@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from spectile.core.options import whole_number
+
 
 def chain(length: int, *, periodic: bool = False) -> Any:
     """Return the free chain with hopping −1: H_{n,n±1} = −1, energies −2 cos k.
@@ -22,7 +24,7 @@ def chain(length: int, *, periodic: bool = False) -> Any:
     -------
     csr_array, float64, shape (length, length)
     """
-    _require(length, 3, "length")
+    length = whole_number(length, "length", 3)
     entries = [-np.ones(length - 1)] * 2
     offsets = [-1, 1]
     if periodic:
@@ -44,8 +46,7 @@ def graphene(nx: int, ny: int) -> Any:
     csr_array, float64, shape (2 nx ny, 2 nx ny)
         Its spectrum is symmetric, so all odd moments vanish.
     """
-    _require(nx, 3, "nx")
-    _require(ny, 3, "ny")
+    nx, ny = whole_number(nx, "nx", 3), whole_number(ny, "ny", 3)
     cell = np.arange(nx * ny).reshape(nx, ny)
     a = np.concatenate([cell.ravel()] * 3)
     b = np.concatenate([cell.ravel(), np.roll(cell, 1, 0).ravel(), np.roll(cell, 1, 1).ravel()])
@@ -69,15 +70,10 @@ def anderson(size: int, *, disorder: float, rng: int | np.random.Generator | Non
     -------
     csr_array, float64, shape (size³, size³)
     """
-    _require(size, 3, "size")
+    size = whole_number(size, "size", 3)
     site = np.arange(size**3).reshape(size, size, size)
     rows = np.concatenate([site.ravel()] * 6)
     columns = np.concatenate([np.roll(site, step, axis).ravel() for axis in range(3) for step in (1, -1)])
     hopping = sp.coo_array((-np.ones(rows.size), (rows, columns)), shape=(site.size,) * 2)
     energies = np.random.default_rng(rng).uniform(-disorder / 2, disorder / 2, site.size)
     return (hopping + sp.diags_array(energies)).tocsr()
-
-
-def _require(number: int, least: int, name: str) -> None:
-    if number < least:
-        raise ValueError(f"{name}={number} is too small: this lattice needs at least {least}")
