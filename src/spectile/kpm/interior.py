@@ -207,7 +207,8 @@ def filter_diagonalize(
         Terms of the polynomial; so many that two multiplications suffice if None.
     tolerance : float or None
         Of the residuals, relative to half the width of the spectrum; they are checked.  Levels so close to an end of
-        the interval belong to it.  None is 1e-10, or 64 ε of H's type if that is more.
+        the interval belong to it.  None is 1e-10, or 64 ε of H's type if that is more: of the spectrum's middle where
+        that is farther from zero than half the width.
     rng : int, Generator or None
         Seed or generator of the first vectors.
     bounds, backend, checkpoint, checkpoint_s, progress
@@ -284,13 +285,14 @@ def filter_diagonalize(
                 vectors = engine.xp.zeros((engine.num_rows, 0), engine.dtype)
                 return InteriorPairs(np.zeros(0), vectors, np.zeros(0), estimate)
             fitting = room_for_vectors(engine) // (ARRAYS * engine.num_rows * engine.dtype.itemsize)
-            gain = math.log(_ratio(engine, max(1.0, estimate.value), tolerance))
+            least = tolerance or max(1e-10, 64 * float(np.finfo(engine.dtype).eps) * max(1.0, a * abs(centre)))
+            gain = math.log(_ratio(engine, max(1.0, estimate.value), least))
             most = min(engine.num_rows, fitting)
             # Of a given degree the ratio is the larger, the more vectors there are.
             many = min(most, math.ceil(GIVEN * (estimate.value + 2 * estimate.error)) + BESIDE) if given else None
             states, reach = _width(density, ends, estimate, wanted or many, most, gain)
             arguments = [low, high, num_states, num_moments, tolerance, seed]
-            return _Filter(engine, *ends, states, given, tolerance, estimate, arguments, run).run(tried, reach)
+            return _Filter(engine, *ends, states, given, least, estimate, arguments, run).run(tried, reach)
 
         pairs: InteriorPairs = within_bounds(engine, bounds, work, run)
         return pairs
@@ -321,7 +323,7 @@ class _Filter:
     high: float
     states: int
     given: int | None
-    tolerance: float | None
+    tolerance: float
     estimate: Count
     arguments: list[Any]
     call: Run
@@ -341,7 +343,7 @@ class _Filter:
         self._require_room(self.states)
         engine, xp = self.engine, self.engine.xp
         a, b = spectrum.scaling(bounds)
-        limit = (self.tolerance or _least_tolerance(engine)) / a
+        limit, (low, high) = self.tolerance / a, self.arguments[:2]
         ends = (np.array([self.low, self.high]) - b) * a
         ratio = _ratio(engine, self.states, self.tolerance)
         (first, sweeps), (second, _) = (
@@ -374,8 +376,9 @@ class _Filter:
                 block[:, columns] = piece
                 del piece
             values, block, residuals = self._diagonalized(block, a, reach)
-            # A level at an end is one of the interval's: rounding puts its copies on both sides.
-            inside = (values >= self.low - limit) & (values <= self.high + limit)
+            # A level at an end is one of the interval's: rounding puts its copies on both sides, and beyond the bounds.
+            distance = np.maximum(low - values, values - high)
+            inside = distance <= limit
             good = inside & (residuals <= limit)
             # What is left in the interval has either converged or is a mixture of states on both its sides.
             resolved = int((inside & (residuals <= max(limit, 0.05 * (self.high - self.low)))).sum())
@@ -383,7 +386,6 @@ class _Filter:
             held, filtered = counts[2] + 1 >= sweeps or block.shape[1] == rows, np.ones(block.shape[1], bool)
             if held:
                 filtered[len(values) :] = False
-                distance = np.maximum(self.low - values, values - self.high)
                 filtered[: len(values)] = (distance <= np.maximum(limit, apart * residuals)) & ~good
             full = inside.sum() + BESIDE // 2 > block.shape[1] and counts[0] < rows
             if full:
@@ -449,16 +451,12 @@ class _Filter:
             yield some, recursion.vectors(recursion.blocks())
 
 
-def _least_tolerance(engine: Engine) -> float:
-    return max(1e-10, 64 * float(np.finfo(engine.dtype).eps))
-
-
-def _ratio(engine: Engine, states: float, tolerance: float | None) -> float:
+def _ratio(engine: Engine, states: float, tolerance: float) -> float:
     """Return the ratio of which two polynomials leave the tolerance of what R vectors hold beyond the reach.
 
     It is √(N/R) times as much as of a state.
     """
-    return math.sqrt(100 * math.sqrt(engine.num_rows / states) / (tolerance or _least_tolerance(engine)))
+    return math.sqrt(100 * math.sqrt(engine.num_rows / states) / tolerance)
 
 
 def _width(

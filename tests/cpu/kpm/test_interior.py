@@ -159,6 +159,19 @@ def test_levels_at_an_end_far_from_zero_in_single_precision_and_all_alike():
     np.testing.assert_allclose(alike.eigenvalues, np.full(5, 2.5), rtol=1e-14)
 
 
+@pytest.mark.parametrize(("dtype", "shift"), [(float, 1e3), (float, -1e6), (float, 1e8), ("complex64", 1e3)], ids=str)
+def test_states_at_the_ends_of_spectra_far_from_zero_are_found(dtype, shift):
+    """Bounds that are found end where the spectrum does, to H's rounding, and residuals are no less than that."""
+    star, random = np.eye(40)[:1], np.random.default_rng(8).standard_normal((40, 40))
+    for a in (star + star.T, np.roll(np.eye(5), 1, 0) + np.roll(np.eye(5), -1, 0), random + random.T):
+        H = (a + shift * np.eye(len(a))).astype(dtype)
+        exact = np.linalg.eigvalsh(H.astype(complex))
+        middle, atol = exact[len(a) // 2] + 0.1, 64 * np.finfo(dtype).eps * abs(shift)
+        for low, high in ((exact[0] - 1, middle), (middle, exact[-1] + 1)):
+            found = filter_diagonalize(H, (low, high), rng=1, backend="cpu").eigenvalues
+            np.testing.assert_allclose(found, exact[(exact > low) & (exact < high)], rtol=0, atol=atol + 1e-9)
+
+
 def test_vectors_are_filtered_and_diagonalized_where_they_are(monkeypatch):
     """So that room for them and for parts of them is enough."""
     rows, inside = 6_000, 60
