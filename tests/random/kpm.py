@@ -236,10 +236,11 @@ def kpm_dos(draw: Draw, place: Place) -> None:
     holds(np.isnan(density.errors).all() if vectors == 1 else np.isfinite(density.errors).all(), "errors are wrong")
     at = density(density.energies[::3])
     size = np.abs(density.densities).max()
-    # Cancellation is of the size of the largest density, and energies far from zero lose digits.
-    lost = 1e-9 + 1e-14 * moments * abs(density.centre) / density.scale
+    # Cancellation is of the size of the largest density; energies far from zero lose digits, most of all at the ends.
+    slope = moments / np.sin(np.pi * (np.arange(2 * moments) + 0.5) / (2 * moments))[::3]
+    lost = 1e-9 + 1e-14 * slope * abs(density.centre) / density.scale
     same = np.abs(at - density.densities[::3]) <= lost * size + 1e-300
-    holds(same.all() or lost > 1e-3, "density(energies) are not densities")
+    holds((same | (lost > 1e-3)).all(), "density(energies) are not densities")
     _state(draw, place, density, H, moments, vectors, keywords)
 
 
@@ -317,8 +318,8 @@ def _damaged(draw: Draw, place: Place, path: Path, H: Any) -> None:
         return
     np.savez(path, **arrays)
     loaded = call(draw, kpm.SpectralDensity.load, path, H, backend=place.backend)
-    if isinstance(loaded, Refused) or change == "Fortran":
-        return
+    if isinstance(loaded, Refused) or change == "Fortran" or (name, change) == ("widenings", "missing"):
+        return  # files of an earlier version do not tell how often bounds were widened
     if change == "scalar" and array.ndim == 0:
         return
     raise Fault(f"a file is loaded whose {name} is: {change}")
