@@ -799,6 +799,11 @@ class TileMatrix:
             ".to_dense() or .to_csr() of this one (and numbers go with * and / alone)"
         )
 
+    @property
+    def ndim(self) -> int:
+        """Not told: SciPy's products ask for it, to go on with the dense matrix, without its error."""
+        raise AttributeError("SciPy multiplies no TileMatrix: make both tile matrices, or take this one's .to_csr()")
+
     __radd__ = __rsub__ = __rmatmul__ = __rtruediv__ = _refuse
 
     def shifted(self, shift: complex) -> TileMatrix:

@@ -411,6 +411,12 @@ def test_no_operator_takes_what_has_no_error_to_carry(other):
             call()
 
 
+@pytest.mark.parametrize("make", [sp.csr_array, sp.csc_matrix, sp.coo_array, sp.dia_array])
+def test_a_product_that_scipy_would_make_dense_is_refused(make):
+    with pytest.raises(AttributeError, match="make both tile matrices"):
+        make(np.eye(6)) @ TileMatrix.from_dense(np.eye(6), 2)
+
+
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
 @pytest.mark.parametrize("hermitian", [False, True])
 def test_a_complex_shift_leaves_a_whole_complex_matrix(dtype, hermitian):
