@@ -103,7 +103,7 @@ class DensityMatrix:
         n = self.matrix.shape[0]
         return [
             f"{n} x {n} {self.matrix.dtype}",
-            f"{self.matrix.fill:.3g} of its tiles stored",
+            f"{self.matrix.fill:.3g} of all tiles stored",
             f"{self.electrons:g} electrons of one spin",
             f"error {self.error:.2g}",
             f"energy {self.energy:.10g} ± {self.energy_error:.1g}",
