@@ -641,6 +641,19 @@ def test_functions_keep_their_error_and_carry_that_of_the_matrix():
         polynomial(x, [0.0, 0.0, 1.0], error=1e-18)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "float64"])
+@pytest.mark.parametrize("size", [0.0, 1e-15, 1.0])
+def test_functions_of_one_eigenvalue_keep_within_the_range_of_their_type(size, dtype):
+    x = TileMatrix.from_dense((size * np.eye(5)).astype(dtype), 2, hermitian=True)
+    for made, wanted in (
+        (exp(x, error=1e-3), np.exp(size)),
+        (polynomial(x, [1.0, -2.0], error=1e-3), 1 - 2 * size),
+        (fermi(x, mu=0.1, beta=5.0, error=1e-3), 1 / (1 + np.exp(5 * (size - 0.1)))),
+    ):
+        assert np.linalg.norm(made.to_dense() - wanted * np.eye(5)) <= made.error.fro <= 1e-3
+
+
 @pytest.mark.parametrize("dtype", ["float32", "complex64", "float64"])
 @pytest.mark.parametrize("function", [lambda x, e: fermi(x, mu=0.1, beta=3.0, error=e), lambda x, e: exp(x, error=e)])
 def test_rounding_is_part_of_the_error_that_is_asked_for(function, dtype):
