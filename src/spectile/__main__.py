@@ -68,14 +68,16 @@ def _compile(options: argparse.Namespace) -> int:
     from spectile.core.compile import PORTABLE, image_name, write_image
     from spectile.core.threads import cores
     from spectile.evd.cuda import units as evd
+    from spectile.evd.cuda.multi import units as multi
     from spectile.kpm.cuda import units as kpm
     from spectile.nearsparse.cuda import units as nearsparse
+    from spectile.tiles.cuda import units as tiles
     from spectile.tsparse.cuda import units as tsparse
 
     unknown = [arch for arch in options.arch if arch not in PORTABLE]
     if unknown:
         raise ValueError(f"no kernel is written for {', '.join(unknown)}: choose from {', '.join(PORTABLE)}")
-    units = [unit for system in (evd, kpm, nearsparse, tsparse) for unit in system.UNITS]
+    units = [unit for of in (evd, multi, kpm, nearsparse, tiles, tsparse) for unit in of.UNITS]
     chosen = [(unit, arch) for unit in dict.fromkeys(units) for arch in options.arch if arch in unit.archs]
     paths = [options.out / image_name(unit, arch, "cubin") for unit, arch in chosen]
     with ThreadPoolExecutor(cores()) as pool:

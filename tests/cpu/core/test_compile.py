@@ -24,8 +24,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from spectile.__main__ import main
 from spectile.core import compile as compile_module
-from spectile.core.compile import PORTABLE, Unit, _image, choose_image
+from spectile.core.compile import PORTABLE, Unit, _image, choose_image, image_name
 from spectile.core.devices import TABLE
 
 #: Every module that declares CUDA units, as its UNITS.
@@ -507,3 +508,11 @@ def test_the_compiler_of_cuda_12_takes_every_source() -> None:
             refused[name] = log.value.decode()
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
     assert not refused
+
+
+def test_compile_makes_an_image_of_every_unit_of_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_module, "write_image", lambda unit, arch, form, path: path.touch())
+    assert main(["compile", "--arch", "sm_90a", "--arch", "sm_86", "--out", str(tmp_path)]) == 0
+    library = [importlib.import_module(package).UNITS for package in PACKAGES if package.startswith("spectile.")]
+    wanted = [(unit, arch) for units in library for unit in units for arch in ("sm_90a", "sm_86") if arch in unit.archs]
+    assert {path.name for path in tmp_path.iterdir()} == {image_name(unit, arch, "cubin") for unit, arch in wanted}
