@@ -175,8 +175,8 @@ def sign(x: TileMatrix, *, error: float = 1e-6) -> TileMatrix:
 def _interval(x: TileMatrix) -> tuple[float, float]:
     """Return the middle and half the width of an interval around the eigenvalues, stored and exact."""
     low, high = x.eigenvalue_bounds()
-    least = max(1e-3 * max(abs(low), abs(high)), float(np.finfo(x.dtype).tiny))  # whose reciprocal the type holds
-    return (low + high) / 2, max((high - low) / 2, least) * (1 + 1e-9)
+    least = float(np.finfo(x.dtype).tiny)  # whose reciprocal the type holds
+    return (low + high) / 2, max((high - low) / 2, 1e-3 * max(abs(low), abs(high)), least) * (1 + 1e-9)
 
 
 def _of_function(x: TileMatrix, function: Any, largest: Callable[..., float], error: float, slope: float) -> TileMatrix:

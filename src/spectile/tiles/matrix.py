@@ -984,10 +984,10 @@ class TileMatrix:
                 return self._combined(alpha, other, beta)._combined(1.0, self._identity(self.hermitian), shift)
         dtype = np.result_type(*(one.dtype for one, _ in terms), *(np.complex64 for _, each in terms if each.imag))
         lost, parts = len(terms) * _underflow(layout, dtype), []
-        for (one, factor), place in zip(terms, places, strict=True):
-            parts.append((one.data, one.layout, place, dtype.type(factor if dtype.kind == "c" else factor.real)))
-            lost[place] += (6 * roundoff(dtype) * abs(factor) if abs(factor) != 1 else 0.0) * one.norms
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            for (one, factor), place in zip(terms, places, strict=True):
+                parts.append((one.data, one.layout, place, dtype.type(factor if dtype.kind == "c" else factor.real)))
+                lost[place] += (6 * roundoff(dtype) * abs(factor) if abs(factor) != 1 else 0.0) * one.norms
             data = _summed(self._xp, parts, layout, dtype, shift)
         made = TileMatrix(layout, data, permutation=self.permutation)
         # Sums are rounded, entries of the diagonal once more, and the shift before.

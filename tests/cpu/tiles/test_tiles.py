@@ -411,6 +411,18 @@ def test_no_operator_takes_what_has_no_error_to_carry(other):
             call()
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_factors_beyond_the_range_of_the_type_are_refused_unless_nothing_is_multiplied(dtype):
+    x = TileMatrix.from_dense(np.eye(6, dtype=dtype), 2)
+    for call in (lambda: 1e300 * x, lambda: x / 1e-300, lambda: x.shifted(1e300)):
+        with pytest.raises(ValueError, match="overflows: correct or scale the matrix"):
+            call()
+    assert (1e300 * TileMatrix.from_dense(np.zeros((6, 6), dtype), 2)).norm() == 0
+    small = 1e-300 * x
+    assert 1e-300 * np.sqrt(6) <= small.error.fro + small.norm() < 1e-30
+
+
 @pytest.mark.parametrize("make", [sp.csr_array, sp.csc_matrix, sp.coo_array, sp.dia_array])
 def test_a_product_that_scipy_would_make_dense_is_refused(make):
     with pytest.raises(AttributeError, match="make both tile matrices"):
