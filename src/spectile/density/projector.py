@@ -198,6 +198,7 @@ def _look(
         # A pass with a plan follows, of steps that are as dear at least.
         watch = partial(_watched, x0, rival, None)
         seen = purify(x0, occupied, image, _SEEN, partial(_looks, size), most=most, certain=certain, watch=watch)
+        seen.taken()  # its memory: what it shows is wanted, and not its end
         if seen.ended:
             if min(seen.gaps(), default=1.0) > 4 * size and seen.homo[0] > seen.lumo[1]:
                 return seen, seen.counted
