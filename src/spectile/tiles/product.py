@@ -146,8 +146,9 @@ class Skipping:
         layout = Layout(a.layout.rows, b.layout.columns, indptr, indices, hermitian=upper)
         layout = (a.stored or layout).shared(layout)
 
-        def between(first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-            return left[pointer[first] : pointer[last]], right[pointer[first] : pointer[last]]
+        def between(first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            some = slice(pointer[first], pointer[last])
+            return pointer[first : last + 1] - pointer[first], left[some], right[some]
 
         return Lists(layout, pointer, len(left), between, self.error(tau), _rounding(sums, terms, layout, dtype))
 
@@ -271,9 +272,10 @@ class Lists:
     #: Where the products of each tile of C begin in the lists, and the end: array of int64, of NumPy or CuPy.
     pointer: Any
     products: int
-    #: ``between(first, last)`` returns the products of these tiles of C: numbers of tiles of A and of B, int32 arrays.
+    #: ``between(first, last)`` returns the products of these tiles of C: where those of each begin, from 0 on, and the
+    #: end, and numbers of tiles of A and of B, int32 arrays.
     #: A GPU makes them on demand: all together may be larger than the matrices.
-    between: Callable[[int, int], tuple[Any, Any]]
+    between: Callable[[int, int], tuple[Any, Any, Any]]
     #: Bounds of what was left out, and of rounding.
     skipped: Error
     rounding: Error
@@ -310,13 +312,13 @@ def _multiply_parts(
     where = lists.layout.indptr[list(a.cuts)]
     first_of_a = given_a.indptr[list(a.cuts)]
     for number, (first, last) in enumerate(itertools.pairwise(where.tolist())):
-        pointer, (left, right) = lists.pointer[first : last + 1], lists.between(first, last)
+        pointer, left, right = lists.between(first, last)
         needed = xp.zeros(len(given_b.indices), bool)
         needed[right] = True
         places = xp.cumsum(needed, dtype=np.int32) - 1
         mine = left - np.int32(first_of_a[number]), places[right]
         tiles = xp.flatnonzero(needed)
-        asked.append((pointer - pointer[0], *mine, tiles if xp is np else tiles.get()))
+        asked.append((pointer, *mine, tiles if xp is np else tiles.get()))
 
     def made(number: int) -> Any:
         pointer, left, right, tiles = asked[number]
@@ -325,7 +327,7 @@ def _multiply_parts(
         (_, of_a), (_, of_c) = (layout.parts(a.cuts)[number] for layout in (given_a, lists.layout))
         # Lists are copied to the device whose they are.
         pointer, left, right = pointer.copy(), left.copy(), right.copy()
-        mine = Lists(of_c, pointer, len(left), lambda *_: (left, right), EXACT, EXACT)
+        mine = Lists(of_c, pointer, len(left), lambda *_: (pointer, left, right), EXACT, EXACT)
         return _multiply(xp, a.parts[number], near, of_a, needed, mine, dtype)
 
     with meeting(a.parts):
@@ -340,21 +342,20 @@ def _multiply(xp: Any, a: Any, b: Any, given_a: Layout, given_b: Layout, lists: 
         largest = int(heights.max(initial=0)), int(widths.max(initial=0))
         ends = xp.searchsorted(xp.asarray(lists.pointer), xp.arange(_LISTED, lists.products, _LISTED)).tolist()
         for first, last in itertools.pairwise([0, *ends, len(heights)]):
-            pointer = lists.pointer[first : last + 1] - lists.pointer[first]
             of_c = launch.Places(*(one[first:last] for one in layout.placed()))
-            listed = pointer, *lists.between(first, last)
+            listed = lists.between(first, last)
             launch.multiply(a, given_a.placed(), b, given_b.placed(), *listed, c, of_c, largest)
         return c
-    left, right = lists.between(0, len(heights))
+    pointer, left, right = lists.between(0, len(heights))
     c = np.zeros(int(layout.starts[-1]), dtype)
 
     def piece(first: int, last: int) -> None:
         kernels.multiply(
-            a, given_a.starts, heights, widths, b, given_b.starts, lists.pointer, left, right, first, last,
+            a, given_a.starts, heights, widths, b, given_b.starts, pointer, left, right, first, last,
             c, layout.starts,
         )  # fmt: skip
 
-    _in_pieces(piece, lists.pointer)
+    _in_pieces(piece, pointer)
     return c
 
 

@@ -219,7 +219,7 @@ class InPlaceOfKernels:
             both = norms_a[i] * norms_b[:, j]
             pairs += [(numbers_a[i, k], numbers_b[k, j]) for k in np.flatnonzero((both > 0) & (both >= tau))]
         assert len(pairs) == pointer[last] - pointer[first]
-        return _wrapped(np.array(pairs, np.int32).reshape(-1, 2)).T
+        return pointer[first : last + 1] - pointer[first], *_wrapped(np.array(pairs, np.int32).reshape(-1, 2)).T
 
 
 @pytest.fixture

@@ -176,17 +176,20 @@ def kept(maps: Maps, sizes: np.ndarray, tau: float, upper: bool) -> tuple[Any, A
     return counts, sums, terms
 
 
-def listed(maps: Maps, tau: float, places: Any, pointer: Any, first: int, last: int) -> tuple[Any, Any]:
-    """Return tiles of A and of B whose products are added to those at ``places[first:last]`` of the map of C."""
+def listed(maps: Maps, tau: float, places: Any, pointer: Any, first: int, last: int) -> tuple[Any, Any, Any]:
+    """Return tiles of A and of B whose products are added to those at ``places[first:last]`` of the map of C.
+
+    Before them stands where those of each begin, from 0 on, and the end, as `pointer` has it for all.
+    """
     import cupy
 
     inner, columns = maps.b.shape
-    tiles, pointer = last - first, pointer[first : last + 1]
-    left, right = (cupy.empty(int(pointer[-1] - pointer[0]), np.int32) for _ in range(2))
+    tiles, pointer = last - first, pointer[first : last + 1] - pointer[first]
+    left, right = (cupy.empty(int(pointer[-1]), np.int32) for _ in range(2))
     if tiles:
         shape = Shape((ceil_div(32 * tiles, _THREADS),), _THREADS)
         kernel(SEARCH, "list")(
             shape, maps.a, maps.b, maps.numbers_a, maps.numbers_b, np.float64(tau), places[first:last],
-            pointer - pointer[0], left, right, np.int32(inner), np.int32(columns), np.int32(tiles),
+            pointer, left, right, np.int32(inner), np.int32(columns), np.int32(tiles),
         )  # fmt: skip
-    return left, right
+    return pointer, left, right
