@@ -63,9 +63,10 @@ def expected(A):
     return rows, products
 
 
+@pytest.mark.parametrize("columns", [0, 2**30])  # of the matrix, and so many that windows are looked for
 @pytest.mark.parametrize("value", ["float64", "bool"])
 @pytest.mark.parametrize("case", CASES)
-def test_rows_are_counted_and_filled(libraries, case, value):
+def test_rows_are_counted_and_filled(libraries, case, value, columns):
     rng = np.random.default_rng(3)
     A = CASES[case](rng)
     A.sum_duplicates()
@@ -77,7 +78,7 @@ def test_rows_are_counted_and_filled(libraries, case, value):
     slot = np.where(np.arange(rows) % 2, -4, -5).astype(np.int32)  # of an earlier product
     lists, words = np.full(choose.LISTS * rows, -1, np.int32), np.zeros(HEAD_WORDS, np.int32)
     log, shape = choose.analysis(rows, A.nnz / rows)
-    sizes = np.int32(rows), np.int32(log), np.int32(128 if value == "bool" else 0)
+    sizes = np.int32(rows), np.int32(columns or A.shape[1]), np.int32(log), np.int32(128 if value == "bool" else 0)
     launch(libraries["analyse"], "analyse", shape, *sizes, *pattern, *pattern, low, span, entries, slot, lists, words)
     wanted, products = expected(A)
     counts = np.array([len(row) for row in wanted])

@@ -46,6 +46,7 @@ CONSTANTS = {
     "THREAD_LENGTH": 128,  # entries of A that a thread walks for a row
     "BLOCK_TABLE": next(one.words for one in bins.SYMBOLIC if one.family == "block_table"),
     # Columns of a window that a word holds beside the number of a product.
+    "SORTED_MOST": bins.SORTS[-1].holds["products"],
     "SORTED_SPAN": 2**32 // max(one.holds["products"] for one in bins.SORTS),
 }
 #: Products or columns of a row up to which a group of lanes counts it.

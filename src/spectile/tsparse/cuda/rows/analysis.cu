@@ -2,7 +2,8 @@
 //
 //   for each row i, some lanes a row:
 //       products = sum over k in A's row of the length of B's row k
-//       [low, low + span) = from the least first column of these rows of B to the greatest last one
+//       [low, low + span) = from the least first column of these rows of B to the greatest last one, which is not looked for
+//                           where so few products are sorted and their numbers fit beside any column
 //       bin = the first that holds so many products and columns (`symbolic_bin`);  append i to its list
 //       of few products: entries = columns that differ once sorted
 //
@@ -49,10 +50,12 @@ __device__ __forceinline__ int few_columns(int products, int most, const int* me
 
 }  // namespace
 
-// Products, window and symbolic bin of each row; a group of 2^group_log lanes takes a row, all warps the long ones.
-extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows, int group_log, int least_sorted, const int* ptr_a,
-                                                                       const int* idx_a, const int* ptr_b, const int* idx_b, int* low,
-                                                                       int* span, int* entries, int* slot, int* lists, int* head) {
+// Products, window and symbolic bin of each row; a group of 2^group_log lanes takes a row, all warps the long ones.  Where C's
+// columns are so few that a word holds any of them beside the number of a product, a window is looked for last, if it is needed.
+extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows, int columns, int group_log, int least_sorted,
+                                                                       const int* ptr_a, const int* idx_a, const int* ptr_b,
+                                                                       const int* idx_b, int* low, int* span, int* entries, int* slot,
+                                                                       int* lists, int* head) {
     __shared__ u64 s_products[ANALYSIS_THREADS];
     __shared__ int s_low[ANALYSIS_THREADS], s_high[ANALYSIS_THREADS], s_long[ANALYSIS_THREADS], longs, kept_words, s_widest;
     __shared__ int s_met[FEW_MOST * ANALYSIS_THREADS];  // products of few, where they are in B
@@ -73,13 +76,20 @@ extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows,
     const int begin = row < rows ? ptr_a[row] : 0, end = row < rows ? ptr_a[row + 1] : 0;
     const bool is_long = end - begin > 32 * group;
     if (is_long && lane == 0) s_long[atomicAdd(&longs, 1)] = local;
-    products = each_of_few(is_long ? end : begin + lane, end, group, idx_a, ptr_b, look, put);
+    const bool later = columns < SORTED_SPAN;
+    const auto at_once = [&](Met met) {
+        if (!later) look(met);
+    };
+    products = each_of_few(is_long ? end : begin + lane, end, group, idx_a, ptr_b, at_once, put);
     // A thread that meets a row counts what few products it has at once.
     const bool counted = group == 1 && row < rows && !is_long;
     const int own = counted && products <= FEW_MOST ? int(products) : 0;
     if (const int most = __reduce_max_sync(ALL, own)) n = few_columns(own, most, &s_met[threadIdx.x], idx_b);
+    for (int d = group / 2; d; d >>= 1) products += __shfl_xor_sync(ALL, products, d);
+    if (later && products > SORTED_MOST)
+        for (int at = is_long ? end : begin + lane; at < end; at += group) look(row_met(at, end, idx_a, ptr_b));
+    else if (later && products) lo = 0, hi = columns - 1;
     for (int d = group / 2; d; d >>= 1) {
-        products += __shfl_xor_sync(ALL, products, d);
         lo = min(lo, __shfl_xor_sync(ALL, lo, d));
         hi = max(hi, __shfl_xor_sync(ALL, hi, d));
     }
@@ -135,8 +145,8 @@ extern "C" __global__ void __launch_bounds__(ANALYSIS_THREADS) analyse(int rows,
     const bool left = bin == SYMBOLIC_FEW && !counted;
     if (const int most = __reduce_max_sync(ALL, left ? int(sum) : 0)) {
         each_of_few(left ? ptr_a[mine] : 0, left ? ptr_a[mine + 1] : 0, 1, idx_a, ptr_b, [](Met) {}, put);
-        const int columns = few_columns(left ? int(sum) : 0, most, &s_met[threadIdx.x], idx_b);
-        if (left) n = columns;
+        const int differ = few_columns(left ? int(sum) : 0, most, &s_met[threadIdx.x], idx_b);
+        if (left) n = differ;
     }
     if (bin != SYMBOLIC_FEW) n = 0;
     if (threadIdx.x < per_block && mine < rows) {

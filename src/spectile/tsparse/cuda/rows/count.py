@@ -148,17 +148,17 @@ def _foresee(A: Factor, B: Factor, first: int, rows: int, value: str, counters: 
     cupy.cuda.runtime.memcpyAsync(own.head, counters.head, 4 * HEAD_WORDS, 3, own.stream)  # 3: on the device
     low, span, slot, entries, lists = (np.uint64(work.ptr + 4 * rows * place) for place in range(5))
     pattern = A.indptr[first:], A.indices, B.indptr, B.indices
-    _analysis(A, rows, *pattern, low, span, entries, slot, lists, np.uint64(own.head))(own.stream)
+    _analysis(A, B, rows, *pattern, low, span, entries, slot, lists, np.uint64(own.head))(own.stream)
     head = own.read()
     mean_b = head.wide("PRODUCTS") / _entries(A, rows)
     units.prepare_numeric(value, choose.foreseen(head, B.shape[1], mean_b))
     return head.families()
 
 
-def _analysis(A: Factor, rows: int, *addresses: Any) -> BoundLaunch:
+def _analysis(A: Factor, B: Factor, rows: int, *addresses: Any) -> BoundLaunch:
     """Return the launch of the analysis of so many rows of A; `addresses` are the kernel's arguments from A's on."""
     log, shape = choose.analysis(rows, A.nnz / max(A.shape[0], 1))
-    sizes = np.int32(rows), np.int32(log), np.int32(choose.least_sorted(rows, describe()))
+    sizes = np.int32(rows), np.int32(B.shape[1]), np.int32(log), np.int32(choose.least_sorted(rows, describe()))
     return kernel(units.ANALYSIS, "analyse").bind(shape, *sizes, *addresses)
 
 
@@ -177,7 +177,7 @@ class _Launches:
         #: How the hub rows of the product before, of these sizes, were counted, if they were a block's.
         self.hubs = CONSTANTS["HUBS_OPEN"]
         count, size = np.int32(rows), np.int32(nnz)
-        self._analyse = _analysis(A, rows, *pattern, low, span, entries, slot, lists, head)
+        self._analyse = _analysis(A, B, rows, *pattern, low, span, entries, slot, lists, head)
 
         by_blocks, groups = choose.symbolic_groups(rows, nnz, device)
         rows_of = (count, size, lists, *pattern, low, span, slot, entries, kept, np.int32(kept_words), head)
