@@ -10,6 +10,7 @@ import ctypes
 import dataclasses
 import functools
 import math
+import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -220,7 +221,7 @@ def _launch_seconds() -> float:
                 runtime.memsetAsync(pointers.address(word), 0, word.nbytes, stream.ptr)
             rounds.append((time.perf_counter() - begun) / 16)
         stream.synchronize()
-    return LAUNCH_SECONDS * 2.0 ** (round(2 * math.log2(min(rounds) / LAUNCH_SECONDS)) / 2)
+    return LAUNCH_SECONDS * 2.0 ** (round(2 * math.log2(statistics.median(rounds) / LAUNCH_SECONDS)) / 2)
 
 
 def launched() -> set[Unit]:

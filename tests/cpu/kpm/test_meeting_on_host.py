@@ -11,11 +11,22 @@ import scipy.sparse as sp
 
 from spectile.core.devices import TABLE
 from spectile.kpm import bounds
-from spectile.kpm.cuda.common import FULL, NO_DOTS, PLAIN, SERIES, TURNED, WALK, lanczos_unit, vectors_unit
+from spectile.kpm.cuda.common import (
+    FULL,
+    NO_DOTS,
+    PLAIN,
+    SERIES,
+    TURNED,
+    WALK,
+    inspect_unit,
+    lanczos_unit,
+    vectors_unit,
+)
 from spectile.kpm.cuda.csr.launch import csr_unit
 from spectile.kpm.cuda.csr.when import shape
 from spectile.kpm.cuda.flat import when as flat
-from spectile.kpm.cuda.flat.launch import flat_unit, tile_rows
+from spectile.kpm.cuda.flat.launch import flat_unit
+from spectile.kpm.cuda.inspection import seen_in
 from spectile.kpm.cuda.problem import Problem, row_launch
 from spectile.kpm.operators.engine import lengthened
 from spectile.kpm.reference import random_phases
@@ -42,6 +53,19 @@ inline unsigned __ballot_sync(unsigned, bool value) {
     unsigned ballot = 0;
     for (int lane = 0; lane < 32; ++lane) ballot |= unsigned(exchanged(int(value), lane) != 0) << lane;
     return ballot;
+}
+template <class T> T atomicMax(T* most, T value) { return std::exchange(*most, std::max(*most, value)); }
+template <class T> T atomicOr(T* bits, T value) { return std::exchange(*bits, *bits | value); }
+inline unsigned long long max(unsigned long long a, unsigned long long b) { return std::max(a, b); }
+inline long long __double_as_longlong(double x) {
+    long long bits;
+    std::memcpy(&bits, &x, 8);
+    return bits;
+}
+inline double __longlong_as_double(long long bits) {
+    double x;
+    std::memcpy(&x, &bits, 8);
+    return x;
 }
 inline int __ffs(unsigned x) { return __builtin_ffs(int(x)); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
@@ -212,6 +236,59 @@ def test_vectors_of_a_turned_product_lie_in_one_piece_each(dtype, width, entries
     assert np.isnan(kept[:, n:]).all()
 
 
+@pytest.mark.parametrize("hermitian_one", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_a_look_by_threads_and_by_warps_finds_what_a_full_matrix_shows(dtype, hermitian_one, tmp_path):
+    """Rows of a few entries, and ones that are much longer, of any place in a chunk."""
+    unit = inspect_unit(dtype)
+    library = on_host(
+        tmp_path,
+        dataclasses.replace(unit, defines=unit.defines | {"THREADS": "64"}),
+        """extern "C" int run(int blocks, unsigned seed, const int* pointer, const int* indices, const number* data,
+                              long long rows, int all, unsigned long long* seen) {
+            const auto body = [=] { inspect(pointer, indices, data, rows, all, seen); };
+            return launch({blocks, 1, 1}, THREADS, 0, seed, body);
+        }""",
+    )
+    for seed, (n, hubs) in enumerate(((1, 0), (31, 1), (70, 2), (200, 5), (333, 0))):
+        h = hermitian(n, dtype, 5, seed, hubs)
+        if not hermitian_one and n > 1:
+            h.data[len(h.data) // 3] += 0.5
+        words = np.zeros(9, np.uint64)
+        arrays = [each.ctypes for each in (h.indptr, h.indices, h.data)]
+        assert library.run(2, seed, *arrays, ctypes.c_longlong(n), 1, words.ctypes)
+        seen, full = seen_in(words), h.toarray().astype(complex)
+        lengths = np.diff(h.indptr)
+        slots = 32 * np.maximum(1, np.append(lengths, np.zeros(-n % 32, int)).reshape(-1, 32).max(axis=1)).sum()
+        assert seen.canonical and seen.finite and (seen.longest, seen.slots) == (lengths.max(), slots)
+        assert seen.largest == pytest.approx(abs(full).max(), rel=1e-6)
+        assert seen.difference == pytest.approx(abs(full - full.conj().T).max(), rel=1e-6)
+        assert seen.bounds == pytest.approx(bounds.gershgorin(h), rel=1e-5, abs=1e-6)
+
+
+@pytest.fixture(scope="module")
+def tiles_of(tmp_path_factory):
+    """What does as ``tile_rows`` of flat/launch.py, by the same kernel."""
+    unit = vectors_unit("float32")
+    library = on_host(
+        tmp_path_factory.mktemp("tiles"),
+        dataclasses.replace(unit, defines=unit.defines | {"THREADS": "64"}),
+        """extern "C" int run(int blocks, const int* pointer, long long first, long long last, long long tiles,
+                              int* edges) {
+            const auto body = [=] { tile_rows(pointer, first, last, tiles, edges); };
+            return launch({blocks, 1, 1}, THREADS, 0, 3, body);
+        }""",
+    )
+
+    def made(indptr, first, last, count):
+        edges = np.full(count + 1, -1, np.int32)
+        rows = (ctypes.c_longlong(each) for each in (first, last, count))
+        assert library.run(-(-(count + 1) // 64), indptr.ctypes, *rows, edges.ctypes)
+        return edges
+
+    return made
+
+
 def cut(indptr, most, folder):
     """Return what ``cut_rows`` of csr/launch.py does, by the same kernels."""
     unit = vectors_unit("float32")
@@ -297,7 +374,7 @@ def test_long_rows_are_cut_into_pieces(dtype, width, mean, tmp_path):
 
 @pytest.mark.parametrize("mode", [PLAIN, NO_DOTS, FULL, SERIES])
 @pytest.mark.parametrize(("dtype", "width", "mean"), [("float32", 4, 3), ("complex64", 1, 9), ("complex128", 1, 40)])
-def test_entries_side_by_side_make_the_step(dtype, width, mean, mode, tmp_path):
+def test_entries_side_by_side_make_the_step(dtype, width, mean, mode, tiles_of, tmp_path):
     """Rows of all lengths, none, and longer than some chunks; the first and the last ones; all rows, or some."""
     n, rng = 400, np.random.default_rng(mean)
     lengths = rng.poisson(mean * rng.random(n) ** 2)
@@ -325,8 +402,9 @@ def test_entries_side_by_side_make_the_step(dtype, width, mean, mode, tmp_path):
     for first, last, blocks in ((0, n, 3), (0, n, 1), (17, n - 1, 2), (25, 140, 2), (180, 181, 1)):
         entries = int(h.indptr[last] - h.indptr[first])
         count = -(-(entries + last - first) // shaped.tile)
-        table = tile_rows(h.indptr, first, last, count, np)
-        assert (table[0], table[-1], len(table)) == (first, last, count + 1) and (np.diff(table) >= 0).all()
+        table = tiles_of(h.indptr, first, last, count)
+        ends = np.append(0, np.cumsum(np.diff(h.indptr)[first:last] + 1))  # entries and rows before each row
+        np.testing.assert_array_equal(table, first + np.searchsorted(ends, np.arange(count + 1) * ends[-1] // count))
         w, partial, total = before.copy(), np.full((blocks, 2, width), np.nan), np.ones((n, width), dtype)
         arrays = [each.ctypes for each in (table, h.indptr, h.indices, h.data, v, w, partial, total)]
         assert library.run(blocks, first, *arrays, count)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from spectile.core.choice import Candidate, cheapest
 from spectile.core.devices import Device
 from spectile.kpm.cuda.boxed import when as boxed
+from spectile.kpm.cuda.boxed.when import INSPECTOR
 from spectile.kpm.cuda.csr import when as csr
 from spectile.kpm.cuda.flat import when as flat
 from spectile.kpm.cuda.problem import Problem, enqueued
@@ -62,6 +63,12 @@ def choose(problem: Problem, device: Device, found: Found) -> tuple[Part, ...]:
     listed = ways(problem, device, found)
     best = cheapest("kpm", [way.candidate for way in listed])
     return next(way.parts for way in listed if way.candidate is best)
+
+
+def repays(problem: Problem, device: Device) -> bool:
+    """Return whether looking for groups can pay: where the call's steps have so much time beyond their launches."""
+    one = min(_seconds(_best(name, problem, device, {}).candidate) for name in _KERNELS)
+    return problem.steps * (one - enqueued(device)) > INSPECTOR
 
 
 def _splits(problem: Problem, device: Device, found: Found) -> Iterator[Way]:

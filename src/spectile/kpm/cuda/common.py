@@ -58,6 +58,6 @@ def lanczos_unit(dtype: str, *, wide: bool = False) -> Unit:
 
 
 @functools.cache
-def inspect_unit(dtype: str, *, wide: bool = False, lanes: int = 1) -> Unit:
-    """Return the unit of the look at a matrix (``inspect.cu``), with so many lanes for a row."""
-    return Unit(PACKAGE, ("inspect.cu",), PORTABLE, {**number_defines(dtype, wide), "LANES": str(lanes)})
+def inspect_unit(dtype: str, *, wide: bool = False) -> Unit:
+    """Return the unit of the look at a matrix (``inspect.cu``)."""
+    return Unit(PACKAGE, ("inspect.cu",), PORTABLE, number_defines(dtype, wide))

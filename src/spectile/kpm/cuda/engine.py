@@ -18,7 +18,7 @@ from spectile.kpm.bounds import tridiagonalize
 from spectile.kpm.cuda.boxed.groups import groups_of
 from spectile.kpm.cuda.boxed.launch import BoxedOperator
 from spectile.kpm.cuda.boxed.when import LEAST_GROUPED, may_group
-from spectile.kpm.cuda.choose import MOST_PADDED, Part, choose, ways
+from spectile.kpm.cuda.choose import MOST_PADDED, Part, choose, repays, ways
 from spectile.kpm.cuda.common import FULL, WALK, lanczos_unit
 from spectile.kpm.cuda.csr.launch import CsrOperator, csr_unit
 from spectile.kpm.cuda.csr.when import shape as csr_shape
@@ -107,12 +107,12 @@ class StoredEngine:
         rough = Problem(rows, entries, self.seen.longest, entries, rows, str(self.dtype), num_vectors, self._steps)
         if walks(rough, self._device):
             return rough
-        groups = self.num_rows
+        known = rough._replace(slots=self._slots)
         # Rows that are unlike the one before begin groups, as others may.
         alike = self.num_rows >= LEAST_GROUPED * self.seen.unlike
-        if num_vectors > 1 and alike and may_group(self.seen.longest, self._device):
-            groups = self._groups.size - 1
-        return rough._replace(slots=self._slots, groups=groups)
+        if num_vectors > 1 and alike and may_group(self.seen.longest, self._device) and repays(known, self._device):
+            return known._replace(groups=self._groups.size - 1)
+        return known
 
     def candidates(self, num_vectors: int) -> list[Candidate]:
         """Return the ways to take a block of so many vectors, with what each is predicted to cost a step."""

@@ -14,14 +14,11 @@ from spectile.core.launch import Shape, kernel
 from spectile.kpm.cuda.common import inspect_unit, vectors_unit
 from spectile.kpm.operators.stored import Inspection
 
-#: Entries of a row on average from which a warp looks at it instead of a thread.
-LONG = 16
-
 
 @functools.cache
-def _prepared(arch: str, dtype: str, wide: bool, lanes: int) -> Unit:
+def _prepared(arch: str, dtype: str, wide: bool) -> Unit:
     """Return the unit that looks at a matrix, compiled beside what the steps after it need."""
-    unit = inspect_unit(dtype, wide=wide, lanes=lanes)
+    unit = inspect_unit(dtype, wide=wide)
     prepare(unit, vectors_unit(dtype))
     if is_compiling(unit):
         importlib.import_module("scipy.fft")  # the host needs it at the end, and waits here
@@ -33,10 +30,9 @@ def inspect(matrix: Any) -> Inspection:
     import cupy
 
     rows, wide = int(matrix.shape[0]), matrix.indptr.dtype.itemsize == 8
-    long = matrix.nnz >= LONG * rows
     threads = 256
     shape = Shape((min(-(-rows // threads), 8 * describe().multiprocessors),), threads)
-    look = kernel(_prepared(describe().arch, str(matrix.dtype), wide, 32 if long else 1), "inspect")
+    look = kernel(_prepared(describe().arch, str(matrix.dtype), wide), "inspect")
 
     for partners_of_all in (0, 1):
         seen = cupy.zeros(9, np.uint64)
@@ -45,6 +41,11 @@ def inspect(matrix: Any) -> Inspection:
         words = seen.get()
         if not words[6] or words[0] & np.uint64(1):
             break  # every entry has a partner, or nothing can be said
+    return seen_in(words)
+
+
+def seen_in(words: Any) -> Inspection:
+    """Return what ``inspect.cu`` has written."""
     difference, largest, minus_low, high = _from_ordered(words[1:5])
     flags = int(words[0])
     bounds, longest, slots, unlike = (-minus_low, high), int(words[5]), int(words[7]), int(words[8])

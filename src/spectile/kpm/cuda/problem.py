@@ -20,8 +20,8 @@ STATIC_BYTES = 1024
 ORDINARY_STEPS = 1000
 #: Part of the specified bandwidth that a copy reaches.
 _COPIED = 0.9
-#: Launches that take the host as long as a step through Python (measured: 8.5 to 9.5 µs where one takes 3).
-_ENQUEUED = 3
+#: Launches that take the host as long as a step through Python (an H100's host: 11.4 µs where one takes 1.5 to 2.4).
+_ENQUEUED = 4.5
 # Seconds of a launch on the device; of a multiprocessor, float32 multiply-adds a second, and loads of a thread from the
 # caches (144 lattices and crystals on an H200, docs/how/kpm.md).
 _LAUNCH, _MULTIPLY_ADDS, _LOADS = 2e-6, 128 * 1.5e9, 5.2e9

@@ -110,6 +110,21 @@ extern "C" __global__ void cut_rows(const entry* __restrict__ pointer, long long
     }
 }
 
+// Where tiles of rows `first` to `last` begin and end, of as many entries and rows together each (flat): a thread an edge.
+extern "C" __global__ void tile_rows(const entry* __restrict__ pointer, long long first, long long last, long long tiles,
+                                     int* __restrict__ edges) {
+    const long long tile = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (tile > tiles) return;
+    const long long base = pointer[first], wanted = tile * (pointer[last] - base + last - first) / tiles;
+    long long low = first, high = last;  // the first row before which there are so many lies between
+    while (low < high) {
+        const long long middle = low + (high - low) / 2;
+        if (pointer[middle] - base + middle - first < wanted) low = middle + 1;
+        else high = middle;
+    }
+    edges[tile] = int(low);
+}
+
 // Whether each row couples other columns than the row before it (boxed): a warp a row.
 extern "C" __global__ void group_begins(const entry* __restrict__ pointer, const int* __restrict__ indices, long long rows,
                                         bool* __restrict__ begins) {

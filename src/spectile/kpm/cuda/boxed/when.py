@@ -20,8 +20,8 @@ LEAST_GROUPED = 2.5
 _SHORT = 8
 # As in ``csr/when.py``, for each byte, each product of two numbers, and each group.
 _STREAM, _WORD, _GROUP = 1.0, 0.028, 1500.0
-# Seconds of the inspector (an H200).
-_INSPECTOR = 1e-3
+#: Seconds of the inspector (an H200).
+INSPECTOR = 1e-3
 #: Boxes of a tile at most.
 MOST_BOXES = 64
 #: Threads of a block of its inspector (``inspector.cu``).
@@ -101,7 +101,7 @@ def cost(problem: Problem, device: Device) -> float:
     chunks = problem.vectors // columns_of(problem.vectors, problem.dtype)
     words = problem.entries * problem.vectors * (4 if problem.is_complex else 1)
     moved = _STREAM * streamed(problem, problem.entries, chunks) + _WORD * words + _GROUP * problem.groups * chunks
-    return _INSPECTOR / problem.steps + seconds(problem, device, moved)
+    return INSPECTOR / problem.steps + seconds(problem, device, moved)
 
 
 def boxed_shape(num_vectors: int, dtype: Any) -> BoxedShape:

@@ -9,8 +9,9 @@ import numpy as np
 
 from spectile.core.compile import PORTABLE, Unit
 from spectile.core.device import describe
-from spectile.core.launch import kernel
-from spectile.kpm.cuda.common import FULL, PACKAGE, mode_defines, number_defines, row_defines
+from spectile.core.launch import Shape, kernel
+from spectile.core.tiling import ceil_div
+from spectile.kpm.cuda.common import FULL, PACKAGE, mode_defines, number_defines, row_defines, vectors_unit
 from spectile.kpm.cuda.flat.when import FlatShape, launch, shape, tiles
 from spectile.kpm.cuda.step import Step
 from spectile.kpm.cuda.stored import StoredOperator
@@ -24,13 +25,15 @@ def flat_unit(dtype: str, num_vectors: int, shape: FlatShape, *, wide: bool = Fa
     return Unit(PACKAGE, ("flat/kernel.cu",), PORTABLE, defines)
 
 
-def tile_rows(indptr: Any, first: int, last: int, count: int, xp: Any) -> Any:
+def tile_rows(indptr: Any, dtype: Any, first: int, last: int, count: int) -> Any:
     """Return where tiles of rows `first` to `last` begin and end, int32: of as many entries and rows together each."""
-    ends = indptr[first : last + 1].astype(np.int64) + xp.arange(last - first + 1)
-    ends -= ends[:1].copy()
-    total = int(ends[-1])
-    wanted = xp.arange(count + 1) * total // count
-    return (first + xp.searchsorted(ends, wanted)).astype(np.int32)
+    import cupy
+
+    edges = cupy.empty(count + 1, np.int32)
+    unit = vectors_unit(str(dtype), wide=indptr.dtype.itemsize == 8)
+    rows = np.int64(first), np.int64(last)
+    kernel(unit, "tile_rows")(Shape((ceil_div(count + 1, 256),), 256), indptr, *rows, np.int64(count), edges)
+    return edges
 
 
 class FlatOperator(StoredOperator):
@@ -51,14 +54,12 @@ class FlatOperator(StoredOperator):
 
     def launcher(self, num_vectors: int, mode: int = FULL, rows: tuple[int, int] | None = None) -> Step:
         """Return the step of R vectors; `rows` (start, stop) names the rows to compute, None takes all."""
-        import cupy
-
         first, last = rows or (0, self.num_rows)
         problem = self.problem(num_vectors)
         shaped = shape(problem)
         entries = int(self.indptr[last] - self.indptr[first]) if rows else problem.entries
         count = tiles(problem._replace(rows=last - first, entries=entries))
-        table = tile_rows(self.indptr, first, last, count, cupy)
+        table = tile_rows(self.indptr, self.dtype, first, last, count)
         step = kernel(self.unit(num_vectors, mode), self.kernel, beside_l1=shaped.blocks)
         operands, grid = (table, self.indptr, self.indices, self.data), launch(shaped, count, describe())
         return Step(step, grid, operands, lambda _: (np.int32(count),), num_vectors, self.dtype, mode >= FULL)
