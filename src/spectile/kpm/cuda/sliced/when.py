@@ -16,8 +16,8 @@ MOST_FILL, EVEN_FILL = 1.5, 1.25
 _MOST_EVEN, _MOST_UNROLL, _ENOUGH = 12, 8, 384
 # Bytes of a row of V above which a thread reads two pieces.
 _PAIRED_ROW = 32
-# Seconds of the host while the form is made (an H200).
-_FORMING = 2e-4
+# Seconds of the host while the form is made, at least (an H200).
+_FORMING = 1e-4
 # As in ``csr/when.py``, for each byte that must move, and each row.
 _STREAM, _ROW = 0.58, 7.0
 
