@@ -40,6 +40,13 @@ extensions = [
 exclude_patterns = ["gallery", "paper", "_templates"]
 templates_path = ["_templates"]
 
+#: Pages of wide tables, which have their contents below those of their section instead of beside themselves.
+WIDE = [
+    page.relative_to(DOCS).with_suffix("").as_posix()
+    for folder in ("performance", "notes")
+    for page in (DOCS / folder).rglob("*.md")
+]
+
 html_theme = "pydata_sphinx_theme"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
@@ -51,13 +58,13 @@ html_theme_options = {
     "header_links_before_dropdown": 7,
     "footer_start": ["copyright"],
     "footer_end": [],
-    "secondary_sidebar_items": ["page-toc"],
+    "secondary_sidebar_items": {"**": ["page-toc"], **{page: [] for page in WIDE}},
 }
 if "Repository" in PROJECT["urls"]:
     html_theme_options["icon_links"] = [
         {"name": "Repository", "url": PROJECT["urls"]["Repository"], "icon": "fa-solid fa-code-branch"}
     ]
-html_sidebars = {"index": []}
+html_sidebars = {"index": [], **{page: ["sidebar-collapse", "sidebar-nav-bs", "page-toc"] for page in WIDE}}
 
 myst_heading_anchors = 3
 numpydoc_show_class_members = False

@@ -36,6 +36,7 @@ KPM_METHODS = {
 }
 KPM_CALLS = {"as_called_stored": "stored matrix", "as_called_free": "matrix-free"}
 STEPS = 4  # of one recorded call
+DTYPES = ("float64", "float32", "complex128", "complex64")
 
 
 def _frame(machine: str, paper: str) -> pandas.DataFrame:
@@ -68,8 +69,15 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def _duration(seconds: float) -> str:
+    if seconds >= 999.5:
+        return f"{float(f'{seconds:.3g}'):,.0f} s"
     unit, scale = ("s", 1.0) if seconds >= 0.9995 else ("ms", 1e3)
     return f"{seconds * scale:.3g} {unit}"
+
+
+def _ratio(value: float) -> str:
+    """Return a ratio with no more digits than mean something: three, of a large one."""
+    return f"{value:.2f}" if value < 100 else f"{float(f'{value:.3g}'):,.0f}"
 
 
 def spamm_within(machine: str) -> str:
@@ -101,7 +109,7 @@ def tsparse_second(machine: str) -> str:
         ("`spgemm`, one call", "spectile", "cupyx", "as_called", "CuPy's `A @ B`"),
         ("`spgemm`, many calls", "spectile", "cupyx", "throughput", "CuPy's `A @ B`"),
         ("`numeric`, one call", "numeric", "spectile", "as_called", "`spgemm`"),
-        ("`numeric`, many calls", "numeric", "cusparse_reuse", "throughput", "`cusparseSpGEMMreuse_compute`"),
+        ("`numeric`, many calls", "numeric", "cusparse_reuse", "throughput", "cuSPARSE, pattern reused"),
     ]
     frame = frame.iloc[:0] if "p_product" not in frame else frame[frame["p_product"].notna()]
     for dtype in ("float64", "float32"):
@@ -113,7 +121,7 @@ def tsparse_second(machine: str) -> str:
                 least, most = (found.loc[place, "p_product"] for place in (s.idxmin(), s.idxmax()))
                 cells = [f"{s.min():.2f} ({least})", f"{geometric_mean(s):.2f}", f"{s.max():.2f} ({most})"]
                 rows.append([what, dtype, over, str(len(found)), *cells])
-    head = ["call", "precision", "over", "products", "least speed-up", "geometric mean", "largest speed-up"]
+    head = ["call", "precision", "over", "products", "least", "geometric mean", "largest"]
     return _markdown(head, rows, pandas.concat([frame.iloc[:0], *used]), machine)
 
 
@@ -154,29 +162,29 @@ def tsparse_rivals(machine: str) -> str:
 
 
 def evd_solver(machine: str, orders: Iterable[int]) -> str:
-    """Return speed-up over the vendor's solvers, and time, of `eigvalsh` and `eigh` by dtype and order."""
-    frame, rows, used = _frame(machine, "evd"), [], []
+    """Return speed-up over the vendor's solvers, and time, of `eigvalsh` and `eigh` by order and dtype."""
+    frame, used = _frame(machine, "evd"), []
+    cells: dict[tuple[str, int], dict[str, str]] = {}
     frame = frame[frame["case"].str.startswith("evd_") & frame["p_n"].isin(list(orders))]
     task = frame["case"].str.extract(r"evd_\d+_(values|vectors)_?([a-z]+\d+)?")
     for name, call in (("values", "eigvalsh"), ("vectors", "eigh")):
-        for dtype in (None, "float32", "complex128", "complex64"):
-            part = frame[(task[0] == name) & (task[1].isna() if dtype is None else task[1] == dtype)]
+        for dtype in DTYPES:
+            part = frame[(task[0] == name) & (task[1].fillna(DTYPES[0]) == dtype)]
             ours = part[(part["method"] == "spectile") & (part["status"] == "ok")].set_index("p_n")
             if ours.empty:
                 continue
             found = [speedups(part, "spectile", method).set_index("p_n") for method in CUSOLVER]
-            cells = []
-            for n in orders:
+            for n in (n for n in orders if n in ours.index):
                 over = [f"{each.at[n, 'speedup']:.2f}" if n in each.index else "" for each in found]
                 known = ", ".join(
                     ratio + words for ratio, words in zip(over, ("", " two stages"), strict=True) if ratio
                 )
-                cells.append(f"{known} ({_duration(ours.at[n, 'time_s'])})".strip() if n in ours.index else "")
+                told = f"{known} ({_duration(ours.at[n, 'time_s'])})".strip()
+                cells.setdefault((call, n), {})[dtype] = told
             used += [ours, *(part.loc[part["record"].isin(each["record"])] for each in found)]
-            rows.append([call, dtype or "float64", *cells])
-    return _markdown(
-        ["call", "dtype", *(f"n = {n}" for n in orders)], rows, pandas.concat([frame.iloc[:0], *used]), machine
-    )
+    dtypes = [dtype for dtype in DTYPES if any(dtype in row for row in cells.values())]
+    rows = [[call, f"{n:,}", *(row.get(dtype, "") for dtype in dtypes)] for (call, n), row in cells.items()]
+    return _markdown(["call", "n", *dtypes], rows, pandas.concat([frame.iloc[:0], *used]), machine)
 
 
 def evd_problems(machine: str) -> str:
@@ -189,7 +197,7 @@ def evd_problems(machine: str) -> str:
         cells = []
         for method, words in PROBLEMS[first["p_problem"]].items():
             found = speedups(here, "spectile", method)["speedup"]
-            cells += [f"{found.iloc[0]:.2f} ({words})"] if len(found) else []
+            cells += [f"{_ratio(found.iloc[0])} ({words})"] if len(found) else []
         time = _duration(ours["time_s"].iloc[0]) if len(ours) else "fails"
         rows.append([f"{first['p_problem']}: {words_of_problem(first)}", time, "; ".join(cells) or "-"])
     return _markdown(["problem", "time", "speed-up over"], rows, frame, machine)
@@ -330,7 +338,7 @@ def kpm_conductivity(machine: str) -> str:
             continue
         size, moments = int(first["p_rows"]), int(first["p_num_moments"])
         rivals = [rival.get(name) for rival, name in ((times, "gemm"), (kwant, case))]
-        cells = ["" if time is None else f"{_duration(time)}, {time / times['spectile']:,.1f}" for time in rivals]
+        cells = ["" if time is None else f"{_duration(time)}, {_ratio(time / times['spectile'])}" for time in rivals]
         ours = _duration(times["spectile"])
         rows.append([f"{size:,}", f"{moments} x {moments}", f"{int(first['p_num_vectors'])}", ours, *cells])
     words = ["rows of H", "moments", "vectors R", "conductivity", "CuPy: SpMM and GEMM, ratio", "Kwant on epyc2, ratio"]
@@ -457,12 +465,13 @@ def worst(system: str) -> str:
         lines += [_drawn(frame[frame["system"] == system])] if len(found) else []
         rows += [
             [
-                row["device"], row["draw"], row["library"] or "", _duration(row["seconds"]),
-                row["rival"].replace("_", " "), _duration(row["rival_s"]), f"{row['ratio']:.2f}", drawing.bound_by(row),
+                row["device"], row["draw"], " by ".join(filter(None, (_duration(row["seconds"]), row["library"]))),
+                f"{_duration(row['rival_s'])} by {row['rival'].replace('_', ' ')}",
+                f"{row['ratio']:.2f}", drawing.bound_by(row),
             ]
             for _, row in found.iterrows()
         ]  # fmt: skip
-    head = ["on", "draw", "taken", "time", "alternative", "its time", "ratio", "bound by"]
+    head = ["on", "draw", "the call", "the alternative", "ratio", "bound by"]
     return "\n\n".join([_table(head, rows), " ".join(lines) or "Not recorded yet."])
 
 
