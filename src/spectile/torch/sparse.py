@@ -138,7 +138,9 @@ def spgemm(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
         raise TypeError(
             "PyTorch differentiates no complex CSR tensor: take the entries apart, symbolic(A, B).numeric(a, b)"
         )
-    return torch.sparse_csr_tensor(product.crow_indices, product.col_indices, values, product.shape)
+    # The pattern is valid as it is made; where that is left open, PyTorch warns of memory errors.
+    parts = product.crow_indices, product.col_indices, values, product.shape
+    return torch.sparse_csr_tensor(*parts, check_invariants=False)
 
 
 class SymbolicProduct:

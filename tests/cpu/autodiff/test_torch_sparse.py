@@ -146,3 +146,16 @@ def test_a_derivative_is_there_after_many_other_patterns():
         ours.spgemm(csr(size, size, size), csr(size, size, size))
     cost.backward()
     assert matrix.grad is not None
+
+
+def test_a_product_warns_of_nothing(recwarn):
+    a, before = csr(5, 5, 11).requires_grad_(), torch.is_warn_always_enabled()
+    recwarn.clear()
+    torch.set_warn_always(True)
+    try:
+        product = ours.spgemm(a, a)
+    finally:
+        torch.set_warn_always(before)
+    assert not [each for each in recwarn if "invariant" in str(each.message)]
+    product.to_dense().sum().backward()
+    assert a.grad is not None
