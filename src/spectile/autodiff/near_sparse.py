@@ -61,7 +61,7 @@ def choices(
     """
     kind, value = checks.check_choice(*asked)
     block, _, _ = checks.check_scalars(block)
-    checks.result_shape(*shapes)
+    checks.result_shape(tuple(shapes[0]), tuple(shapes[1]))
     if dtypes[0] != dtypes[1] or dtypes[0] not in FLOATS:
         raise TypeError(f"a is {dtypes[0]} and b is {dtypes[1]}, and both must be of one type: {', '.join(FLOATS)}")
     if backward_rtol_factors is None:

@@ -62,11 +62,11 @@ def in_tiles(name: str, given: Any, block: Any, permutation: Any = None, hermiti
     try:
         if np.ndim(given) == 2:
             block = np.diff(offsets("block", np.shape(given)[0], block)) if len(set(np.shape(given))) == 1 else block
+        if hermitian and np.ndim(given) == 2 and len(set(np.shape(given))) == 2:
+            raise ValueError(f"has shape {np.shape(given)}: pass a square matrix")
         whole = make(given, block, permutation=permutation)
         if not hermitian:
             return whole
-        if whole.shape[0] != whole.shape[1]:
-            raise ValueError(f"has shape {whole.shape}: pass a square matrix")
         # What rounding left of a Fock matrix that was summed in two orders is part of its error.
         part = whole.hermitian_part()
         _refuse_skew(part.error.fro, part)

@@ -19,6 +19,8 @@ from spectile.evd.types import Definite, Subset, UnsupportedOperandError
 STANDARD_DRIVERS = ("ev", "evd", "evr", "evx")
 GENERALIZED_DRIVERS = ("gv", "gvd", "gvx")
 _ON_HOST = (np.ndarray, list, tuple)
+#: How an object says that it is an array.
+_ARRAYS = ("shape", "__array__", "__dlpack__", "__array_interface__", "__cuda_array_interface__")
 SELECTIONS = ("a", "all", "v", "value", "i", "index")
 
 
@@ -66,15 +68,26 @@ def require_square(a: Any, name: str = "a") -> tuple[int, ...]:
 def refuse_other(name: str, array: Any) -> None:
     """Raise UnsupportedOperandError for what is no dense array, and for masked entries, whose mask would be lost."""
     if isinstance(array, str):
-        raise UnsupportedOperandError(
-            f'{name} is the word {array!r}, and a matrix is needed: name the triangle as lower=False or UPLO="U"'
-        )
+        hint = ': name the triangle as lower=False or UPLO="U"' if name == "b" else ""  # where numpy.linalg.eigh has it
+        raise UnsupportedOperandError(f"{name} is the word {array!r}, and an array of numbers is needed{hint}")
     if hasattr(array, "tocsr") or hasattr(array, "todense"):
         raise UnsupportedOperandError(
             f"{name} is a sparse matrix, and a dense array is needed: scipy.sparse.linalg.eigsh finds a few of its "
             f"eigenpairs, spectile.kpm_dos its density of states, and {name}.toarray() makes it dense"
         )
+    unread = hasattr(array, "matvec")  # a linear operator
+    if not (isinstance(array, list | tuple) or any(hasattr(array, known) for known in _ARRAYS)):
+        found = np.asarray(array)
+        unread = found.dtype.kind == "O" and found.ndim == 0
+    if unread:
+        raise UnsupportedOperandError(f"{name} is {reprlib.repr(array)}, and an array of numbers is needed")
     refuse_masked(name, array, UnsupportedOperandError)
+
+
+def require_dimensions(name: str, array: Any, least: int) -> None:
+    """Raise ValueError where an array has fewer dimensions than one problem of it has."""
+    if array.ndim < least:
+        raise ValueError(f"expected {name} with {least} dimensions or more, and not shape {array.shape}")
 
 
 def batch_shape(*leads: tuple[int, ...]) -> tuple[int, ...]:

@@ -9,12 +9,14 @@ from typing import Any, Literal, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.sparse import JAXSparse
 from jax.interpreters import ad
 
 from spectile import evd
 from spectile.autodiff import spectra
 from spectile.autodiff.spectra import GaugeWarning, adjoint, coincident, hermitian, quotients
 from spectile.core.device import Backend
+from spectile.core.options import flag
 from spectile.evd.arguments import definite_of, require_square, subset_of
 from spectile.evd.types import not_definite
 from spectile.jax.primitives import linear_primitive, tangent_of
@@ -192,14 +194,16 @@ def eigh(
     >>> jax.grad(lambda a: (spectile.jax.eigh(a)[0] ** 2).sum())(a).round(3).tolist()
     [[4.0, 0.0], [0.0, 4.0]]
     """
-    a, factor, subset = floating(a), None, None
+    a, factor, subset = floating("a", a), None, None
+    lower = flag("lower", lower)
     require_square(a)
     if subset_by_index is not None or subset_by_value is not None:
         subset = subset_of(a.shape, subset_by_index, subset_by_value)
     a = _hermitian(a, lower)
     if b is not None:
+        b = floating("b", b)
         definite_of(a.shape, b, type, False)
-        factor = _cholesky(_hermitian(floating(b), lower))
+        factor = _cholesky(_hermitian(b, lower))
         wider = jnp.promote_types(a.dtype, factor.dtype)
         a, factor = (x.astype(wider) for x in jnp.broadcast_arrays(a, factor))
         if type == 1:
@@ -225,9 +229,21 @@ def _cholesky(b: Any) -> Any:
     return factor
 
 
-def floating(a: Any) -> Any:
-    """Return an array of JAX of the least type that a matrix of this one is solved in."""
-    a = jnp.asarray(a)
+def dense(name: str, a: Any) -> Any:
+    """Return an argument as an array of JAX; raises TypeError where it is sparse, or no array of numbers."""
+    try:
+        if isinstance(a, JAXSparse):
+            raise TypeError
+        return jnp.asarray(a)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{name} is no dense array of JAX: convert it with jax.numpy.asarray, a sparse one with .todense()"
+        ) from None
+
+
+def floating(name: str, a: Any) -> Any:
+    """Return an argument as an array of JAX of the least type that such a matrix is solved in."""
+    a = dense(name, a)
     if jnp.issubdtype(a.dtype, jnp.inexact) and a.dtype.itemsize >= 4:
         return a
     return a.astype(jnp.float32 if a.dtype.itemsize < 4 else jnp.zeros(0).dtype)

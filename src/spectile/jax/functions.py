@@ -15,6 +15,7 @@ from spectile.autodiff import functions
 from spectile.autodiff.functions import Scalar, inside, outside
 from spectile.autodiff.spectra import adjoint, hermitian
 from spectile.core.device import Backend
+from spectile.core.options import flag
 from spectile.evd.arguments import require_square
 from spectile.jax.eigen import decompose, floating
 from spectile.jax.primitives import linear_primitive, tangent_of
@@ -154,9 +155,9 @@ def matrix_function(f: Function, a: Any, *, lower: bool = True, backend: Backend
     [[3, 0], [0, 3]]
     """
     functions.require_function(jnp, f)
-    a = floating(a)
+    a = floating("a", a)
     require_square(a)
-    a = hermitian(jnp, a, lower)
+    a = hermitian(jnp, a, flag("lower", lower))
     w, v, _ = decompose(jax.lax.stop_gradient(a), backend)
     w = _in_domain(f, w, False)
     evaluate = _scalar(f).f

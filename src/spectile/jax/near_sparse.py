@@ -12,6 +12,7 @@ from jax.interpreters import ad
 from spectile.autodiff import near_sparse
 from spectile.autodiff.near_sparse import Choices, NearSparseProduct, choices
 from spectile.core.device import Backend
+from spectile.jax.eigen import dense
 from spectile.jax.primitives import linear_primitive
 
 
@@ -116,7 +117,7 @@ def spamm(
     >>> bool(jax.numpy.linalg.norm(gradient - 2 * a.T) <= 2e-3 * 16 * jax.numpy.linalg.norm(a))
     True
     """
-    a, b = jnp.asarray(a), jnp.asarray(b)
+    a, b = dense("a", a), dense("b", b)
     asked = tau, valid_ratio, atol, rtol_factors
     how = choices((a.shape, b.shape), (str(a.dtype), str(b.dtype)), asked, backward_rtol_factors, block, backend)
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])

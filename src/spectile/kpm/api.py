@@ -13,7 +13,7 @@ from spectile.core.arrays import host_array
 from spectile.core.choice import Candidate
 from spectile.core.device import Backend
 from spectile.core.options import flag, numbers, path, positive_number, whole_number
-from spectile.kpm.checkpoint import Run
+from spectile.kpm.checkpoint import Run, seconds_between
 from spectile.kpm.curves import SpectralCurves, moments_for
 from spectile.kpm.density import SpectralDensity
 from spectile.kpm.expectation import SpectralExpectation, moments_with, source_of
@@ -134,6 +134,7 @@ def kpm_dos(
                 engine, operator, source, held or num_vectors, _count(num_moments, energy_resolution), kernel, bounds,
                 mean=mean, grows=held is None, traced=vectors is None, arguments=arguments, run=run,
             )  # fmt: skip
+    seconds_between(checkpoint_s)
     if checkpoint is None:
         return SpectralDensity(
             H, num_moments, num_vectors, kernel, rng, bounds=bounds, backend=backend,

@@ -137,6 +137,8 @@ class SpectralCurves(Drawn):
         -------
         ndarray, shape (K,), or (..., K) for rows of values
         """
+        if f is not None and not callable(f):
+            raise TypeError(f"f = {reprlib.repr(f)} is no function: give one of an array of energies, or None for 1")
         values = np.ones_like(self.energies) if f is None else host_array("f's result", f(self.energies.copy()))
         if values.dtype.kind not in "biufc":
             raise TypeError(f"f gave {values.dtype}: it must give a number for each energy")

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from spectile.core.arrays import host_array
 from spectile.core.memory import require_host_free
-from spectile.core.options import generator, numbers, whole_number
+from spectile.core.options import flag, generator, numbers, whole_number
 from spectile.kpm.observables import shortest
 from spectile.kpm.reference import standard_error
 from spectile.kpm.types import Array
@@ -124,7 +124,8 @@ class LatticeModel:
 
         d, w = len(self.lattice), len(self.orbitals)
         shape = _whole("a size", sizes, 1)
-        joined = (bool(periodic),) * d if isinstance(periodic, bool) else tuple(bool(each) for each in periodic)
+        each: Any = (periodic,) * d if np.ndim(periodic) == 0 else periodic
+        joined = tuple(flag("periodic", one) for one in each)
         phases = np.zeros(d) if twist is None else numbers("twist", twist)
         if len(shape) != d or len(joined) != d or phases.shape != (d,) or not np.isfinite(phases).all():
             raise ValueError(f"sizes={sizes!r}, periodic and twist must have {d} entries, and phases be finite")

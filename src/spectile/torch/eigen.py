@@ -13,6 +13,7 @@ from spectile import evd
 from spectile.autodiff import spectra
 from spectile.autodiff.spectra import GaugeWarning, adjoint, coincident, diagonal, hermitian, of_triangle, quotients
 from spectile.core.device import Backend
+from spectile.core.options import flag
 from spectile.core.pointers import address_of_tensor as address
 from spectile.evd.arguments import definite_of, require_square, subset_of
 from spectile.evd.types import not_definite
@@ -404,6 +405,7 @@ def _solve(
             return torch.from_dlpack(found[0]), torch.from_dlpack(found[1])
     refuse_two_tangents()
     require_square(a)
+    lower = flag("lower", lower)
     subset = None
     if by_index is not None or by_value is not None:
         subset = subset_of(tuple(a.shape), by_index, by_value)

@@ -11,6 +11,7 @@ from spectile.autodiff import functions
 from spectile.autodiff.functions import Scalar, inside, outside
 from spectile.autodiff.spectra import hermitian
 from spectile.core.device import Backend
+from spectile.core.options import flag
 from spectile.evd.arguments import require_square
 from spectile.torch.arrays import batched, floating, refuse_two_tangents, require_dense
 from spectile.torch.eigen import decompose, register_check
@@ -189,7 +190,7 @@ def matrix_function(f: Function, a: torch.Tensor, *, lower: bool = True, backend
     require_square(a)
     refuse_two_tangents()
     functions.require_function(torch, f)
-    a = hermitian(torch, floating(a), lower)
+    a = hermitian(torch, floating(a), flag("lower", lower))
     with torch.no_grad():
         w, v = decompose(a, True, backend)
         if isinstance(f, str):

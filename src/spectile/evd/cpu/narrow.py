@@ -9,7 +9,7 @@ import numpy as np
 
 from spectile.core.arrays import host_array
 from spectile.core.host import in_kind_of
-from spectile.evd.arguments import batch_shape, refuse_ragged
+from spectile.evd.arguments import batch_shape, refuse_ragged, require_dimensions
 from spectile.evd.load import divided_by_power, frobenius_of_diagonals, times_power
 from spectile.evd.types import Subset, exponent_near_one, working_dtype
 
@@ -36,6 +36,8 @@ def eigh_tridiagonal(d: Any, e: Any, *, tol: float, **keywords: Any) -> Any:
         return linalg.eigh_tridiagonal(*arrays, tol=np.ldexp(tol, scale), **keywords)
 
     arrays = [host_array(name, one) for name, one in (("d", d), ("e", e))]
+    for name, one in zip("de", arrays, strict=True):
+        require_dimensions(name, one, 1)
     dtype = working_dtype(np.result_type(*(one.dtype for one in arrays)))
     arrays = [one.astype(dtype, copy=False) for one in arrays]
     return _in_kind(d, _solve_each(solve, lambda given: given, arrays, 1, keywords))
@@ -58,8 +60,7 @@ def eig_banded(a_band: Any, *, lower: bool, max_ev: int, **keywords: Any) -> Any
         return linalg.eig_banded(band, lower=lower, **keywords)
 
     bands = host_array("a_band", a_band)
-    if bands.ndim < 2:
-        raise ValueError("expected a 2-D array")
+    require_dimensions("a_band", bands, 2)
     bands = bands.astype(working_dtype(bands.dtype), copy=False)
 
     def diagonals(arrays: Arrays) -> Arrays:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core import arrays, memory
-from spectile.evd.arguments import batch_shape, refuse_ragged, selected
+from spectile.evd.arguments import batch_shape, refuse_ragged, require_dimensions, selected
 from spectile.evd.cuda import run
 from spectile.evd.cuda.back.sweeps import apply_chasing
 from spectile.evd.cuda.chasing.chase import chase_band
@@ -59,8 +59,8 @@ def _solve_each(solve: Any, lead: tuple[int, ...], eigvals_only: bool, to_caller
 def _check_tridiagonal(d: Any, e: Any, driver: Any) -> None:
     if driver not in TRIDIAGONAL_DRIVERS:
         raise ValueError(f"lapack_driver must be one of {TRIDIAGONAL_DRIVERS}, got {driver}")
-    if d.ndim < 1 or e.ndim < 1:
-        raise ValueError("expected a 1-D array")
+    require_dimensions("d", d, 1)
+    require_dimensions("e", e, 1)
     if "c" in (d.dtype.kind, e.dtype.kind):
         raise TypeError("Only real arrays currently supported")
     if d.shape[-1] != e.shape[-1] + 1:
@@ -107,8 +107,7 @@ def eig_banded(
         a_band = a_band.astype(working_dtype(a_band.dtype), copy=False)
     band, to_caller_kind = arrays.to_device(a_band)
     arrays.require_here("a_band", band)
-    if band.ndim < 2:
-        raise ValueError("expected a 2-D array")
+    require_dimensions("a_band", band, 2)
     band = band.astype(working_dtype(band.dtype), copy=False)
     n, lead = band.shape[-1], batch_shape(band.shape[:-2])
     subset = selected(select, select_range, n) if band.size else None

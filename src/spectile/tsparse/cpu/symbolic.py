@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.options import flag
 from spectile.core.pictures import shown, shown_html
 from spectile.core.pointers import apart
 from spectile.tsparse import errors
@@ -85,7 +86,7 @@ class SymbolicProduct:
         chosen = choose_precision(A, B, precision)
         exact = chosen.dtype.kind == "i"
         room = Room(self._room.limit)
-        left, right = operands(A, B, check_finite=check_finite, integers=exact, room=room)
+        left, right = operands(A, B, check_finite=flag("check_finite", check_finite), integers=exact, room=room)
         for name, operand, known in zip("AB", (left, right), (self._left, self._right), strict=True):
             held = self._held if name == "B" else None
             columns = known.indices if held is None else held[known.indices]

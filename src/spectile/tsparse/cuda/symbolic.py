@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from spectile.core.arrays import require_here
+from spectile.core.options import flag
 from spectile.core.pictures import shown, shown_html
 from spectile.core.pointers import apart
 from spectile.tsparse import errors
@@ -111,7 +112,7 @@ class SymbolicProduct:
             there, here = ("GPU", "host") if self._host else ("host", "GPU")
             raise ValueError(f"the pattern is of matrices on the {here} and the factors are on the {there}: copy them")
         chosen, kind = of_device(choose_precision(A, B, precision))
-        factors = given(A, B, check_finite=check_finite)
+        factors = given(A, B, check_finite=flag("check_finite", check_finite))
         for name, factor, columns in zip("AB", factors, (self._left.shape[1], self.shape[1]), strict=True):
             other = B if name == "B" else A
             if other.shape[1] != columns or other.shape[0] != (self._right if name == "B" else self._left).shape[0]:
@@ -253,8 +254,8 @@ def _scratch(memory_limit: int | None, A: Given, B: Given) -> int | None:
 def raise_flags(flags: list[int], analysis: str = "symbolic") -> None:
     """Raise what the check and the comparison found."""
     other = FLAGS["OTHER_PATTERN"]
-    if any(flag & ~other for flag in flags):
-        raise Invalid(*(flag & ~other for flag in flags))
-    for name, flag in zip("AB", flags, strict=False):
-        if flag & other:
+    if any(found & ~other for found in flags):
+        raise Invalid(*(found & ~other for found in flags))
+    for name, found in zip("AB", flags, strict=False):
+        if found & other:
             raise errors.other_pattern(name, analysis)
