@@ -43,8 +43,8 @@ templates_path = ["_templates"]
 #: Pages of wide tables, which have their contents below those of their section instead of beside themselves.
 WIDE = [
     page.relative_to(DOCS).with_suffix("").as_posix()
-    for folder in ("performance", "notes")
-    for page in (DOCS / folder).rglob("*.md")
+    for pages in ("study.md", "performance/*.md", "notes/**/*.md")
+    for page in DOCS.glob(pages)
 ]
 
 html_theme = "pydata_sphinx_theme"

@@ -380,14 +380,14 @@ def kpm_evolution(machine: str) -> str:
             within = (moved[evolve] - moved[setup]) / (took[evolve] - took[setup]) / rate
             scipy = took.get(f"expm_multiply_r{width}")
             rows.append([
-                f"{first['p_matrix']}, {int(first['v_rows']):,} rows", first["p_precision"], f"{width}",
+                first["p_matrix"], f"{int(first['v_rows']):,}", first["p_precision"], f"{width}",
                 f"{_duration(took[iterator] / steps[iterator])}, {moved[iterator] / took[iterator] / rate:.0%}",
                 f"{took[chain] / took[iterator]:.2f}",
                 f"{_duration(took[evolve] / steps[evolve])}, {moved[evolve] / took[evolve] / rate:.0%}, {within:.0%}",
                 f"{took[summed] / took[evolve]:.2f}", "" if scipy is None else f"{scipy / took[evolve]:,.0f}",
             ])  # fmt: skip
     heads = ["R", "iterator, a term", "SpMM over it", "evolve, a term", "SpMM over it", "SciPy on the host over it"]
-    return _markdown(["matrix", "type of H", *heads], rows, frame, machine)
+    return _markdown(["matrix", "rows of H", "type", *heads], rows, frame, machine)
 
 
 def kpm_matrices(machine: str) -> str:
