@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from spectile.core.options import flag, numbers, path, positive_number, whole_nu
 from spectile.kpm.checkpoint import Run, seconds_between
 from spectile.kpm.curves import SpectralCurves, moments_for
 from spectile.kpm.density import SpectralDensity
-from spectile.kpm.expectation import SpectralExpectation, moments_with, source_of
+from spectile.kpm.expectation import Count, SpectralExpectation, moments_with, source_of
 from spectile.kpm.iterator import engine_for, random_source
 from spectile.kpm.moments import candidates_of, check_counts, make_engine, other_place
 from spectile.kpm.operators.adopt import as_operator
@@ -60,7 +61,8 @@ def kpm_dos(
         Seed or generator of the random vectors.
     bounds : (float, float) or None
         Lowest and highest energy; found by Lanczos and Gershgorin if None.  Bounds closer than 8192 ε of the energies
-        are taken for so far apart: rounding leaves no more of such a spectrum.
+        are taken for so far apart: rounding leaves no more of such a spectrum.  ε is that of H's type, or float64's for
+        a stored matrix or a sample far from zero, which is held without the middle of its spectrum.
     backend : {"auto", "cpu", "cuda"}
         "auto" chooses CUDA if H is on a GPU, or if it is a matrix and there is a GPU which is predicted to take less,
         by its bandwidth and the link; with `operator` or `vectors`, if there is one.
@@ -78,7 +80,8 @@ def kpm_dos(
     mean : bool
         Whether the mean over the vectors, or each of them.
     energy_resolution : float or None
-        An energy: then M is what resolves it, π/M of the expansion's width, instead of `num_moments`.
+        An energy: then M is what resolves it, π/M of the expansion's width, instead of `num_moments`.  It is refused
+        where rounding of H hides such differences.
     progress : bool
         Whether progress is shown after ten seconds: a bar on standard error where that is a terminal and tqdm is
         installed, elsewhere a line every ten seconds of the logger ``spectile.progress``, at INFO.
@@ -146,12 +149,12 @@ def kpm_dos(
     )  # fmt: skip
 
 
-def _count(num_moments: int, energy_resolution: float | None) -> Callable[[float], int]:
-    """Return what gives the moments of an expansion by half its width."""
+def _count(num_moments: int, energy_resolution: float | None) -> Count:
+    """Return what gives the moments of an expansion by its engine and bounds."""
     if energy_resolution is None:
-        return lambda scale: num_moments
+        return lambda engine, bounds: num_moments
     resolved = positive_number(energy_resolution, "energy_resolution")
-    return lambda scale: moments_for(resolved, scale)
+    return functools.partial(moments_for, resolved)
 
 
 def explain(

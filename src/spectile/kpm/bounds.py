@@ -88,8 +88,9 @@ def lanczos(engine: Engine) -> tuple[float, float]:
     if not np.isfinite(alphas[0]):
         raise ValueError(OUT_OF_RANGE)
     # The space is exhausted where a norm is but rounding, of the width or of an energy; what follows means nothing.
-    width = np.maximum.accumulate(np.maximum(np.abs(alphas - alphas[0]), np.append(0.0, betas[:-1])))
-    exhausted = np.flatnonzero(betas <= np.maximum(1e-12 * width, 2.0**-50 * np.abs(alphas)))
+    near, beside = alphas / 2, betas / 2  # whose differences stay within the range
+    width = np.maximum.accumulate(np.maximum(np.abs(near - near[0]), np.append(0.0, beside[:-1])))
+    exhausted = np.flatnonzero(beside <= np.maximum(1e-12 * width, 2.0**-50 * np.abs(near)))
     count = int(exhausted[0]) + 1 if exhausted.size else len(alphas)
     if not (np.isfinite(alphas[:count]).all() and np.isfinite(betas[:count]).all()):
         raise ValueError(OUT_OF_RANGE)
@@ -113,7 +114,7 @@ def norm(x: Any, xp: ModuleType) -> float:
 def given_or_found(engine: Engine, bounds: tuple[float, float] | None) -> tuple[float, float]:
     """Return bounds of the spectrum: the given ones if they are usable, else those of Lanczos within the certain ones.
 
-    They are never closer than rounding in the engine's dtype leaves a spectrum any structure.
+    They are never closer than the rounding of H as the engine holds it leaves a spectrum any structure.
 
     Raises ValueError if the given bounds are no two energies in order, or H is not finite.
     """
@@ -128,7 +129,7 @@ def given_or_found(engine: Engine, bounds: tuple[float, float] | None) -> tuple[
             low, high = max(low, certain[0]), min(high, certain[1])
         if not np.isfinite(high / 2 - low / 2):
             raise ValueError(OUT_OF_RANGE)
-    least = least_half(low, high, engine.dtype)
+    least = NARROWEST * known_to(engine, (low, high))
     if high / 2 - low / 2 >= least:
         return low, high
     center = low / 2 + high / 2
@@ -171,6 +172,28 @@ def scaling(bounds: tuple[float, float]) -> tuple[float, float]:
     return FILL / half, low / 2 + high / 2
 
 
-def least_half(low: float, high: float, dtype: Any) -> float:
-    """Return half the width that bounds have at least: relative to the energies, whatever their unit."""
-    return NARROWEST * float(np.finfo(dtype).eps) * (max(abs(low), abs(high)) or 1.0)
+def least_half(low: float, high: float, dtype: Any, zero: float = 0.0) -> float:
+    """Return half the width that bounds have at least: relative to the energies, whatever their unit.
+
+    H is held in this dtype without its `zero`, and energies themselves are numbers of float64.
+    """
+    if low == high == 0:
+        low = high = 1.0
+    held = float(np.finfo(dtype).eps) * max(abs(low - zero), abs(high - zero))
+    return NARROWEST * max(held, float(np.finfo(np.float64).eps) * max(abs(low), abs(high)))
+
+
+def known_to(engine: Engine, bounds: tuple[float, float]) -> float:
+    """Return the difference between energies that rounding of H, as an engine holds it, hides."""
+    return least_half(*bounds, engine.dtype, engine.frame.offset) / NARROWEST
+
+
+def require_resolved(engine: Engine, bounds: tuple[float, float], energy: float, what: str) -> None:
+    """Raise ValueError where an argument, `what`, asks for differences between energies that rounding of H hides."""
+    known = known_to(engine, bounds)
+    if energy < known:
+        raise ValueError(
+            f"{what} resolves {energy:.2g}, and rounding of {engine.dtype} hides differences of {known:.2g} between "
+            f"energies from {bounds[0]:.6g} to {bounds[1]:.6g}: give H without the middle of its spectrum, or of a "
+            "wider type, or closer bounds"
+        )

@@ -17,7 +17,7 @@ from spectile.core.options import flag, numbers, positive_number
 from spectile.core.pictures import axes_or_new, curve_html
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
-from spectile.kpm.types import Array, Kernel
+from spectile.kpm.types import Array, Engine, Kernel
 
 
 def drawn(axes: Any, x: Array, values: Array, errors: Array | None, xlabel: str, ylabel: str) -> Any:
@@ -200,6 +200,11 @@ class LorentzKernel:
         return reference.lorentz_kernel(num_moments, self.resolution)
 
 
-def moments_for(energy_resolution: float, scale: float) -> int:
-    """Return how many moments resolve an energy: π/M of the expansion's width, 2 `scale`."""
-    return max(2, math.ceil(2 * np.pi * scale / energy_resolution))
+def moments_for(energy_resolution: float, engine: Engine, bounds: tuple[float, float]) -> int:
+    """Return how many moments resolve an energy: π/M of the width of an expansion between these bounds.
+
+    Raises ValueError if rounding of H hides such differences.
+    """
+    resolved = positive_number(energy_resolution, "energy_resolution")
+    spectrum.require_resolved(engine, bounds, resolved, f"energy_resolution = {resolved}")
+    return max(2, math.ceil(2 * np.pi / spectrum.scaling(bounds)[0] / resolved))

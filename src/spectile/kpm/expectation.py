@@ -12,7 +12,6 @@ import numpy.typing as npt
 from spectile.core.memory import require_host_free
 from spectile.core.options import flag, whole_number
 from spectile.core.pictures import shown, shown_html
-from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
 from spectile.kpm.checkpoint import Run
 from spectile.kpm.curves import Drawn, SpectralCurves, damping
@@ -36,8 +35,8 @@ from spectile.kpm.types import Array, Engine, Kernel
 
 #: Of 2, whose square moments in float64 may have as a factor.
 LARGEST_POWER = 510
-#: Returns the number of moments for half the width of the expansion.
-Count = Callable[[float], int]
+#: Returns the number of moments of an expansion by its engine and bounds.
+Count = Callable[[Engine, tuple[float, float]], int]
 
 
 class SpectralExpectation(Drawn):
@@ -106,7 +105,7 @@ class SpectralExpectation(Drawn):
     @property
     def num_moments(self) -> int:
         """M."""
-        return self._count(1 / spectrum.scaling(self.bounds)[0]) + self._added
+        return self._count(self._engine, self.bounds) + self._added
 
     @property
     def num_vectors(self) -> int:
@@ -405,7 +404,7 @@ def moments_with(
     A = None if operator is None else Observable(operator, engine, "operator")
 
     def work(tried: tuple[float, float]) -> tuple[Array, tuple[float, float]]:
-        length = num_moments(1 / spectrum.scaling(tried)[0])
+        length = num_moments(engine, tried)
         return expanded(run, engine, A, source, count, length, tried, arguments, keep=False)[0], tried
 
     found: tuple[Array, tuple[float, float]] = within_bounds(engine, bounds, work, run)

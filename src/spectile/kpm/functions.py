@@ -74,8 +74,8 @@ def evolve(
     Raises
     ------
     ValueError, TypeError
-        As :func:`chebyshev`; if a time or `tolerance` is not finite, or the latter not positive; or the checkpoint of
-        another call.
+        As :func:`chebyshev`; if a time or `tolerance` is not finite, or the latter not positive; if rounding of H hides
+        what a time resolves; or the checkpoint of another call.
     MemoryError
         If the states do not fit into memory.
     OSError
@@ -115,6 +115,8 @@ def evolve(
 
     def work(tried: tuple[float, float]) -> Any:
         a, centre = spectrum.scaling(tried)
+        if last := abs(flat).max():
+            spectrum.require_resolved(engine, tried, 1 / last, f"a time of {last:.6g}")
         states = engine.xp.zeros((len(flat), *block.shape), np.result_type(engine.dtype, np.complex64))
         passes = _passes(flat, 1 / a, *costs(engine))
         durations = [lasting for _, _, lasting in passes]
@@ -207,6 +209,8 @@ def apply(
     def work(tried: tuple[float, float]) -> Any:
         a, b = spectrum.scaling(tried)
         c = series(f, 1 / a, b, tolerance, count)[:, None]
+        if count is None:
+            spectrum.require_resolved(engine, tried, 1 / (a * len(c)), f"a series of {len(c)} terms of f")
         kind = np.complex64 if "c" in (c.dtype.kind, block.dtype.kind) else np.float32
         found = engine.xp.zeros(block.shape, np.result_type(engine.dtype, kind))
         widths = np.array([sums_at_once(engine, block, c)])
@@ -266,7 +270,8 @@ def greens_function(
     Raises
     ------
     ValueError
-        As :func:`evolve`; if η is zero or not finite, or a row or column not in the matrix.
+        As :func:`evolve`; if η is zero, not finite or less than the differences between energies that rounding of H
+        hides, or a row or column not in the matrix.
 
     See Also
     --------
@@ -295,7 +300,10 @@ def greens_function(
     if i is None and len(flat) == 0:
         raise ValueError("energies are empty: give at least one")
 
-    def coefficients(some: slice, scale: float, centre: float) -> Array:
+    def coefficients(some: slice, tried: tuple[float, float]) -> Array:
+        spectrum.require_resolved(engine, tried, abs(eta), f"eta = {eta}")
+        a, centre = spectrum.scaling(tried)
+        scale = 1 / a
         z = (flat[some] + 1j * eta - centre) / scale
         root = np.sqrt(z - 1) * np.sqrt(z + 1)
         w = 1 / (z + root)  # z − root would cancel far outside
@@ -310,11 +318,10 @@ def greens_function(
         return np.asarray((2.0 - (m == 0)) * w**m / (root * scale))
 
     def whole(tried: tuple[float, float]) -> Any:
-        a, b = spectrum.scaling(tried)
         block = engine.xp.asarray(start)
         found = engine.xp.zeros((len(flat), *start.shape), np.result_type(engine.dtype, np.complex64))
         parts = [slice(first, first + PASS) for first in range(0, len(flat), PASS)]
-        tables = [coefficients(part, 1 / a, b) for part in parts]
+        tables = [coefficients(part, tried) for part in parts]
         widths = np.array([sums_at_once(engine, block, c) for c in tables])
         run.begin(tried, ["columns", columns, flat, eta, tolerance], widths, found=found)
         run.progress.total = run.progress.done + sum(len(c) - 1 for c in tables) * len(columns)
@@ -324,8 +331,7 @@ def greens_function(
         return found
 
     def entries(tried: tuple[float, float]) -> Array:
-        a, b = spectrum.scaling(tried)
-        weights = coefficients(slice(None), 1 / a, b)
+        weights = coefficients(slice(None), tried)
         found = np.zeros((len(flat), len(rows), len(columns)), np.complex128)
         widths = np.array([columns_at_once(engine, 2)])
         run.begin(tried, ["entries", rows, columns, flat, eta, tolerance], widths, found=found)
@@ -392,8 +398,8 @@ def series(
         # The terms of f's rounding, and of its argument's, have all the same size.
         allowed = max(tolerance * largest, np.finfo(float).eps * points**0.5 * (largest + steepest))
         tails = np.cumsum(abs(c[::-1]))[::-1]  # Σ_{k>=m} |c_k|
-        # Zeros at all points may be a narrow Gaussian's: one that can be resolved at all shows at 1,024 points.
-        if tails[points // 2] <= allowed and (largest or points >= 1024):
+        # Zeros at all points may be a narrow Gaussian's, which shows at more of them.
+        if tails[points // 2] <= allowed and (largest or points >= MOST_POINTS):
             return c[: max(2, int(np.argmax(tails <= allowed)))]  # a step at least, which looks at the bounds
         if points >= MOST_POINTS:
             rest = tails[points // 2] / largest

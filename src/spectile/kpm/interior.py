@@ -207,8 +207,8 @@ def filter_diagonalize(
         Terms of the polynomial; so many that two multiplications suffice if None.
     tolerance : float or None
         Of the residuals, relative to half the width of the spectrum; they are checked.  Levels so close to an end of
-        the interval belong to it.  None is 1e-10, or 64 ε of H's type if that is more: of the spectrum's middle where
-        that is farther from zero than half the width.
+        the interval belong to it.  None is 1e-10, or 64 ε of the largest energy if that is more; ε is that of H's type,
+        or float64's for a stored matrix or a sample far from zero.
     rng : int, Generator or None
         Seed or generator of the first vectors.
     bounds, backend, checkpoint, checkpoint_s, progress
@@ -273,6 +273,9 @@ def filter_diagonalize(
         def work(tried: tuple[float, float]) -> InteriorPairs:
             # Moments that resolve an eighth of the interval's half width: vectors are filtered for states that may be.
             a, centre = spectrum.scaling(tried)
+            hidden = a * spectrum.known_to(engine, tried)
+            if 1.01 * spectrum.NARROWEST * hidden > spectrum.FILL:  # nothing is left of the spectrum
+                spectrum.require_resolved(engine, tried, high - low, "the interval")
             length = max(256, min(MOST_MOMENTS, math.ceil(16 * math.pi / max(a * (high - low), 1e-7))))
             density = SpectralDensity.of_engine(
                 engine, length, 16, seed, tried, fixed=bounds is not None, progress=run.progress
@@ -285,7 +288,7 @@ def filter_diagonalize(
                 vectors = engine.xp.zeros((engine.num_rows, 0), engine.dtype)
                 return InteriorPairs(np.zeros(0), vectors, np.zeros(0), estimate)
             fitting = room_for_vectors(engine) // (ARRAYS * engine.num_rows * engine.dtype.itemsize)
-            least = tolerance or max(1e-10, 64 * float(np.finfo(engine.dtype).eps) * max(1.0, a * abs(centre)))
+            least = tolerance or max(1e-10, 64 * hidden)
             gain = math.log(_ratio(engine, max(1.0, estimate.value), least))
             most = min(engine.num_rows, fitting)
             # Of a given degree the ratio is the larger, the more vectors there are.

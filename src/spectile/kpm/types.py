@@ -60,6 +60,8 @@ class Engine(Protocol):
 
     num_rows: int
     dtype: np.dtype[Any]
+    #: A :class:`~spectile.kpm.operators.frame.Frame`: the zero and the unit of energy in which H is held.
+    frame: Any
 
     @property
     def name(self) -> str:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
+from spectile import kpm
 from spectile.kpm import SpectralDensity, bounds, kpm_dos, ldos, reference
 from spectile.kpm.curves import SpectralCurves
 from spectile.kpm.operators.lattices import anderson, graphene
@@ -86,15 +87,19 @@ def test_a_sample_far_from_zero_has_the_moments_of_the_band():
     np.testing.assert_allclose(density.moments, band.moments, rtol=0, atol=shift * SAMPLE.shape[0])
 
 
+@pytest.mark.parametrize("kind", ["stored", "operator"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("offset", [-1e3, 1e3])
-def test_bounds_are_as_narrow_as_rounding_allows(dtype, offset):
+def test_bounds_are_as_narrow_as_rounding_allows(dtype, offset, kind):
     eps = float(np.finfo(dtype).eps)
     matrix = (offset * sp.eye_array(20)).astype(dtype).tocsr()
+    # A stored matrix is held without the middle of its spectrum, and energies are numbers of float64.
+    finest = float(np.finfo(np.float64).eps) if kind == "stored" else eps
+    matrix = matrix if kind == "stored" else aslinearoperator(matrix)
     for given_bounds in (None, (offset, offset)):
         density = kpm_dos(matrix, 16, 2, rng=1, backend="cpu", bounds=given_bounds)
         low, high = density.bounds
-        assert low < offset < high and 1000 * eps * abs(offset) < high - low < 20_000 * eps * abs(offset)
+        assert low < offset < high and 1000 * finest * abs(offset) < high - low < 20_000 * finest * abs(offset)
     wider = 1e5 * eps * abs(offset)
     density = kpm_dos(matrix, 16, 2, rng=1, backend="cpu", bounds=(offset - wider, offset + wider))
     assert density.bounds == (offset - wider, offset + wider)
@@ -107,6 +112,72 @@ def test_bounds_that_prove_too_narrow_far_from_zero_stay_narrow(monkeypatch):
     for H in (moved, aslinearoperator(moved)):
         density = kpm_dos(H, 200, 3, rng=4, backend="cpu")
         assert density.bounds[0] <= 1e7 - 3 and density.bounds[1] >= 1e7 + 3 and density.scale < 4
+
+
+SITES = 48
+POSITIONS = np.arange(float(SITES))
+BLOCK = np.random.default_rng(2).normal(size=(SITES, 2)).astype("float32")
+HERE = {"backend": "cpu", "progress": False}
+
+
+def open_chain(dtype):
+    """Return a chain whose entries are exact at any distance from zero, and its velocity."""
+    hop = -np.exp(0.3j) if np.dtype(dtype).kind == "c" else -1.0
+    band = sp.diags_array([[hop] * (SITES - 1), [np.conj(hop)] * (SITES - 1)], offsets=[1, -1], dtype=complex)
+    band = (band if np.dtype(dtype).kind == "c" else band.real).astype(dtype).tocsr()
+    return band, kpm.velocity(band, "x", POSITIONS)
+
+
+#: Of a matrix and the energy to which it is moved: what depends on the band alone.
+CALLS = {
+    "kpm_dos": lambda H, s, A, **k: kpm_dos(H, num_vectors=3, energy_resolution=0.2, rng=1, **k).moments / SITES,
+    "kpm_dos of an operator": lambda H, s, A, **k: kpm_dos(H, 64, vectors=BLOCK, operator=A, **k).moments / SITES,
+    "ldos": lambda H, s, A, **k: ldos(H, [3], energy_resolution=0.2, **k).moments,
+    "spectral_function": lambda H, s, A, **k: kpm.spectral_function(H, [[0.3]], POSITIONS, num_moments=64, **k).moments,
+    "chebyshev": lambda H, s, A, **k: np.array([block.copy() for block in kpm.chebyshev(H, BLOCK, 64, **k)]),
+    "evolve": lambda H, s, A, **k: kpm.evolve(H, BLOCK, 7.0, **k) * np.exp(7j * s),
+    "apply": lambda H, s, A, **k: kpm.apply(lambda energy: np.exp(-((energy - s) ** 2)), H, BLOCK, **k),
+    "greens_function": lambda H, s, A, **k: kpm.greens_function(H, 3, [5, 6], s + 0.3, 0.1, **k),
+    "columns": lambda H, s, A, **k: kpm.greens_function(H, None, [5, 6], s + 0.3, 0.1, **k),
+    "correlator": lambda H, s, A, **k: kpm.correlator(H, A, A, num_moments=32, rng=1, **k).moments / SITES,
+    "conductivity": lambda H, s, A, **k: kpm.conductivity(H, A, A, area=SITES, num_moments=32, rng=1, **k)(s + 0.3),
+    "count": lambda H, s, A, **k: np.array(kpm.count(H, (s - 1, s + 0.5), num_moments=64, rng=1, **k)),
+    "filter_diagonalize": lambda H, s, A, **k: kpm.filter_diagonalize(H, (s - 0.3, s + 0.2), rng=1, **k)[0] - s,
+}  # fmt: skip
+#: What asks for differences of energies that rounding of an operator in single precision hides at 1e8.
+HIDDEN = {"kpm_dos", "ldos", "evolve", "apply", "greens_function", "columns", "filter_diagonalize"}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("kind", ["stored", "operator"])
+@pytest.mark.parametrize("shift", [0.0, 1e3, 1e8])
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "float64"])
+def test_every_call_far_from_zero_is_right_or_refused_in_a_sentence(dtype, shift, kind, call):
+    band, A = open_chain(dtype)
+    H = (band + shift * sp.eye_array(SITES)).astype(dtype).tocsr()
+    H = H if kind == "stored" else aslinearoperator(H)
+    if shift == 1e8 and kind == "operator" and dtype != "float64" and call in HIDDEN:
+        with pytest.raises(ValueError, match=r"rounding of .* hides|not smooth"):
+            CALLS[call](H, shift, A, **HERE)
+        return
+    found = CALLS[call](H, shift, A, **HERE)
+    low, high = kpm.spectral_bounds(H, backend="cpu")
+    eps = float(np.finfo(dtype).eps)
+    # An operator rounds where it is, and energies themselves are numbers of float64.
+    assert high - low < 4.1 + 8200 * shift * (eps if kind == "operator" else 2.0**-52)
+    wide = band.astype(np.result_type(dtype, np.float64))
+    exact = CALLS[call](wide, 0.0, A, bounds=(low - shift, high - shift), **HERE)
+    hidden = max(eps * (max(1, shift) if kind == "operator" else 1), 2.0**-52 * shift) / (high - low)
+    np.testing.assert_allclose(found, exact, rtol=0, atol=2000 * hidden * max(1, np.abs(exact).max()))
+
+
+@pytest.mark.parametrize("width", [1e-3, 1e-4, 2e-5])
+def test_a_function_that_is_zero_at_all_points_is_looked_at_closer(width):
+    # Narrower than the points that a smooth function takes: it is found, or refused, and not taken for zero.
+    H = sp.diags_array([0.0, 1 / 3, 1.0, -1.0])
+    with pytest.raises(ValueError, match="not smooth"):
+        kpm.apply(lambda energy: np.where(abs(energy - 1 / 3) < width, 1.0, 0.0), H, np.ones(4), **HERE)
 
 
 # ---- the scale of moments
@@ -222,6 +293,16 @@ def test_every_power_of_two_has_the_moments_of_its_matrix(dtype):
             np.testing.assert_allclose(density.moments.ravel(), wanted, atol=0.02 if np.ptp(size) == 0 else 1e-4)
 
 
+@pytest.mark.parametrize("size", [1e308, 1.7e308])
+@pytest.mark.parametrize("sparse", [np.asarray, sp.csr_array])
+@pytest.mark.filterwarnings("error")
+def test_energies_up_to_the_largest_number_have_their_moments(size, sparse):
+    levels = np.array([-1.0, 0.25, 0.5, 1.0])
+    density = ldos(sparse(np.diag(levels * size)), [0, 1, 2, 3], 16, backend="cpu")
+    exact = np.cos(np.arange(16)[:, None] * np.arccos((levels - density.centre / size) / (density.scale / size)))
+    np.testing.assert_allclose(density.moments, exact, atol=1e-12)
+
+
 def test_sums_of_a_row_beyond_the_range_are_named():
     with pytest.raises(ValueError, match="larger unit of energy"):
         kpm_dos(graphene(4, 4) * 1e308, 16, 2, backend="cpu")
@@ -329,7 +410,7 @@ def test_a_density_beyond_float64_is_refused_in_a_sentence():
 def test_more_moments_than_have_room_are_refused_at_once(num_moments, tmp_path):
     H = sp.csr_array(np.diag([1.0, 2.0, 3.0]))
     path = tmp_path / "state.npz"
-    for asked in ({"num_moments": num_moments}, {"energy_resolution": 1e-300}):
+    for asked in ({"num_moments": num_moments}, {"energy_resolution": 1e-14}):
         with pytest.raises(MemoryError, match="the moments of"):
             kpm_dos(H, num_vectors=2, backend="cpu", checkpoint=path, **asked)
     assert not path.exists()

@@ -240,10 +240,11 @@ def test_a_resolvent_of_one_level(level):
     np.testing.assert_allclose(found, 1 / (energies + 0.2j - level), rtol=1e-11)
 
 
-def test_an_eta_below_what_memory_resolves_is_refused():
-    for eta in (1e-9, 1e-300):
-        with pytest.raises(MemoryError, match="so small an eta"):
-            greens_function(REAL, 0, 0, 0.1, eta, backend="cpu")
+def test_an_eta_below_what_memory_or_rounding_resolves_is_refused():
+    with pytest.raises(MemoryError, match="so small an eta"):
+        greens_function(REAL, 0, 0, 0.1, 1e-9, backend="cpu")
+    with pytest.raises(ValueError, match=r"eta = .* hides"):
+        greens_function(REAL, 0, 0, 0.1, 1e-300, backend="cpu")
 
 
 def test_bad_input_is_one_sentence():

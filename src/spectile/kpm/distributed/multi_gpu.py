@@ -164,7 +164,15 @@ class MultiGpuEngine(ProductEngine):
 
     def apply(self, x: Array) -> Array:
         """Return H x of one vector."""
-        recursion = self.start(np.asarray(x, self.dtype).reshape(-1, 1), 1.0, 0.0)
+        return self._times(x, 1.0, 0.0)
+
+    def framed(self, x: Array) -> Array:
+        """Return H' x of one vector, in the frame."""
+        return self._times(x, 1 / self.frame.unit, self.frame.offset)
+
+    def _times(self, x: Array, a: float, b: float) -> Array:
+        """Return a (H − b) x of one vector."""
+        recursion = self.start(np.asarray(x, self.dtype).reshape(-1, 1), a, b)
         recursion.advance(1)
         image: Array = recursion.vectors(recursion.blocks())[:, 0]
         return image

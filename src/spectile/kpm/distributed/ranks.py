@@ -60,8 +60,14 @@ class MpiEngine(ProductEngine):
 
     def apply(self, x: Array) -> Array:
         """Return H x of one replicated vector."""
-        parts = self.comm.allgather(np.asarray(self.matrix.rows @ x, dtype=self.dtype))
+        parts = self.comm.allgather(np.asarray(self.matrix.rows @ x, dtype=np.result_type(self.dtype, x.dtype)))
         return np.concatenate(parts)
+
+    def framed(self, x: Array) -> Array:
+        """Return H' x of one replicated vector, by a product with H in double precision."""
+        wide = x.astype(np.result_type(x.dtype, np.float64))
+        image: Array = ((self.apply(wide) - self.frame.offset * wide) / self.frame.unit).astype(x.dtype)
+        return image
 
     def _own(self, vectors: Array) -> Array:
         return vectors if self.own_vectors else vectors[self.first : self.last]

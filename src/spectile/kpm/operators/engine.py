@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from spectile.kpm.bounds import norm, tridiagonalize
+from spectile.kpm.operators.frame import Frame
 from spectile.kpm.operators.protocol import namespace, on_host
 from spectile.kpm.reference import phase_bits, random_phases
 from spectile.kpm.types import OUT_OF_RANGE, Array
@@ -20,6 +21,7 @@ class ProductEngine(abc.ABC):
     xp: Any
     num_rows: int
     dtype: np.dtype[Any]
+    frame = Frame()
 
     def vector(self, seed: int) -> Any:
         """Return one random vector, shape (N,)."""
@@ -29,9 +31,14 @@ class ProductEngine(abc.ABC):
     def apply(self, x: Any) -> Any:
         """Return H x of one vector."""
 
+    def framed(self, x: Any) -> Any:
+        """Return H' x of one vector, in the frame."""
+        return self.apply(x)
+
     def tridiagonalize(self, steps: int) -> tuple[Array, Array]:
         """Return the numbers of Lanczos steps."""
-        return tridiagonalize(self.apply, lengthened(self.vector(1), 1, self.xp), steps, self.xp)
+        start = lengthened(self.vector(1), 1, self.xp)
+        return self.frame.energies(*tridiagonalize(self.framed, start, steps, self.xp))
 
     def check_hermitian(self) -> None:
         """Compare ⟨y|Hx⟩ with ⟨Hy|x⟩ for two random vectors: two products with H, no transpose."""

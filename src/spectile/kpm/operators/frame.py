@@ -38,8 +38,8 @@ class Frame:
         real = np.empty(0, dtype).real.dtype
         least, most = RANGE[real.itemsize]
         offset = float(real.type(center)) if abs(center) > FAR * half else 0.0
-        half = max(half, least_half(low, high, real))
-        unit = 1.0 if least < half < most else 2.0 ** max(math.frexp(half)[1], -1020)
+        half = max(half, least_half(low, high, real, offset))
+        unit = 1.0 if least < half < most else 2.0 ** min(max(math.frexp(half)[1], -1020), 1023)
         return cls(offset, unit)
 
     def inside(self, matrix: Any, first_row: int = 0) -> Any:
