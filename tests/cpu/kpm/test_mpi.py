@@ -10,10 +10,11 @@ from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 PROGRAM = """
 import sys
 import numpy as np
+import scipy.sparse as sp
 from mpi4py import MPI
 from spectile.kpm.operators.lattices import anderson
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
-from spectile.kpm import SpectralDensity, chebyshev, correlator, evolve
+from spectile.kpm import SpectralDensity, chebyshev, correlator, evolve, spectral_bounds
 from spectile.kpm.distributed.mpi import DistributedMatrix
 comm = MPI.COMM_WORLD
 samples = {"ti": TopologicalInsulator(9, 5, 4), "anderson": anderson(7, disorder=3, rng=1)}
@@ -42,6 +43,13 @@ matrix = DistributedMatrix(samples["anderson"], comm)
 np.save(f"{sys.argv[1]}/states_{comm.rank}.npy", evolve(matrix, np.eye(343)[:, :2], [0.5, 2.0]))
 mu = correlator(matrix, samples["anderson"], None, num_moments=6, num_vectors=2, rng=1, bounds=(-11, 11)).moments
 np.save(f"{sys.argv[1]}/correlator_{comm.rank}.npy", mu)
+# A wide circle and a narrow spectrum, where single precision holds multiples of 8.
+coupled = sp.triu(np.random.default_rng(5).random((200, 200)) < 0.06, 1).astype(float)
+coupled = coupled + coupled.T
+far = (coupled + 1e8 * sp.eye_array(200)).astype("float32").tocsr()
+low, high = spectral_bounds(DistributedMatrix(far, comm))
+levels = np.linalg.eigvalsh(coupled.toarray())
+assert levels[0] - 0.2 < low - 1e8 <= levels[0] and levels[-1] <= high - 1e8 < levels[-1] + 0.2, (low, high, levels)
 """
 
 
