@@ -705,4 +705,4 @@ def _places(name: str, places: int | Sequence[int], length: int) -> Array:
         raise ValueError(
             f"{name}={reprlib.repr(places)} must be whole numbers from {-length} to {length - 1}, at least one"
         )
-    return found % length
+    return found.astype(np.int64) % length

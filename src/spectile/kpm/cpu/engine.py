@@ -42,7 +42,7 @@ class CpuEngine(ProductEngine):
             self._seen = inspect(matrix)
             self._bounds = self._seen.bounds
             self.frame = Frame.around(self._bounds, dtype)
-            self.operator = CpuOperator.from_matrix(self.frame.inside(matrix))
+            self.operator = CpuOperator.from_matrix(self.frame.inside(matrix, unlike=self._seen.difference > 0))
         else:
             self._bounds = operator.bounds()
             self.frame = Frame(Frame.around(self._bounds, dtype).offset)

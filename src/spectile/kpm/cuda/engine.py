@@ -79,7 +79,7 @@ class StoredEngine:
         self.frame = Frame.around(self._bounds, dtype)
         if self.frame != Frame():
             difference, largest = self.seen.difference, self.seen.largest  # as large as rounding of H allows
-            self.matrix = self.frame.inside(self.matrix)
+            self.matrix = self.frame.inside(self.matrix, unlike=difference > 0)
             self.seen = inspect(self.matrix)._replace(difference=difference, largest=largest)
         self._device = measured_device()
         self._operators: dict[str, StoredOperator] = {}

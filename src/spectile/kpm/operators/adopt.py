@@ -62,7 +62,7 @@ def framed(H: Any, dtype: np.dtype[Any]) -> tuple[Frame, Any]:
         return frame, H.moved(frame.offset)
     matrix = StoredMatrix(H).on_host().csr(dtype)
     frame = Frame.around(gershgorin(matrix), dtype)
-    return frame, frame.inside(matrix)
+    return frame, frame.inside(matrix, unlike=True)
 
 
 def vector_dtype(dtype: Any, complex_vectors: bool = False) -> np.dtype[Any]:

@@ -42,8 +42,12 @@ class Frame:
         unit = 1.0 if least < half < most else 2.0 ** min(max(math.frexp(half)[1], -1020), 1023)
         return cls(offset, unit)
 
-    def inside(self, matrix: Any, first_row: int = 0) -> Any:
-        """Return H' of a CSR matrix without duplicates, or of rows of one from `first_row` on; H itself where equal."""
+    def inside(self, matrix: Any, first_row: int = 0, *, unlike: bool = False) -> Any:
+        """Return H' of a CSR matrix without duplicates, or of rows of one from `first_row` on; H itself where equal.
+
+        Of a whole matrix which may be `unlike` its adjoint, as rounding of large entries makes it, the Hermitian part
+        where the spectrum is far from zero: there the difference may be as large as the spectrum is wide.
+        """
         if self == Frame():
             return matrix
         xp: Any = namespace(matrix.data)
@@ -54,7 +58,8 @@ class Frame:
         exponent = 1 - math.frexp(self.unit)[1]
         for part in (exponent // 2, exponent - exponent // 2):  # numbers of single precision hold each, and not both
             data *= data.real.dtype.type(2.0**part)
-        return type(matrix)((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+        held = type(matrix)((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+        return (held + held.conj().T.tocsr()) * held.data.real.dtype.type(0.5) if self.offset and unlike else held
 
     def scaling(self, a: float, b: float) -> tuple[float, float]:
         """Return the a and b with which a (H' − b) is what a (H − b) is with these."""
