@@ -348,12 +348,20 @@ def spectral_function(
                 f"positions {r.shape}, orbitals {label.shape} and weights {weight.shape} must have one row for each of "
                 f"the {n} rows of H, and positions the {k.shape[1]} components of the wavevectors"
             )
-        if not all(np.isfinite(values).all() for values in (k, r, weight)):
-            raise ValueError("wavevectors, positions and weights must be finite numbers")
+        with np.errstate(over="ignore"):
+            longest = k.shape[1] * abs(k).max() * abs(r).max()  # NaN where one is
+        if not (np.isfinite(longest) and np.isfinite(weight).all()):
+            raise ValueError("wavevectors, positions, their products and weights must be finite numbers")
         if label.dtype.kind == "f" and np.isnan(label).any():
             raise ValueError("orbitals hold NaN: give each row the number or the name of its orbital")
-        kinds, index = np.unique(label, return_inverse=True)
-        norms = {kind: float(np.sqrt(np.sum(weight[label == kind] ** 2))) for kind in kinds}
+        try:
+            kinds, index = np.unique(label, return_inverse=True)
+        except TypeError:
+            raise TypeError("orbitals cannot be put in order: give numbers alone, or names alone") from None
+        scaled = weight.copy()  # by powers of two, so that squares stay within the range
+        for kind in kinds:
+            scaled[label == kind] = np.ldexp(part := weight[label == kind], -np.frexp(abs(part).max())[1])
+        norms = {kind: float(np.sqrt(np.sum(scaled[label == kind] ** 2))) for kind in kinds}
         if min(norms.values()) == 0:
             raise ValueError("an orbital has no weight on any row: leave it out of `orbitals`, or give it weight")
 
@@ -362,7 +370,7 @@ def spectral_function(
             for column, number in enumerate(range(first, stop)):
                 kind = kinds[number % kinds.size]
                 rows = np.flatnonzero(label == kind)
-                block[rows, column] = weight[rows] * np.exp(1j * (r[rows] @ k[number // kinds.size])) / norms[kind]
+                block[rows, column] = scaled[rows] * np.exp(1j * (r[rows] @ k[number // kinds.size])) / norms[kind]
             return block
 
         total, arguments = len(k) * kinds.size, [k, r, index, weight]

@@ -21,6 +21,7 @@ from spectile.kpm.iterator import (
     begun,
     columns_at_once,
     given_vectors,
+    in_range,
     is_doubled,
     over_ranks,
     own_rows,
@@ -202,9 +203,7 @@ class _Block(ABC):
 
     def _begun(self) -> Any:
         """Return the vectors, divided by powers of two where squares would leave the range of their type."""
-        xp, vectors, kind = self._engine.xp, self._vectors(), np.finfo(self._engine.dtype)
-        powers = on_host(xp.frexp(abs(vectors).max(axis=0))[1])
-        powers = np.where(abs(powers) > -(kind.minexp + 2 * kind.nmant) // 2, powers, 0)
+        vectors, powers = in_range(self._engine, self._vectors())
         if powers.any():
             if abs(powers).max() > LARGEST_POWER:
                 raise ValueError(
@@ -212,8 +211,6 @@ class _Block(ABC):
                     "by the square"
                 )
             self._weights = np.ldexp(1.0, 2 * powers)
-            for part in (powers // 2, powers - powers // 2):  # whose own range is half of it
-                vectors = vectors * xp.asarray(np.ldexp(np.ones(1, vectors.real.dtype), -part))
         return vectors
 
     @property

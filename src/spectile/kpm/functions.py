@@ -18,7 +18,17 @@ from spectile.core.memory import require_host_free
 from spectile.core.options import number, numbers, positive_number, whole_number
 from spectile.kpm import bounds as spectrum
 from spectile.kpm.checkpoint import Run
-from spectile.kpm.iterator import TOGETHER, Terms, columns_at_once, engine_for, is_doubled, slices_of, within_bounds
+from spectile.kpm.iterator import (
+    TOGETHER,
+    Terms,
+    columns_at_once,
+    engine_for,
+    in_range,
+    is_doubled,
+    slices_of,
+    times_powers,
+    within_bounds,
+)
 from spectile.kpm.moments import make_engine
 from spectile.kpm.operators.protocol import namespace, on_host
 from spectile.kpm.types import Array, Engine
@@ -139,7 +149,8 @@ def evolve(
     with Run("evolve", H, progress, checkpoint, checkpoint_s) as run:
         engine, block = engine_for(H, psi, backend, spread=True)
         if flat.size:
-            states = within_bounds(engine, bounds, work, run)
+            block, powers = in_range(engine, block)
+            states = times_powers(within_bounds(engine, bounds, work, run), powers)
         else:
             states = engine.xp.empty((0, *block.shape), np.result_type(engine.dtype, np.complex64))
     states = states[:, :, 0] if np.ndim(psi) == 1 else states
@@ -209,6 +220,8 @@ def apply(
     def work(tried: tuple[float, float]) -> Any:
         a, b = spectrum.scaling(tried)
         c = series(f, 1 / a, b, tolerance, count)[:, None]
+        if not abs(c).sum() < np.finfo(engine.dtype).max:
+            raise ValueError(f"f reaches beyond the range of {engine.dtype}: divide it, or give H in a wider type")
         if count is None:
             spectrum.require_resolved(engine, tried, 1 / (a * len(c)), f"a series of {len(c)} terms of f")
         kind = np.complex64 if "c" in (c.dtype.kind, block.dtype.kind) else np.float32
@@ -222,7 +235,8 @@ def apply(
 
     with Run("apply", H, progress, checkpoint, checkpoint_s) as run:
         engine, block = engine_for(H, psi, backend, spread=True)
-        found = within_bounds(engine, bounds, work, run)
+        block, powers = in_range(engine, block)
+        found = times_powers(within_bounds(engine, bounds, work, run), powers)
     return found[:, 0] if np.ndim(psi) == 1 else found
 
 

@@ -19,7 +19,7 @@ from spectile.kpm import bounds as spectrum
 from spectile.kpm.checkpoint import PRODUCTS, Run, SavedState, comm_of, fingerprint, ranked, require_alike, write_arrays
 from spectile.kpm.moments import LOOK_STEPS, MAX_BLOCK, make_engine
 from spectile.kpm.operators.adopt import vector_dtype
-from spectile.kpm.operators.protocol import lies_on_gpu, namespace
+from spectile.kpm.operators.protocol import lies_on_gpu, namespace, on_host
 from spectile.kpm.reference import random_phases
 from spectile.kpm.types import OUT_OF_RANGE, Array, Engine, ReadableRecursion, Recursion
 
@@ -375,6 +375,11 @@ class Terms:
             self._norms = etas[0]
             if not np.isfinite(etas[:2]).all():
                 raise ValueError(OUT_OF_RANGE)
+            if not self._norms.all():
+                found = self.recursion.vectors(self.recursion.blocks())
+                there = over_ranks(self.engine, on_host((found != 0).any(axis=0)))
+                if np.any(there & (self._norms == 0)):
+                    raise ValueError("the squares of the vectors' entries are below the range of H's dtype: scale them")
         if not np.all(etas[::2] <= self._norms * (1 + 1e-3)):
             raise OutsideBoundsError(
                 f"the spectrum leaves the bounds {self.bounds}: give wider ones as bounds=, or None to have them found"
@@ -392,6 +397,25 @@ def begun(engine: Engine, vectors: Any, bounds: tuple[float, float]) -> Recursio
     dtype = np.result_type(engine.dtype, np.complex64) if doubled else engine.dtype
     block = operand("vectors", vectors, dtype, copy=True)
     return engine.start(block.view(engine.dtype) if doubled else block, *spectrum.scaling(bounds))
+
+
+def in_range(engine: Engine, vectors: Any) -> tuple[Any, Array]:
+    """Return vectors, shape (N, R), over powers of two where squares would leave the range of their type, and these."""
+    kind = np.finfo(engine.dtype)
+    largest = on_host(abs(vectors).max(axis=0)) if len(vectors) else np.zeros(vectors.shape[1])
+    if getattr(engine, "own_vectors", False):
+        largest = np.max(engine.comm.allgather(largest), axis=0)  # type: ignore[attr-defined]
+    powers = np.frexp(largest)[1]
+    powers = np.where(abs(powers) > -(kind.minexp + 2 * kind.nmant) // 2, powers, 0)
+    return times_powers(vectors, -powers), powers
+
+
+def times_powers(vectors: Any, powers: Array) -> Any:
+    """Return vectors, shape (..., R), times powers of two, each of which may leave the range of their type."""
+    if powers.any():
+        for part in (powers // 2, powers - powers // 2):  # whose own range is half of it
+            vectors = vectors * namespace(vectors).asarray(np.ldexp(np.ones(1, vectors.real.dtype), part))
+    return vectors
 
 
 def engine_for(H: Any, vectors: Any, backend: Backend, *, spread: bool = False) -> tuple[Engine, Any]:

@@ -17,7 +17,7 @@ Kernel = Named | Callable[[int], npt.ArrayLike]
 NOT_FINITE = "H holds NaN or infinity: every entry must be a finite number"
 OUT_OF_RANGE = (
     "H times a vector is not finite: an entry is NaN or infinity, or so large that sums leave the range of H's dtype "
-    "(then take a larger unit of energy)"
+    "(then take a larger unit of energy, or scale vectors and operators that you gave)"
 )
 
 

@@ -264,6 +264,26 @@ def test_entries_that_are_not_finite_are_named(value, where, dtype):
         ldos(LinearOperator(matrix.shape, matvec=lambda x: np.full_like(x, np.nan), dtype=dtype), [0], 16)
 
 
+@pytest.mark.parametrize("exponent", [-1000, -600, 600, 1000])
+def test_weights_of_a_plane_wave_are_of_any_size(exponent):
+    H, sites, orbitals = graphene(4, 4), np.arange(32.0), np.arange(32) % 2
+    weights = 1.0 + np.arange(32) % 3
+    for sized in (np.ldexp(weights, exponent), np.ldexp(weights, exponent * orbitals)):
+        found, exact = (
+            spectral_function(H, [[0.3]], sites, orbitals, each, num_moments=8, backend="cpu").moments
+            for each in (sized, weights)
+        )
+        np.testing.assert_array_equal(found, exact)
+
+
+def test_phases_and_orbitals_without_a_meaning_are_named():
+    H, sites = graphene(4, 4), np.arange(32.0)
+    with pytest.raises(ValueError, match="their products"):
+        spectral_function(H, [[1e200]], sites * 1e200, num_moments=8, backend="cpu")
+    with pytest.raises(TypeError, match="orbitals cannot be put in order"):
+        spectral_function(H, [[0.3]], sites, np.array(["a", None] * 16, dtype=object), num_moments=8, backend="cpu")
+
+
 def test_complex_weights_are_named():
     with pytest.raises(TypeError, match=re.escape("weights must be real numbers, not complex128")):
         spectral_function(graphene(4, 4), [[0.1]], np.arange(32.0), weights=np.ones(32) * 1j, num_moments=8)

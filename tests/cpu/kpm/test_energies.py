@@ -180,6 +180,20 @@ def test_a_function_that_is_zero_at_all_points_is_looked_at_closer(width):
         kpm.apply(lambda energy: np.where(abs(energy - 1 / 3) < width, 1.0, 0.0), H, np.ones(4), **HERE)
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("sparse", [np.asarray, sp.csr_array])
+def test_rounding_far_from_zero_that_is_not_hermitian_is_left_out(sparse):
+    turn, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(40, 40)))
+    moved = (turn.astype("float32") * np.float32(1e6)) @ turn.T.astype("float32")
+    assert abs(moved - moved.T).max() > 0
+    part = (moved.astype(np.float64) + moved.T) / 2
+    levels, states = np.linalg.eigh(part)
+    density = kpm_dos(sparse(moved), 2000, 2, rng=1, **HERE)
+    assert density.scale < 2 * np.ptp(levels)
+    exact = states[0] / (1e6 + 0.1j - levels) @ states[0]
+    assert abs(kpm.greens_function(sparse(moved), 0, 0, 1e6, 0.1, **HERE) - exact) < 1e-4 * abs(exact)
+
+
 # ---- the scale of moments
 
 

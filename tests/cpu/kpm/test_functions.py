@@ -247,6 +247,46 @@ def test_an_eta_below_what_memory_or_rounding_resolves_is_refused():
         greens_function(REAL, 0, 0, 0.1, 1e-300, backend="cpu")
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "uint64"])
+def test_row_numbers_are_of_any_type_of_integers(dtype):
+    rows = np.array([3, 120], dtype)
+    found = greens_function(sp.block_diag([REAL, REAL, REAL], "csr"), rows, rows, 0.1, 0.5, backend="cpu")
+    np.testing.assert_array_equal(found, greens_function(sp.block_diag([REAL] * 3, "csr"), [3, 120], [3, 120], 0.1, 0.5,
+                                                         backend="cpu"))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dtype", "exponents"), [(np.float64, (-1000, -900, -600, 600, 900)), (np.float32, (-110, -80, 80, 100))]
+)
+def test_vectors_of_any_size_have_their_functions_and_their_watch(dtype, exponents):
+    psi, H = np.random.default_rng(3).normal(size=(125, 3)).astype(dtype), REAL.astype(dtype)
+    for exponent in exponents:
+        sized = np.ldexp(psi, [exponent, 0, exponent])
+        for call in (
+            lambda x, **k: evolve(H, x, [3.0, -1.0], backend="cpu", **k),
+            lambda x, **k: apply(np.exp, H, x, backend="cpu", **k),
+        ):
+            exact, found = call(psi), call(sized)
+            for part in (np.real, np.imag):
+                back = np.ldexp(part(found).astype(np.float64), [-exponent, 0, -exponent])
+                np.testing.assert_allclose(
+                    back, part(exact), rtol=0, atol=100 * float(np.finfo(dtype).eps) * abs(exact).max()
+                )
+            # The norms of the first and the last one show it, too.
+            for column in (0, 1):
+                with pytest.raises(ValueError, match="leaves the bounds"):
+                    call(sized[:, column], bounds=(-0.5, 0.5))
+        for bounds in (None, (-0.5, 0.5)) if exponent < -550 or (dtype == np.float32 and exponent < 0) else ():
+            with pytest.raises(ValueError, match="below the range"):
+                list(chebyshev(H, sized, 40, backend="cpu", bounds=bounds))
+
+
+def test_a_function_beyond_the_range_of_the_type_is_refused():
+    H, psi = REAL.astype(np.float32), np.ones(125, np.float32)
+    with pytest.raises(ValueError, match="beyond the range of float32"):
+        apply(lambda energy: 1e60 * np.exp(energy), H, psi, backend="cpu")
+
+
 def test_bad_input_is_one_sentence():
     psi = np.ones(125)
     for call, message in (
