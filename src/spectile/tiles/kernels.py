@@ -55,6 +55,18 @@ def sums(indptr: Any, indices: Any, numbers: Any, both: bool, rows: Any, columns
         rows[i] += total
 
 
+@njit(nogil=True, fastmath={"reassoc"})
+def squares(norms: Any, weights: Any, unit: float, sums: Any) -> None:
+    """Write sums of squares, times weights, of as many norms in units each as there are of the others."""
+    each = math.ceil(len(norms) / len(sums))
+    for part in range(len(sums)):
+        total = 0.0
+        for p in range(part * each, min((part + 1) * each, len(norms))):
+            x = norms[p] / unit
+            total += weights[p] * (x * x)
+        sums[part] = total
+
+
 @njit(nogil=True)
 def cut(norms: Any, low: int, high: int, limit: float) -> int:
     """Return the first place of falling norms whose norm is below a limit."""

@@ -87,7 +87,9 @@ class Layout:
         width = max(1, len(columns) - 1)
         firsts = np.arange(len(rows)) * width
         indptr = np.searchsorted(keys, firsts)
-        return cls(rows, columns, indptr, keys - np.repeat(firsts[:-1], np.diff(indptr)), hermitian)
+        made = cls(rows, columns, indptr, keys - np.repeat(firsts[:-1], np.diff(indptr)), hermitian)
+        made.keys = np.asarray(keys, np.int64)
+        return made
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -122,7 +124,9 @@ class Layout:
     @cached_property
     def starts(self) -> np.ndarray:
         """Where each tile begins in the flat array, and the end."""
-        return np.concatenate([[0], np.cumsum(self.heights * self.widths)]).astype(np.int64)
+        out = np.zeros(len(self.indices) + 1, np.int64)
+        np.cumsum(self.heights * self.widths, out=out[1:])
+        return out
 
     @property
     def largest(self) -> float:
@@ -137,6 +141,16 @@ class Layout:
     def mirrored(self) -> np.ndarray:
         """Which tiles stand for two."""
         return self.hermitian & (self.tile_rows != self.indices)
+
+    @cached_property
+    def copies(self) -> np.ndarray:
+        """How many tiles of the matrix each one stands for, float64."""
+        return 1.0 + self.mirrored
+
+    @cached_property
+    def longest(self) -> int:
+        """The columns of the tiles of a tile row, at most."""
+        return int(np.bincount(self.tile_rows, self.widths, self.grid[0]).max(initial=0))
 
     @cached_property
     def diagonal(self) -> np.ndarray:

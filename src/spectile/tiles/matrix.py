@@ -84,7 +84,7 @@ class TileMatrix:
     """
 
     __array_ufunc__ = None  # NumPy leaves `array @ matrix` to us, which refuses it
-    __slots__ = ("_known", "_spectral", "data", "error", "layout", "norms", "permutation", "products")
+    __slots__ = ("_fro", "_known", "_spectral", "data", "error", "layout", "norms", "permutation", "products")
 
     def __init__(
         self, layout: Layout, data: Any = None, *, error: Error = EXACT, permutation: Any = None, norms: Any = None
@@ -94,6 +94,7 @@ class TileMatrix:
             raise TypeError("make a TileMatrix by from_dense, from_sparse, from_tiles or identity")
         self.layout, self.data, self.error, self.permutation = layout, data, error, permutation
         self.norms = norms_.tile_norms(self._xp, data, layout) if norms is None else norms
+        self._fro: float | None = None
         self._spectral: np.ndarray | None = None
         self._known = math.inf
         self.products = 0
@@ -347,7 +348,7 @@ class TileMatrix:
     def fill(self) -> float:
         """Share of the tiles, mirror images included, that are stored or mirrored."""
         total = self.layout.grid[0] * self.layout.grid[1]
-        return float((1 + self.layout.mirrored).sum() / total) if total else 0.0
+        return float(self.layout.copies.sum() / total) if total else 0.0
 
     __repr__ = shown
     _repr_html_ = shown_html
@@ -413,11 +414,12 @@ class TileMatrix:
         >>> round(TileMatrix.identity([2, 2]).norm("spectral"), 9)
         1.0
         """
-        fro = norms_.root_of_squares(self.norms, 1.0 + self.layout.mirrored)
+        if self._fro is None:
+            self._fro = norms_.root_of_squares(self.norms, self.layout.copies)
         if _spectral(kind):
             # Rows and columns have nothing to add to what is known better.
-            return min(fro, self._known if self._known < fro else self._moduli_norm())
-        return fro
+            return min(self._fro, self._known if self._known < self._fro else self._moduli_norm())
+        return self._fro
 
     def _moduli_norm(self) -> float:
         """Return a bound of the spectral norm of the matrix of the moduli."""
@@ -513,7 +515,7 @@ class TileMatrix:
             kernels.dots(x, at[0], y, at[1], sizes, parts)
         else:
             parts = launch.dots(x, at[0], y, at[1], sizes).get()
-        value = (parts * (1.0 + self.layout.mirrored[mine])[:, None]).sum(axis=0)
+        value = (parts * self.layout.copies[mine, None]).sum(axis=0)
         return complex(*value) if dtype.kind == "c" and not self.hermitian else float(value[0])
 
     def eigenvalue_bounds(self) -> tuple[float, float]:
@@ -987,7 +989,8 @@ class TileMatrix:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             for (one, factor), place in zip(terms, places, strict=True):
                 parts.append((one.data, one.layout, place, dtype.type(factor if dtype.kind == "c" else factor.real)))
-                lost[place] += (6 * roundoff(dtype) * abs(factor) if abs(factor) != 1 else 0.0) * one.norms
+                if abs(factor) != 1:
+                    lost[place if len(place) < len(lost) else ...] += 6 * roundoff(dtype) * abs(factor) * one.norms
             data = _summed(self._xp, parts, layout, dtype, shift)
         made = TileMatrix(layout, data, permutation=self.permutation)
         # Sums are rounded, entries of the diagonal once more, and the shift before.
@@ -1051,7 +1054,7 @@ class TileMatrix:
             dropped = np.zeros(len(self.norms), bool)
             dropped[order[:count]] = True
         else:
-            dropped = _smallest(self.norms, 1.0 + layout.mirrored, atol)
+            dropped = _smallest(self.norms, layout.copies, atol)
         if not dropped.any():
             return self
         kept = np.flatnonzero(~dropped)
@@ -1066,7 +1069,7 @@ class TileMatrix:
         """Return the matrix with another error or permutation, or with tiles of the same norms."""
         held = {"error": self.error, "permutation": self.permutation, "norms": self.norms, "data": self.data} | changed
         made = TileMatrix(self.layout, held.pop("data"), **held)
-        made._known = self._known
+        made._known, made._fro = self._known, self._fro
         return made
 
     def _identity(self, hermitian: bool = False) -> TileMatrix:
@@ -1102,20 +1105,23 @@ def _least(made: TileMatrix, own: Error, norm: NormName) -> float:
 
 def _smallest(norms: np.ndarray, weights: np.ndarray, atol: float) -> np.ndarray:
     """Return which norms, the smallest, have a root of the sum of their squares of at most `atol`."""
-    if atol == 0 or not len(norms):
-        return norms == 0
-    with np.errstate(over="ignore", under="ignore"):
-        shares = np.minimum(norms / atol, 2.0) ** 2 * weights
+    dropped = norms <= atol
+    if atol == 0 or not dropped.any():
+        return dropped
+    small = np.flatnonzero(dropped)
+    norms = norms[small]
+    with np.errstate(under="ignore"):
+        shares = (norms / atol) ** 2 * weights[small]
     # By their first digits, and by all of them where these do not decide.
-    bins = np.ascontiguousarray(norms).view(np.int64) >> 47
+    bins = norms.view(np.int64) >> 47
     bins -= bins.min()
     sums = np.cumsum(np.bincount(bins, shares))
     first = int(np.searchsorted(sums * SLACK**3, 1.0, side="right"))
     inside = np.flatnonzero(bins == first)
     order = inside[np.argsort(norms[inside], kind="stable")]
     rising = (sums[first - 1] if first else 0.0) + np.cumsum(shares[order])
-    dropped = bins < first
-    dropped[order[: int(np.searchsorted(rising * SLACK**3, 1.0, side="right"))]] = True
+    dropped[small] = bins < first
+    dropped[small[order[: int(np.searchsorted(rising * SLACK**3, 1.0, side="right"))]]] = True
     return dropped
 
 

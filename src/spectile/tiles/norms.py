@@ -28,13 +28,12 @@ def tile_norms(xp: Any, data: Any, layout: Layout) -> np.ndarray:
         return np.concatenate(data.each(lambda at: tile_norms(xp, data.parts[at], own[at][1])))
     if not len(layout.indices):
         return np.zeros(0)
-    counts = np.diff(layout.starts)
-    slack = 1 + (counts + 8) * 2.0**-52
+    slack = 1 + (layout.largest**2 + 8) * 2.0**-52
     if xp is not np:
         return launch.norms(data, layout.placed()).get() * slack
 
     def roots(scale: float) -> np.ndarray:
-        out = np.empty(len(counts))
+        out = np.empty(len(layout.indices))
         kernels.tile_norms(data.view(data.real.dtype), layout.starts, 1 + (data.dtype.kind == "c"), scale, out)
         return out
 
@@ -46,16 +45,15 @@ def tile_norms(xp: Any, data: Any, layout: Layout) -> np.ndarray:
         return norms * slack
 
 
-def root_of_squares(norms: Any, weights: Any = None) -> float:
-    """Return the root of the sum of squares, not below the exact one, whatever the size of the numbers."""
-    norms = np.asarray(norms, np.float64)
+def root_of_squares(norms: np.ndarray, weights: np.ndarray) -> float:
+    """Return the root of the sum of squares, times weights, not below the exact one, whatever the size of the norms."""
     largest = float(norms.max(initial=0.0))
     if not 0 < largest < math.inf:
         return largest
-    with np.errstate(under="ignore"):
-        squares = (norms / largest) ** 2
-        total = float(squares.sum() if weights is None else (squares * weights).sum())
-    return largest * math.sqrt(total) * SLACK
+    # Few numbers are added one after the other: rounding stays within the slack.
+    sums = np.empty(math.isqrt(len(norms)))
+    kernels.squares(norms, weights, largest, sums)
+    return largest * math.sqrt(float(sums.sum())) * SLACK
 
 
 def row_and_column_sums(norms: Any, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
@@ -69,7 +67,7 @@ def row_and_column_sums(norms: Any, layout: Layout) -> tuple[np.ndarray, np.ndar
 
 def bound_of_map(norms: Any, layout: Layout) -> Error:
     """Return bounds of both norms of a matrix whose tiles have norms of at most these."""
-    fro = root_of_squares(norms, 1.0 + layout.mirrored)
+    fro = root_of_squares(norms, layout.copies)
     rows, columns = row_and_column_sums(norms, layout)
     most = float(rows.max(initial=0.0)), float(columns.max(initial=0.0))
     return Error.of(fro, math.sqrt(most[0]) * math.sqrt(most[1]) * SLACK)

@@ -44,6 +44,10 @@ class Factor:
     norms: np.ndarray
     stored: Layout | None = None  #: What the matrix stores of them.
 
+    def shared(self, layout: Layout) -> Layout:
+        """Return the layout of what the matrix stores, with all that is known of it, where a product has the same."""
+        return layout if self.stored is None else self.stored.shared(layout)
+
 
 class SortedRows:
     """The rows of B by falling norms, with the norms of the tails."""
@@ -143,8 +147,7 @@ class Skipping:
             )  # fmt: skip
 
         _in_pieces(fill, begin)
-        layout = Layout(a.layout.rows, b.layout.columns, indptr, indices, hermitian=upper)
-        layout = (a.stored or layout).shared(layout)
+        layout = a.shared(Layout(a.layout.rows, b.layout.columns, indptr, indices, hermitian=upper))
 
         def between(first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             some = slice(pointer[first], pointer[last])
@@ -221,7 +224,7 @@ class MappedSkipping:
         places = cupy.flatnonzero(counts.ravel())
         pointer = cupy.zeros(len(places) + 1, np.int64)
         pointer[1:] = cupy.cumsum(counts.ravel()[places], dtype=np.int64)
-        layout = Layout.of_keys(self.a.layout.rows, self.b.layout.columns, places.get(), hermitian=upper)
+        layout = self.a.shared(Layout.of_keys(self.a.layout.rows, self.b.layout.columns, places.get(), hermitian=upper))
         with np.errstate(over="ignore"):
             norms = sums.ravel()[places].get() * self._units[0] * self._units[1]
         rounding = _rounding(norms, terms.ravel()[places].get(), layout, dtype)
@@ -284,16 +287,17 @@ class Lists:
 def _rounding(sums: np.ndarray, terms: np.ndarray, layout: Layout, dtype: Any) -> Error:
     """Bound the rounding of tiles by the sums of the products of norms in them, and by the terms of an entry."""
     most = int(terms.max(initial=0))
-    lost = gamma(np.arange(most + 1), dtype)[terms] * sums * SLACK + underflow(most, dtype) * layout.largest
+    lost = gamma(np.arange(most + 1), dtype)[terms]
+    lost *= sums * SLACK
+    lost += underflow(most, dtype) * layout.largest
     return bound_of_map(lost, layout)
 
 
 def rounding_at_most(skipping: Skipping | MappedSkipping, dtype: Any) -> float:
     """Bound the rounding of the product with nothing left out, in the Frobenius norm and so in both."""
     a, b = skipping.a.layout, skipping.b.layout
-    terms = int(np.bincount(a.tile_rows, a.widths, a.grid[0]).max(initial=0))
-    absolute = float(underflow(terms, dtype)) * math.sqrt(a.shape[0]) * math.sqrt(b.shape[1])
-    return float(gamma(terms, dtype)) * skipping.error(math.inf).fro * SLACK + absolute
+    absolute = float(underflow(a.longest, dtype)) * math.sqrt(a.shape[0]) * math.sqrt(b.shape[1])
+    return float(gamma(a.longest, dtype)) * skipping.error(math.inf).fro * SLACK + absolute
 
 
 def multiply(xp: Any, a: Any, b: Any, given_a: Layout, given_b: Layout, lists: Lists, dtype: Any) -> Any:
@@ -379,4 +383,4 @@ def product_norm_estimate(a: Factor, b: Factor) -> float:
     largest = [float(factor.norms.max(initial=0.0)) or 1.0 for factor in (a, b)]
     columns = np.bincount(a.layout.indices, (a.norms / largest[0]) ** 2, a.layout.grid[1])
     rows = np.bincount(b.layout.tile_rows, (b.norms / largest[1]) ** 2, b.layout.grid[0])
-    return root_of_squares(np.sqrt(columns * rows)) * largest[0] * largest[1]
+    return root_of_squares(np.sqrt(columns * rows), np.ones(len(rows))) * largest[0] * largest[1]
