@@ -88,7 +88,8 @@ def spamm(
     alpha, beta : float
         Factors of the product and of `c`.
     c : array, shape (..., m, n), optional
-        Needed when `beta` is not 0; not read otherwise, and never written unless it is also `out`.
+        Needed when `beta` is not 0; not read otherwise, and never written unless it is also `out`.  NaN and infinity in
+        it are in the result at their places alone, as in BLAS, and its error bound is NaN or infinite then.
     out : array, shape (..., m, n), optional
         Receives the result; C-contiguous, of the dtype of C.  Where it overlaps an operand, the call takes as much
         memory again.

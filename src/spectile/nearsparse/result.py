@@ -28,7 +28,7 @@ class SpammResult:
         Share of the tile products that were multiplied; at least `valid_ratio`, equal to it with ``strict=True``.
     error_bound : float
         Guaranteed bound of ``||C_exact - c||_F``: skipped products and rounding; infinity where an entry of c may have
-        overflowed.
+        overflowed, and infinity or NaN where the C that was added holds them.
     method : {"spamm", "dense"}
         What multiplied: "dense" where ``method="auto"`` found the dense product to be faster.  Nothing was left out
         then: tau is 0, both ratios are 1, and the bound is of rounding alone, computed when it is read, from a and b

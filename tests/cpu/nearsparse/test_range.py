@@ -54,6 +54,30 @@ def square(matrices: list[Any]) -> Fraction:
     return sum((value**2 for matrix in matrices for value in matrix.flat), Fraction(0))
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("wanted", [{"tau": 0.0}, {"tau": np.inf}, {"valid_ratio": 0.5}, {"atol": 50.0}])
+@pytest.mark.parametrize("layout", ["C", "F", "out", "batch"])
+def test_what_is_not_finite_in_c_stays_at_its_place(
+    value: float, dtype: str, wanted: dict[str, float], layout: str
+) -> None:
+    rng = np.random.default_rng(5)
+    a, b = (np.asarray(rng.normal(size=(70, 70)), dtype, order="F" if layout == "F" else "C") for _ in range(2))
+    a = a[None] if layout == "batch" else a
+    given = np.full((*a.shape[:-2], 70, 70), 0.25, "float32" if dtype == "float16" else dtype)
+    given[..., 3, 40] = value
+    where = given != 0.25
+    for beta in (0.0, -2.0):
+        c = given.copy("F" if layout == "F" else "C")
+        found = spamm(a, b, c=c, beta=beta, out=c if layout == "out" else None, block=16, backend="cpu", **wanted)
+        assert np.array_equal(~np.isfinite(found.c), where & (beta != 0))
+        assert np.all(np.isfinite(found.error_bound)) == (beta == 0)
+        assert np.array_equal(c, given, equal_nan=True) or layout == "out"
+    with pytest.raises(ValueError, match="a holds NaN or infinity"):
+        spamm(np.where(where, value, a).astype(dtype), b, c=given, beta=1.0, backend="cpu", **wanted)
+
+
 def error_square(found: Any, a: Any, b: Any, alpha: float, beta: float, c: Any) -> Fraction:
     """Return the square of the Frobenius norm of the error, exactly."""
     (a_real, a_imag), (b_real, b_imag) = parts(a), parts(b)
