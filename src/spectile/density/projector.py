@@ -76,9 +76,10 @@ def projector(
     """
     asked = error if asked is None else asked
     h, reached = on_grid(given), math.inf
+    purified_by = partial(_purified, h, occupied, mu, error, asked, guess)
     if method != "eigh":
         try:
-            return _purified(h, occupied, mu, error, method, asked, guess, rival, reached)
+            return purified_by(method, rival=rival)
         except (MemoryError, _DearerError) as reason:
             if rival == math.inf:
                 raise
@@ -88,12 +89,12 @@ def projector(
         if solved.error <= min(error, _SURE * math.sqrt(h.shape[0])):
             return solved
         reached = solved.error
-    return _purified(h, occupied, mu, error, "sp2_accelerated", asked, guess, math.inf, reached)
+    return purified_by("sp2_accelerated", reached=reached)
 
 
 def _purified(
-    h: Any, occupied: int, mu: float | None, error: float, method: str, asked: float,
-    guess: tuple[float, float] | None, rival: float, reached: float,
+    h: Any, occupied: int, mu: float | None, error: float, asked: float, guess: tuple[float, float] | None, method: str,
+    rival: float = math.inf, reached: float = math.inf,
 ) -> DensityMatrix:  # fmt: skip
     """Return the projector by purification; `reached` is a certificate that was not enough."""
     n, share = h.shape[0], asked / error
@@ -121,7 +122,10 @@ def _purified(
         steps = len(polynomials) + _AFTER
         if by.products:  # those of a pass that was not as strict
             _hold_against(rival, h, steps, by.products)
-        watch = partial(_watched, h, rival, steps)
+
+        def watch(done: Pass) -> None:
+            _hold_against(rival, h, max(steps - len(done.products), 0), done.products[-2:], done.x)
+
         last = purify(
             x0, occupied, image, end, budget, polynomials, fine(by), most, watch=watch, guessed=not by.polynomials
         )
@@ -192,11 +196,14 @@ def _look(
     x0: TileMatrix, occupied: int, image: float, width: float, rival: float, certain: bool = False
 ) -> tuple[Pass, bool]:  # fmt: skip
     """Return a pass that shows HOMO and LUMO, as coarse as it can be, and whether they are known or likely."""
+
+    def watch(done: Pass) -> None:
+        # A pass with a plan follows, of steps that are as dear at least.
+        _hold_against(rival, x0, STEPS, done.products[-2:], done.x)
+
     resolved = 0.0
     for size in _LOOKS:
         most = 30 + 2 * math.ceil(math.log2(1 / size))  # enough for a gap that can be told from such errors
-        # A pass with a plan follows, of steps that are as dear at least.
-        watch = partial(_watched, x0, rival, None)
         seen = purify(x0, occupied, image, _SEEN, partial(_looks, size), most=most, certain=certain, watch=watch)
         seen.taken()  # its memory: what it shows is wanted, and not its end
         if seen.ended:
@@ -226,24 +233,23 @@ def _of_tiles(h: TileMatrix | GridMatrix, occupied: int, mu: float | None) -> tu
     return (values[k - 1] + margin, values[k] - margin) if gap > _CLEAR * float(np.median(near)) else None
 
 
-def _watched(h: Any, rival: float, steps: int | None, done: Pass) -> None:
-    """Raise where the steps that are left are dearer than the eigenvectors, or memory is too small for their end."""
-    left = STEPS if steps is None else max(steps - len(done.products), 0)
-    _hold_against(rival, h, left, done.products[-2:])
-    if rival < math.inf and isinstance(h, TileMatrix) and not isinstance(h.data, Spread):
-        # F - c by half and whole; of Q's tiles (F - c) Q, W, a Y that turns it by half and whole, and F Y.
-        require = memory.require_host_free if h._xp is np else memory.require_free
-        require(3 * h.data.nbytes + 9 * done.x.data.nbytes, "the certificate of a density matrix")
+def _hold_against(rival: float, h: Any, left: int, seen: list[int], x: Any = None) -> None:
+    """Raise where so many steps, with products as those that were seen, and their certificate are dearer than that.
 
-
-def _hold_against(rival: float, h: Any, left: int, seen: list[int]) -> None:
-    """Raise where so many steps, with products as those that were seen, and their certificate are dearer than that."""
+    So it does where memory is too small for the certificate of an iterate.
+    """
+    if rival == math.inf:
+        return
     each = sum(seen) / len(seen)
-    if rival < math.inf and (seconds := purified(h, left, each)) > rival:
+    if (seconds := purified(h, left, each)) > rival:
         raise _DearerError(
             f"{left} steps of {each:.3g} products of tiles, and a certificate, would take {seconds:.3g} s, and "
             f"eigenvectors {rival:.3g} s: those are made"
         )
+    if x is not None and isinstance(h, TileMatrix) and not isinstance(h.data, Spread):
+        # F - c by half and whole; of Q's tiles (F - c) Q, W, a Y that turns it by half and whole, and F Y.
+        require = memory.require_host_free if h._xp is np else memory.require_free
+        require(3 * h.data.nbytes + 9 * x.data.nbytes, "the certificate of a density matrix")
 
 
 def _looks(size: float, number: int) -> float:

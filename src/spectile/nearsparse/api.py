@@ -18,6 +18,7 @@ from spectile.core.options import flag, word
 from spectile.core.places import device_ids
 from spectile.core.protocols import ArrayLike
 from spectile.nearsparse import checks
+from spectile.nearsparse.bounds import BelowRounding
 from spectile.nearsparse.types import ASKED, Method, NormMap, PrecisionName, Request, Split, Threshold
 
 if TYPE_CHECKING:
@@ -252,9 +253,7 @@ def _within(a: Any, b: Any, rtol: float, **options: Any) -> Any:
             result = product(a, b, **{name: value})
             # Where no tau was found, reading it raises.
             bound = result.error_bound if result.tau >= 0 else math.nan
-        except ValueError as error:
-            if "rounding" not in str(error):
-                raise
+        except BelowRounding:
             # The bound of a whole product, of its tiles one by one, is less than what a search reckons with.
             name, value, known, product = "tau", 0.0, False, functools.partial(product, method="spamm")
             continue

@@ -157,16 +157,20 @@ def square_unit(size: float) -> float:
     return 2.0 ** -max(-1000, min(1000, exponent))
 
 
+class BelowRounding(ValueError):
+    """An error that is asked for is below what rounding alone is bounded by."""
+
+
 def skipping_limit(asked: tuple[str, float], allowed: float, rounding: float) -> float:
     """Return what skipped products may add up to where the whole error is to stay within what was asked for.
 
     `asked` is name and value of the argument, `allowed` the error that it allows, of `rtol_factors` so much of ||A||_F
-    ||B||_F, and `rounding` a bound in the same unit: ValueError is raised where that is more.
+    ||B||_F, and `rounding` a bound in the same unit: `BelowRounding` is raised where that is more.
     """
     if rounding == math.inf or rounding > allowed:
         word, value = asked
         least = value * (rounding / allowed) if 0 < allowed < math.inf else math.inf
-        raise ValueError(
+        raise BelowRounding(
             f"{word} = {value} is below what rounding alone is bounded by, {least:.3g} for this inner dimension, "
             f"precision and size of the entries: take a larger {word} or float64, or scale what underflows or overflows"
         )

@@ -253,7 +253,7 @@ def dense_result(
             allowed = value if request.atol is not None else value * norm_a * norm_b
             kept = known and bound < math.inf and bound <= allowed
             if not kept and 0 not in (norm_a, norm_b):
-                raise ValueError(refusal(request.asking(value), "nothing was left out"))
+                raise refusal(request.asking(value), "nothing was left out")
         return 0.0
 
     plain = request if request.alpha == 1 and request.beta == 0 else dataclasses.replace(request, alpha=1.0, beta=0.0)

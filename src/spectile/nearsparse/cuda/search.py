@@ -199,14 +199,14 @@ def found(tau: Any, request: Request) -> float:
     if not math.isnan(value):
         return value
     if request.within_error:
-        raise ValueError(refusal(request, "every tile product was multiplied"))
+        raise refusal(request, "every tile product was multiplied")
     raise ValueError(_NO_RATIO)
 
 
-def refusal(request: Request, done: str) -> str:
-    """Return why no threshold keeps a wanted error, and what was done."""
+def refusal(request: Request, done: str) -> bounds.BelowRounding:
+    """Return the error that says why no threshold keeps a wanted one, and what was done."""
     word, value = request.asked
-    return (
+    return bounds.BelowRounding(
         f"{word} = {value} is below what rounding, underflow and overflow are bounded by for entries of this size, or "
         f"a or b holds NaN or infinity, so {done}: take a larger {word}, or scale a and b"
     )
