@@ -138,5 +138,9 @@ COUNTED = {
 @pytest.mark.parametrize("count", [10**12, 10**30])
 @pytest.mark.parametrize("call", COUNTED)
 def test_a_number_that_no_memory_holds_is_refused_before_it_is_tried(call, count):
-    with pytest.raises(MemoryError, match=r"bytes of memory and .* are free"):
+    if call in ("evolve", "greens_function") and count > 1e16:  # no memory would help: rounding hides it
+        expected = pytest.raises(ValueError, match=r"rounding of .* hides")
+    else:
+        expected = pytest.raises(MemoryError, match=r"bytes of memory and .* are free")
+    with expected:
         COUNTED[call](chain(9), count)
