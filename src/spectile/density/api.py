@@ -372,14 +372,14 @@ def _chemical_potential(
 ) -> float:  # fmt: skip
     """Return mu whose Fermi function has the trace that is wanted, to the error, by bisection and secants."""
     n = h.shape[0]
-    edge = math.log(4 * n) / beta
-    left, right = low - edge, high + edge
+    # At the ends even a state at the other end of the spectrum leaves too few, or too many.
+    left, right = low - math.log(2 * n / electrons) / beta, high + math.log(2 * n / (n - electrons)) / beta
     coarse = max(error, 1e-4)
     mu = low + (high - low) * electrons / n
     for step in range(60):
         p = fermi(h, mu=mu, beta=beta, error=coarse)
         miss = float(p.trace()) - electrons
-        if abs(miss) <= max(error, 1e-12 * n):
+        if abs(miss) <= max(error, 1e-12 * n) and coarse <= error:
             return mu
         if abs(miss) < 10 * coarse * math.sqrt(n):
             coarse = max(error / 4, coarse / 100)
@@ -387,4 +387,4 @@ def _chemical_potential(
         slope = beta * (float(p.trace()) - p.norm() ** 2)
         near = mu - miss / slope if slope > 1e-8 else math.nan
         mu = near if left < near < right and step < 50 else (left + right) / 2
-    return mu
+    raise Unresolved(f"no chemical potential is found for {electrons} electrons", abs(miss))

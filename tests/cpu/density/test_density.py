@@ -596,6 +596,21 @@ def test_none_and_all_and_more():
         purified(h, np.eye(19), electrons=2)
 
 
+@pytest.mark.parametrize("unit", [1e-100, 1.0])
+@pytest.mark.parametrize("share", [1e-9, 0.05, 0.9])
+@pytest.mark.parametrize("n", [1, 3])
+def test_any_number_of_electrons_has_a_chemical_potential(n, share, unit):
+    values = np.linspace(-1.0, 1.0, n) if n > 1 else np.array([0.7])
+    for beta in (0.3, 3.0):
+        found = spectile.density_matrix(
+            np.diag(values) * unit, electrons=share * n, beta=beta / unit, error=1e-7, block=3
+        )
+        occupations = 0.5 * (1 - np.tanh(beta / 2 * (values - found.mu / unit)))
+        assert abs(occupations.sum() - share * n) <= 2e-7
+        assert abs(found.electrons - share * n) <= 2e-7
+        assert np.linalg.norm(found.matrix.to_dense() - np.diag(occupations)) <= found.error <= 1e-7
+
+
 @pytest.mark.parametrize("beta", [0.5, 5.0])
 def test_a_temperature_for_metals(beta):
     i = np.arange(40)
