@@ -43,30 +43,6 @@ class Apart(NamedTuple):
         return cls((rest.norm() + rest.error.fro) * SLACK, least, (rest.norm("spectral") + rest.error.spectral) * SLACK)
 
 
-class _Read(np.ndarray):
-    """A tile matrix as `numpy.asanyarray` reads it: operators of SciPy and NumPy do, of which the result has no error.
-
-    `numpy.asarray` makes an array like any other of it.
-    """
-
-    def __array_ufunc__(self, *given: Any, **options: Any) -> Any:
-        """Refuse what `TileMatrix` refuses.
-
-        Raises
-        ------
-        TypeError
-            Always.
-        """
-        raise TypeError(_beside("NumPy array"))
-
-
-def _beside(other: str) -> str:
-    return (
-        f"a TileMatrix and a {other} do not go together here: make both tile matrices, or take .to_dense() or "
-        ".to_csr() of this one (and numbers go with * and / alone)"
-    )
-
-
 class TileMatrix:
     """A near-sparse matrix: the tiles that are not zero, their norms, and a guaranteed bound of its error.
 
@@ -574,7 +550,7 @@ class TileMatrix:
     # --- Other forms ---
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """Return the matrix as a dense array of NumPy: plain by `numpy.asarray`, refused in operators by `asanyarray`.
+        """Return the matrix as a dense array of NumPy.
 
         Raises
         ------
@@ -587,7 +563,7 @@ class TileMatrix:
             raise TypeError("the tiles are on a GPU: use .to_host(), or .to_dense() for an array of CuPy")
         if copy is False:
             raise ValueError("a dense array of tiles is a copy: leave out copy=False")
-        return self.to_dense().astype(self.dtype if dtype is None else dtype, copy=False).view(_Read)
+        return self.to_dense().astype(self.dtype if dtype is None else dtype, copy=False)
 
     def to_dense(self) -> Any:
         """Return the matrix as an array, NumPy's or CuPy's, in the order of the given one.
@@ -820,7 +796,10 @@ class TileMatrix:
 
     def _refuse(self, other: Any) -> Any:
         # Left to the other, arrays of SciPy and NumPy, the result would be dense, without its error.
-        raise TypeError(_beside(type(other).__name__))
+        raise TypeError(
+            f"a TileMatrix and a {type(other).__name__} do not go together here: make both tile matrices, or take "
+            ".to_dense() or .to_csr() of this one (and numbers go with * and / alone)"
+        )
 
     @property
     def ndim(self) -> int:
