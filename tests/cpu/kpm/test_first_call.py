@@ -15,8 +15,8 @@ def test_start_vectors_are_compiled_beside_the_look_at_a_matrix(monkeypatch: pyt
     monkeypatch.setattr(inspection, "prepare", lambda *units: compiled.append(units))
     inspection._prepared.cache_clear()
     monkeypatch.setattr(inspection, "is_compiling", lambda unit: False)
-    for lanes in (1, 32, 1):
-        assert inspection._prepared("sm_90", "float64", False, lanes) == inspect_unit("float64", lanes=lanes)
+    for _ in range(2):
+        assert inspection._prepared("sm_90", "float64", False) == inspect_unit("float64")
     inspection._prepared.cache_clear()
-    assert compiled == [(inspect_unit("float64", lanes=lanes), vectors_unit("float64")) for lanes in (1, 32)]
+    assert compiled == [(inspect_unit("float64"), vectors_unit("float64"))]
     assert {unit for units in compiled for unit in units} <= set(UNITS)
