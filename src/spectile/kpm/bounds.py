@@ -129,7 +129,7 @@ def given_or_found(engine: Engine, bounds: tuple[float, float] | None) -> tuple[
             low, high = max(low, certain[0]), min(high, certain[1])
         if not np.isfinite(high / 2 - low / 2):
             raise ValueError(OUT_OF_RANGE)
-    least = NARROWEST * known_to(engine, (low, high))
+    least = least_half(low, high, engine.dtype, engine.frame.offset)
     if high / 2 - low / 2 >= least:
         return low, high
     center = low / 2 + high / 2

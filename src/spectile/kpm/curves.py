@@ -205,6 +205,5 @@ def moments_for(energy_resolution: float, engine: Engine, bounds: tuple[float, f
 
     Raises ValueError if rounding of H hides such differences.
     """
-    resolved = positive_number(energy_resolution, "energy_resolution")
-    spectrum.require_resolved(engine, bounds, resolved, f"energy_resolution = {resolved}")
-    return max(2, math.ceil(2 * np.pi / spectrum.scaling(bounds)[0] / resolved))
+    spectrum.require_resolved(engine, bounds, energy_resolution, f"energy_resolution = {energy_resolution}")
+    return max(2, math.ceil(2 * np.pi / spectrum.scaling(bounds)[0] / energy_resolution))

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from spectile.core.atomic_file import require_writable
 from spectile.core.device import Backend
 from spectile.core.memory import require_host_free
-from spectile.core.options import flag, whole_number
+from spectile.core.options import flag, positive_number, whole_number
 from spectile.core.options import path as named_path
 from spectile.core.pictures import curve_html
 from spectile.core.progress import Progress
@@ -135,7 +135,8 @@ class SpectralDensity(Drawn):
         """Return the moments that a call asks for, by their number or by an energy."""
         if energy_resolution is None:
             return num_moments
-        return moments_for(energy_resolution, self._engine, self.bounds)
+        resolved = positive_number(energy_resolution, "energy_resolution")
+        return moments_for(resolved, self._engine, self.bounds)
 
     #: What counts the steps of several calls; each shows its own where there is none.
     _progress: Progress | None = None

@@ -65,6 +65,7 @@ def choose(problem: Problem, device: Device, found: Found) -> tuple[Part, ...]:
     return next(way.parts for way in listed if way.candidate is best)
 
 
+@functools.lru_cache(maxsize=1024)
 def repays(problem: Problem, device: Device) -> bool:
     """Return whether looking for groups can pay: where the call's steps have so much time beyond their launches."""
     one = min(_seconds(_best(name, problem, device, {}).candidate) for name in _KERNELS)
