@@ -2,6 +2,7 @@
 
 import ctypes
 import sys
+from dataclasses import replace
 from importlib.resources import files
 from types import SimpleNamespace
 
@@ -171,7 +172,7 @@ def test_hub_rows_have_the_columns_and_sums_of_the_product(hub_rows, columns, fi
             np.testing.assert_array_equal(data[part], exact.data[part] if row in listed else np.nan + 0j)
 
 
-def ways(rows, entries, products, all_products, columns=10**6, room=2**34):
+def ways(rows, entries, products, all_products, columns=10**6, room=2**34, launch=3e-6):
     place = bins.SYMBOLIC_PLACES["HUB"]
     words = {f"SYMBOLIC+{place}": rows, "HUB_ENTRIES": rows * entries}
     for name, value in (("HUB_PRODUCTS", rows * products), ("PRODUCTS", all_products)):
@@ -179,7 +180,8 @@ def ways(rows, entries, products, all_products, columns=10**6, room=2**34):
     words["MOST_STEPS"] = choose.row_steps(products, entries)
     head = head_of(**words)
     assert head.hubs == rows and head[HEAD["HUB_ENTRIES"]] == rows * entries
-    return choose.hub_ways(head, columns, 8, TABLE["H200"], room and (lambda: room))
+    device = replace(TABLE["H200"], launch_seconds=launch)
+    return choose.hub_ways(head, columns, 8, device, room and (lambda: room))
 
 
 def test_products_are_sorted_where_a_block_would_be_waited_for():
@@ -189,6 +191,9 @@ def test_products_are_sorted_where_a_block_would_be_waited_for():
     assert cheapest("tsparse", ways(1000, 2000, 10**6, 2 * 10**9)).kernel == by_blocks
     assert cheapest("tsparse", ways(2, 1500, 20_000, 10**6)).kernel == by_blocks
     assert cheapest("tsparse", ways(2, 20_000, 200_000, 2 * 10**9)).kernel == by_blocks
+    # A host that takes long for its launches is slower at the sort, which has more of them.
+    by_launch = [cheapest("tsparse", ways(1, 40_000, 200_000, 10**6, launch=each)).kernel for each in (3e-6, 12e-6)]
+    assert by_launch == [by_sort, by_blocks]
 
 
 @pytest.mark.parametrize(

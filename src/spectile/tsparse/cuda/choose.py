@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from spectile.core.choice import Candidate
-from spectile.core.devices import Device
+from spectile.core.devices import LAUNCH_SECONDS, Device
 from spectile.core.launch import Shape
 from spectile.core.placement import GATHERED_SHARE
 from spectile.core.tiling import ceil_div
@@ -37,8 +37,9 @@ _SYMBOLIC_THREADS = 256  # of a block that counts one row
 _GROUP_WARPS = bins.GROUP_THREADS // 32
 
 
-#: What hub rows take: a step of a block, which counts and fills, and its blocks on a multiprocessor; launches of the
-#: sort; bytes that it holds of a product, and that it reads and writes, and the share of the bandwidth that it reaches.
+#: What hub rows take: a step of a block, which counts and fills, and its blocks on a multiprocessor; the host for the
+#: sort, where a launch takes it `LAUNCH_SECONDS` at most; bytes that the sort holds of a product, and that it reads and
+#: writes, and the share of the bandwidth that it reaches.
 _STEP_S, _STEP_BLOCKS, _HUB_S = 0.08e-6, 2, 600e-6
 _HUB_BYTES, _HUB_TRAFFIC, _HUB_EFFICIENCY = 24, 300, 0.6
 _MOST_HUBS = 1024
@@ -186,7 +187,8 @@ def hub_ways(
         else None
     )  # fmt: skip
     traffic = (_HUB_TRAFFIC + itemsize) * products
-    seconds = _HUB_S + traffic / (_HUB_EFFICIENCY * device.bytes_per_second) + others
+    launches = _HUB_S * max(1.0, device.launch_seconds / LAUNCH_SECONDS)
+    seconds = launches + traffic / (_HUB_EFFICIENCY * device.bytes_per_second) + others
     told = f"{rows} hub rows of {products:.3g} products, all of them {head.wide('PRODUCTS'):.3g}"
     return [
         Candidate("cuda: hub rows by blocks", max(in_blocks, others), f"{told}, {head[HEAD['MOST_STEPS']]} steps"),

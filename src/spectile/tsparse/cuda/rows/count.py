@@ -15,7 +15,7 @@ from spectile.core import memory
 from spectile.core.choice import cheapest
 from spectile.core.compile import is_compiling
 from spectile.core.device import describe
-from spectile.core.launch import BoundLaunch, kernel
+from spectile.core.launch import BoundLaunch, kernel, measured_device
 from spectile.core.pointers import address
 from spectile.tsparse.cuda import bins, choose, units
 from spectile.tsparse.cuda.counters import FAMILIES, Counters, Head
@@ -115,7 +115,7 @@ def count_rows(
     sorted_hubs = None
     if counted.hubs:
         room = _room if scratch_bytes is None else None
-        ways = choose.hub_ways(counted, B.shape[1], np.dtype(value).itemsize, describe(), room)
+        ways = choose.hub_ways(counted, B.shape[1], np.dtype(value).itemsize, measured_device(), room)
         by_sort = cheapest("tsparse", ways) is ways[1]
         if launches.hubs == CONSTANTS["HUBS_OPEN"]:
             if by_sort:
