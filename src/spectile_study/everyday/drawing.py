@@ -59,7 +59,8 @@ def figure(frame: pandas.DataFrame, system: str) -> Drawing:
         for ax in (left, right):
             drawing.empty(ax, why)
         return drawing
-    drawing.marks(left, rows, "ratio", "share", label="draws", marker="")
+    # One distribution, of whatever commits: the sentence below the figure names them.
+    drawing.marks(left, rows.drop(columns="commit"), "ratio", "share", label="draws", marker="")
     for value, at in zip(quantiles(rows), QUANTILES, strict=True):
         left.axhline(at, color=GREY, linewidth=0.6)
         # Below and to the right of its point: the curve rises.
@@ -88,6 +89,9 @@ def sentences(own: pandas.DataFrame) -> list[str]:
         f"{count.get('ok', 0)} draws measured, {count.get('skipped', 0)} beyond this machine's limits, "
         f"{count.get('failed', 0)} failed; seed {own['seed'].iloc[0]}, {devices}."
     ]
+    commits = own.loc[own["status"] == "ok", "commit"].str[:7].value_counts(sort=False)
+    if len(commits) > 1:
+        said.append(f"By commits: {', '.join(f'{count} draws at {name}' for name, count in commits.items())}.")
     failed = own[own["status"] == "failed"]
     said += [f"Failed: {row['draw']} ({row['reason']})." for _, row in failed.iterrows()]
     alone = int(((own["status"] == "ok") & own["ratio"].isna()).sum())

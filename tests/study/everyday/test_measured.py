@@ -382,6 +382,18 @@ def test_a_frame_is_drawn_with_its_worst_draws_and_what_is_left_out(tmp_path):
     assert "last (wrong result)" in (tmp_path / "everyday/distribution.html").read_text()
 
 
+def test_draws_of_several_commits_are_one_distribution_which_names_them():
+    listed = [
+        ROW | {"system": "kpm", "index": index, "ratio": 0.5 + index, "ratio_lo": 0.4, "ratio_hi": 90.0, "rival": "r",
+               "p_kind": "k", "p_dtype": "float32", "commit": "ab"[index % 2] * 40, **SMALL_WORK["kpm"]}
+        for index in range(5)
+    ]  # fmt: skip
+    made = frame.made(listed)
+    left = drawing.figure(made, "kpm").axes[0, 0]
+    assert max(len(line.get_xdata()) for line in left.lines) == 5
+    assert "By commits: 3 draws at aaaaaaa, 2 draws at bbbbbbb." in drawing.sentences(made)
+
+
 @pytest.mark.parametrize(
     ("columns", "told"),
     [
