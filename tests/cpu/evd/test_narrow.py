@@ -248,3 +248,23 @@ def test_entries_near_the_ends_of_the_range(driver, part, dtype):
         values, v = evd.eigh_tridiagonal(*scaled, lapack_driver=driver, backend="cpu", **part)
         assert np.abs(np.ldexp(values, -exponent) - w).max() < 100 * range_of.eps
         assert np.abs(v.T @ v - np.eye(9)).max() < 1000 * range_of.eps
+
+
+@pytest.mark.parametrize("part", [("i", (1, 3)), ("v", (0.25, np.inf)), ("a", None)])
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
+@pytest.mark.parametrize("power", [-1, 0, 1])
+def test_what_lies_outside_a_band_changes_nothing(dtype, lower, part, power):
+    info, n = np.finfo(dtype), 7
+    unit = 2.0 ** (power * (info.maxexp - 20))
+    given = (np.random.default_rng(3).uniform(1, 2, (3, n)) * unit).astype(dtype)
+    corner = np.tri(3, n, -1, bool)[:, ::-1] if lower else np.tri(3, n, -1, bool)[::-1]
+    ends = None if part[1] is None else tuple(np.multiply(part[1], unit if part[0] == "v" else 1).tolist())
+    ends = tuple(map(int, ends)) if part[0] == "i" else ends
+    found = []
+    for outside in (0, 9, info.max, -info.tiny):
+        band = given.copy()
+        band[corner] = outside
+        found.append(evd.eig_banded(band, lower, select=part[0], select_range=ends, backend="cpu"))
+    assert found[0][0].size > 1
+    assert all(np.array_equal(w, found[0][0]) and np.array_equal(v, found[0][1]) for w, v in found)

@@ -111,7 +111,12 @@ def _solve_part(solve: Callable[..., Any], diagonals: Diagonals, arrays: Arrays,
     largest = max((float(abs(part).max()) for one in inside for part in (one.real, one.imag) if one.size), default=0.0)
     scale = exponent_near_one(largest) if np.isfinite(largest) else 0
     if scale:
-        arrays = [times_power(one, scale) for one in arrays]
+        # What lies outside the matrix may leave the range, and SciPy looks at it too.
+        with np.errstate(over="ignore"):
+            scaled = [times_power(one, scale) for one in arrays]
+        for one, given in zip(scaled, arrays, strict=True):
+            np.copyto(one, given, where=~np.isfinite(one))
+        arrays = scaled
     if select == "v" and np.shape(limits) == (2,):
         if np.isnan(np.asarray(limits, np.float64)).any():
             raise ValueError("select_range must be a 2-element array-like in nondecreasing order")
