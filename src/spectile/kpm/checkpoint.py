@@ -25,6 +25,7 @@ from spectile.core.pointers import operand
 from spectile.core.progress import Progress
 from spectile.kpm.operators.engine import lengthened
 from spectile.kpm.operators.protocol import namespace, on_host
+from spectile.kpm.operators.user import OperatorEngine
 from spectile.kpm.reference import seed_of
 from spectile.kpm.types import Array, Engine, Recursion
 
@@ -108,7 +109,7 @@ class SavedState:
         """Raise ValueError where the file is of another backend, or of another matrix than that of a fingerprint."""
         if self.text("backend") != engine.name:
             raise ValueError(f"{self.path} was written by the {self.text('backend')} backend: go on with that one")
-        if not is_of(own, self, engine.dtype):
+        if not is_of(own, self.array("fingerprint", np.float64, (None,)), engine.dtype):
             raise ValueError(f"{self.path} belongs to another matrix: give the H with which it was written")
 
     def etas(self, name: str, num_moments: int, num_rows: int) -> Array:
@@ -144,9 +145,9 @@ def fingerprint(engine: Engine) -> Array:
     return np.concatenate(found)
 
 
-def is_of(own: Array, state: SavedState, dtype: Any) -> bool:
-    """Return whether a file was written with the matrix of a fingerprint, but for what two hosts round otherwise."""
-    kept, half = state.array("fingerprint", np.float64, (None,)), len(own) // 2
+def is_of(own: Array, kept: Array, dtype: Any) -> bool:
+    """Return whether a kept fingerprint is of the same matrix, but for what two hosts round otherwise."""
+    half = len(own) // 2
     # Files of earlier versions hold the first half.
     if len(kept) - 1 not in (half, 2 * half) or own[0] != kept[0]:
         return False
@@ -155,6 +156,21 @@ def is_of(own: Array, state: SavedState, dtype: Any) -> bool:
     sizes = np.maximum(abs(mine[:, :-1]).max(axis=1), mine[:, -1] / own[0])
     allowed = np.column_stack([*[sizes] * (half - 1), mine[:, -1]])
     return bool(np.all(abs(mine - theirs) <= 2**10 * float(np.finfo(dtype).eps) * allowed))
+
+
+def fingerprint_if_lent(engine: Engine) -> Array | None:
+    """Return the fingerprint of an H that its owner may change meanwhile, None of any other."""
+    return fingerprint(engine) if engine.lent else None
+
+
+def require_unchanged(engine: Engine, kept: Array | None) -> None:
+    """Raise ValueError where H is no longer that of a fingerprint."""
+    if kept is None:
+        return
+    own = fingerprint(engine)
+    # Our kernels give the same bits again, a caller's product need not.
+    if not (is_of(own, kept, engine.dtype) if isinstance(engine, OperatorEngine) else np.array_equal(own, kept)):
+        raise ValueError("H has changed since the first moments and was not copied: begin anew, or give a copy of H")
 
 
 class Signals:

@@ -27,9 +27,11 @@ from spectile.kpm.checkpoint import (
     SavedState,
     comm_of,
     fingerprint,
+    fingerprint_if_lent,
     on_any_rank,
     ranked,
     require_alike,
+    require_unchanged,
     seconds_between,
     signals_deferred,
     write_arrays,
@@ -90,6 +92,7 @@ class SpectralDensity(Drawn):
         with Progress("kpm_dos", shown=self._shown, unit=PRODUCTS) as self._progress:
             self._begin(num_moments, num_vectors, energy_resolution)
         self._progress = None
+        self._fingerprint = fingerprint_if_lent(engine)
 
     @classmethod
     def of_engine(
@@ -141,6 +144,8 @@ class SpectralDensity(Drawn):
     #: What counts the steps of several calls; each shows its own where there is none.
     _progress: Progress | None = None
     _shown = True
+    #: Of an H that is not copied, once the call which makes the density is over.
+    _fingerprint: Array | None = None
 
     def _prepare(self, engine: Engine, kernel: Kernel, seed: int, bounds: tuple[float, float], fixed: bool) -> None:
         """Take what an expansion needs; nothing is expanded yet."""
@@ -191,6 +196,7 @@ class SpectralDensity(Drawn):
             engine.check_hermitian()
             self._prepare(engine, kernel, seed_of(rng), spectrum.given_or_found(engine, bounds), bounds is not None)
             self._total = num_vectors
+        self._fingerprint = None
         num_moments = self._asked(num_moments, energy_resolution)
         self._require_room(num_vectors, num_moments)
         if held:
@@ -214,7 +220,7 @@ class SpectralDensity(Drawn):
             # One density of all passes, whose states are gone.
             self._etas, self._finished, self._keep = [*self._finished, *self._etas], [], False
             self._blocks = [None] * len(self._etas)
-        self._progress = None
+        self._progress, self._fingerprint = None, fingerprint_if_lent(self._engine)
         self._update()
         path.unlink(missing_ok=True)
         return self
@@ -269,8 +275,14 @@ class SpectralDensity(Drawn):
         ----------
         num_moments : int
             Moments to add, at least 1.
+
+        Raises
+        ------
+        ValueError
+            If H has been written to meanwhile and is not held as a copy.
         """
         length = self._num_moments + whole_number(num_moments, "num_moments", 1)
+        require_unchanged(self._engine, self._fingerprint)
         self._require_room(self.num_vectors, length)
         self._num_moments = length
         self._advance()
@@ -283,8 +295,14 @@ class SpectralDensity(Drawn):
         ----------
         num_vectors : int
             Vectors to add, at least 1.
+
+        Raises
+        ------
+        ValueError
+            As :meth:`add_moments`.
         """
         num_vectors = whole_number(num_vectors, "num_vectors", 1)
+        require_unchanged(self._engine, self._fingerprint)
         self._require_room(num_vectors, self._num_moments)
         self._total += num_vectors
         self._start(num_vectors)
@@ -333,7 +351,7 @@ class SpectralDensity(Drawn):
         Raises
         ------
         ValueError
-            If the states did not fit into memory together and were dropped.
+            If the states did not fit into memory together and were dropped, or as :meth:`add_moments`.
         TypeError, OSError
             If `path` is none, or the file cannot be written.
         """
@@ -342,10 +360,12 @@ class SpectralDensity(Drawn):
             raise ValueError(
                 "the states did not fit into memory together and were dropped: there is nothing to go on from"
             )
+        require_unchanged(self._engine, self._fingerprint)
+        held = fingerprint(self._engine) if self._fingerprint is None else self._fingerprint
         arrays: dict[str, Any] = {
             "seed": self._seed, "bounds": self.bounds, "scaling": self._scaling, "num_moments": self._num_moments,
             "kernel": _CALLABLE if callable(self.kernel) else self.kernel,
-            "fixed_bounds": self._fixed_bounds, "blocks": len(self._blocks), "fingerprint": fingerprint(self._engine),
+            "fixed_bounds": self._fixed_bounds, "blocks": len(self._blocks), "fingerprint": held,
             "backend": self._engine.name, "finished": len(self._finished), "total": self._total,
             "widenings": self._widenings,
         }  # fmt: skip
@@ -381,7 +401,9 @@ class SpectralDensity(Drawn):
         self, state = cls.__new__(cls), SavedState(path)
         on_host = backend == "auto" and state.text("backend") == "cpu"
         engine = self._engine = make_engine(H, "cpu" if on_host else backend)
-        state.require_engine(engine, fingerprint(engine))
+        own = fingerprint(engine)
+        state.require_engine(engine, own)
+        self._fingerprint = own if engine.lent else None
         self.kernel = state.text("kernel") if kernel is None else kernel  # type: ignore[assignment]
         if self.kernel == _CALLABLE:
             raise ValueError(f"{path} was written with a function as kernel: give it as kernel= again")

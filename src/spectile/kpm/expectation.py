@@ -13,7 +13,7 @@ from spectile.core.memory import require_host_free
 from spectile.core.options import flag, whole_number
 from spectile.core.pictures import shown, shown_html
 from spectile.kpm import reference
-from spectile.kpm.checkpoint import Run
+from spectile.kpm.checkpoint import Run, fingerprint_if_lent, require_unchanged
 from spectile.kpm.curves import Drawn, SpectralCurves, damping
 from spectile.kpm.iterator import (
     OutsideBoundsError,
@@ -89,6 +89,7 @@ class SpectralExpectation(Drawn):
             self._begin(tried, run)
 
         within_bounds(engine, bounds, begin, run)
+        self._fingerprint = fingerprint_if_lent(engine)
         self._update()
 
     __repr__ = shown
@@ -114,7 +115,13 @@ class SpectralExpectation(Drawn):
         return self._num_vectors
 
     def add_moments(self, num_moments: int) -> None:
-        """Add moments; the result is that of a construction with more."""
+        """Add moments; the result is that of a construction with more.
+
+        Raises
+        ------
+        ValueError
+            If H has been written to meanwhile and is not held as a copy.
+        """
         self._go_on(self._num_vectors, self._added + whole_number(num_moments, "num_moments", 1))
 
     def add_vectors(self, num_vectors: int) -> None:
@@ -123,7 +130,7 @@ class SpectralExpectation(Drawn):
         Raises
         ------
         ValueError
-            If the vectors were given as a block.
+            If the vectors were given as a block, or as :meth:`add_moments`.
         """
         if not self._grows:
             raise ValueError("the vectors were given as a block: give a function of a vector's number, or more of them")
@@ -156,6 +163,7 @@ class SpectralExpectation(Drawn):
 
     def _go_on(self, num_vectors: int, added: int) -> None:
         """Bring so many vectors to so many moments more than at first; bounds of our own that are too narrow widen."""
+        require_unchanged(self._engine, self._fingerprint)
         length = self.num_moments - self._added + added
         require_host_free(64 * num_vectors * length, "the moments of all vectors")
         self._num_vectors, self._added = num_vectors, added

@@ -62,6 +62,8 @@ class Engine(Protocol):
     dtype: np.dtype[Any]
     #: A :class:`~spectile.kpm.operators.frame.Frame`: the zero and the unit of energy in which H is held.
     frame: Any
+    #: Whether H is the caller's own, who may write to it after a call that does not copy it.
+    lent: bool
 
     @property
     def name(self) -> str:

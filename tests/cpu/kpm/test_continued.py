@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from scipy import sparse
 from scipy.sparse.linalg import aslinearoperator
 
 import spectile
@@ -35,7 +36,7 @@ from spectile.kpm.checkpoint import Run
 from spectile.kpm.cpu.engine import CpuEngine
 from spectile.kpm.cpu.operator import CpuRecursion
 from spectile.kpm.iterator import Terms
-from spectile.kpm.operators.lattices import anderson, graphene
+from spectile.kpm.operators.lattices import anderson, chain, graphene
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 from tests.hamiltonians import haldane
 
@@ -528,3 +529,64 @@ def test_a_file_of_another_kind_is_not_called_damaged(tmp_path):
         for other in readers.keys() - {own}:
             with pytest.raises(ValueError, match=rf"{other.name} holds no saved .*: give a file that holds one"):
                 read(other)
+
+
+class Product:
+    """An operator of a user, whose numbers he may change."""
+
+    def __init__(self, matrix):
+        self.data, self.shape, self.dtype = matrix.toarray(), matrix.shape, matrix.dtype
+
+    def __matmul__(self, x):
+        return self.data @ x
+
+
+FORMS = {
+    "csr": lambda H: H.copy(), "float32": lambda H: H.astype(np.float32), "complex": lambda H: H.astype(complex),
+    "csc": lambda H: H.tocsc(), "coo": lambda H: H.copy().tocoo(), "dense": lambda H: H.toarray(), "product": Product,
+    "far": lambda H: (H + 1e4 * sparse.eye_array(64)).tocsr(), "csr of patterns": lambda H: chain(64),
+}  # fmt: skip
+GO_ON = {
+    "moments": lambda density, file: density.add_moments(3),
+    "vectors": lambda density, file: density.add_vectors(2),
+    "save": lambda density, file: density.save(file),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("how", [*GO_ON, "moments of A", "vectors of A", "moments of each", "loaded"])
+@pytest.mark.parametrize("part", [slice(None), slice(30, 31)])
+def test_a_density_goes_on_with_its_own_matrix_or_says_that_it_has_changed(form, how, part, tmp_path):
+    file, words = tmp_path / "state.npz", {}
+    if "of" in how.split():
+        words = {"operator": np.diag(np.arange(64.0))} if how.endswith("A") else {"mean": False}
+    go_on = GO_ON[how.split()[0]] if how != "loaded" else GO_ON["moments"]
+
+    def begun():
+        matrix = FORMS[form](H)
+        density = kpm_dos(matrix, 8, 2, rng=1, backend="cpu", **words)
+        if how == "loaded":
+            density.save(file)
+            density = SpectralDensity.load(file, matrix, backend="cpu")
+        return matrix, density
+
+    def all_moments(density, matrix):
+        if how == "save":
+            density = SpectralDensity.load(file, matrix, backend="cpu")
+            density.add_moments(3)
+        return density.moments
+
+    matrix, density = begun()
+    go_on(density, file)
+    expected = all_moments(density, matrix)
+    matrix, density = begun()
+    before = density.moments.copy()
+    numbers = matrix if isinstance(matrix, np.ndarray) else matrix.data
+    numbers.reshape(-1)[part] *= 3
+    try:
+        go_on(density, file)
+    except ValueError as error:
+        assert "H has changed" in str(error)
+        assert np.array_equal(density.moments, before)
+    else:
+        assert np.array_equal(all_moments(density, FORMS[form](H)), expected)

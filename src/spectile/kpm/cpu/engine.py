@@ -38,7 +38,11 @@ class CpuEngine(ProductEngine):
         self.num_rows, self.dtype = operator.shape[0], dtype
         self._seen: Inspection | None = None
         if isinstance(operator, StoredMatrix):
-            matrix = operator.on_host().csr(dtype)
+            given = operator.on_host()
+            matrix = given.csr(dtype)
+            self.lent = getattr(given.matrix, "format", "") == "csr" and np.may_share_memory(
+                matrix.data, given.matrix.data
+            )
             self._seen = inspect(matrix)
             self._bounds = self._seen.bounds
             self.frame = Frame.around(self._bounds, dtype)

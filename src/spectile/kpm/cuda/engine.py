@@ -62,6 +62,7 @@ class StoredEngine:
     """A stored matrix on the GPU, an :class:`~spectile.kpm.types.Engine`; the matrix may lie on the host."""
 
     name = "cuda"
+    lent = False
     #: Whether steps add to sums of terms.
     adds_terms = True
 
@@ -250,6 +251,7 @@ class StencilEngine:
     """The topological insulator's stencil on the GPU, an :class:`~spectile.kpm.types.Engine` of complex numbers."""
 
     name = "cuda"
+    lent = False
 
     def __init__(self, sample: TopologicalInsulator, dtype: np.dtype[Any]) -> None:
         import cupy

@@ -22,6 +22,7 @@ class ProductEngine(abc.ABC):
     num_rows: int
     dtype: np.dtype[Any]
     frame = Frame()
+    lent = False
 
     def vector(self, seed: int) -> Any:
         """Return one random vector, shape (N,)."""

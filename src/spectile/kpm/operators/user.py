@@ -52,6 +52,8 @@ _TOGETHER = {"numpy": 1 << 15, "cupy": 1 << 20}
 class OperatorEngine(ProductEngine):
     """An operator without kernels of its own, which is given arrays of NumPy or CuPy, on the CPU or on a GPU."""
 
+    lent = True
+
     def __init__(self, operator: Operator, dtype: np.dtype[Any], xp: ModuleType, free_bytes: Any) -> None:
         self.operator, self.dtype, self.xp, self._free_bytes = operator, dtype, xp, free_bytes
         self.num_rows = int(operator.shape[0])
