@@ -303,7 +303,8 @@ class _Between(_Block):
     def _extend(self, length: int, run: Run) -> None:
         if self._recurrence is None:
             vectors = self._begun()
-            bra = self.operator.adjoint(self._engine.xp.ascontiguousarray(vectors)).conj()
+            xp = self._engine.xp
+            bra = xp.conj(self.operator.adjoint(xp.ascontiguousarray(vectors)))  # a new array, of real numbers too
             # No rank needs all of a term for its part of the products.
             vectors, self._bra = (own_rows(self._engine, each) for each in (vectors, bra))
             self._recurrence = Terms(self._engine, vectors, self._bounds, run.progress)

@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse as sp
 from scipy.sparse.linalg import aslinearoperator
 
-from spectile.kpm import LorentzKernel, kpm_dos, ldos, reference, spectral_function
+from spectile.kpm import LorentzKernel, correlator, kpm_dos, ldos, reference, spectral_function
 from spectile.kpm.operators.lattices import anderson, chain
 from tests.hamiltonians import haldane
 
@@ -229,6 +229,26 @@ def test_functions_may_write_into_what_they_are_given_and_return_one_array():
         options = {"operator": operator, "mean": False, "backend": "cpu"}
         found = kpm_dos(REAL, 16, 3, vectors=one, **options)
         np.testing.assert_array_equal(found.moments, kpm_dos(REAL, 16, vectors=given, **options).moments)
+
+
+@pytest.mark.parametrize("H", [REAL, COMPLEX], ids=["real", "complex"])
+@pytest.mark.parametrize("width", [1, 64])
+def test_operators_may_return_one_array_each_time(H, width, monkeypatch):
+    monkeypatch.setattr("spectile.kpm.iterator.MAX_BLOCK", width)
+    held = {}
+
+    def one(block):
+        kept = held.setdefault((block.shape, block.dtype), np.empty_like(block))
+        kept[...] = H @ block
+        return kept
+
+    options = {"num_moments": 8, "num_vectors": 3, "rng": 1, "backend": "cpu"}
+    found = [kpm_dos(H, operator=A, mean=False, **options) for A in (one, H)]
+    for each in found:
+        each.add_moments(4)
+    np.testing.assert_allclose(*(each.moments for each in found), atol=1e-10)
+    found = (correlator(H, A, A, **options) for A in (one, H))
+    np.testing.assert_allclose(*(each.moments_by_vector for each in found), atol=1e-10)
 
 
 def test_a_resolution_is_positive():

@@ -112,7 +112,7 @@ def asymmetry(name: str, apply: Callable[[Any], Any], engine: Any, seed: int) ->
     # Unequal lengths, so that no symmetry of the phases can hide an error.
     x, y = (lengthened(engine.vector(each), each, xp) for each in (seed, seed + 1))
     before = x.copy()
-    ax, ay = apply(x), apply(y)
+    ax, ay = xp.array(apply(x)), apply(y)  # a caller's function may return one array each time
     if not bool((x == before).all()):
         raise ValueError(f"{name} writes into its input: let that be as it is, and return another array")
     # In double precision: squares of a float32 Hamiltonian in joules underflow.
