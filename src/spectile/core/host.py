@@ -52,3 +52,20 @@ def refuse_malformed(name: str, matrix: Any) -> None:
             matrix.check_format(full_check=True)
     except ValueError as error:
         raise ValueError(f"{name} is no valid {form} matrix ({error}): check its indices") from None
+
+
+def canonical_csr(matrix: Any, dtype: Any) -> Any:
+    """Return a valid host matrix as a CSR array of a type, columns ascending; its arrays may be those of the matrix.
+
+    Entries at one place are summed in a type that holds both types, and True and True is True, in every format: SciPy
+    sums those of some formats in the type of the matrix, where integers wrap, and others after the conversion.
+    """
+    import scipy.sparse
+
+    own, wide = np.dtype(matrix.dtype), np.result_type(matrix.dtype, dtype)
+    first = own if own.kind == "b" else wide
+    csr = scipy.sparse.csr_array(matrix.astype(first, copy=False) if own != first else matrix)
+    if not csr.has_canonical_format:
+        csr = csr.copy()
+        csr.sum_duplicates()
+    return csr.astype(dtype, copy=False)

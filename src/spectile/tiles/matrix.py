@@ -11,7 +11,7 @@ import numpy as np
 
 from spectile.core.arrays import host_array, on_device, to_device
 from spectile.core.device import require_device
-from spectile.core.host import refuse_malformed
+from spectile.core.host import canonical_csr, refuse_malformed
 from spectile.core.options import flag, number
 from spectile.core.pictures import draw_sizes, shown, shown_html
 from spectile.core.places import device_ids
@@ -196,13 +196,11 @@ class TileMatrix:
         dtype = _dtype("a", a.dtype)
         rows, columns = partitions(a.shape, rows, columns, hermitian)
         order = checked_permutation(permutation, a.shape)
-        # Sums of entries at one place are left to SciPy, in the dtype of the result.
-        a = a.tocsr()
+        a = a if a.format in ("coo", "csr", "csc", "bsr") else a.tocsr()  # other formats hold no entry twice
         _held("a", a.data)
-        a = a.astype(dtype, copy=False)
-        if not a.has_canonical_format or not a.data.all():
+        a = canonical_csr(a, dtype)
+        if not a.data.all():
             a = a.copy()
-            a.sum_duplicates()
             a.eliminate_zeros()
         if hermitian:
             turned, values = a.T.tocsr(), a.data.conj() if dtype.kind == "c" else a.data
@@ -988,9 +986,11 @@ class TileMatrix:
         lost, parts = len(terms) * _underflow(layout, dtype), []
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             for (one, factor), place in zip(terms, places, strict=True):
-                parts.append((one.data, one.layout, place, dtype.type(factor if dtype.kind == "c" else factor.real)))
+                held = dtype.type(factor if dtype.kind == "c" else factor.real)
+                parts.append((one.data, one.layout, place, held))
                 if abs(factor) != 1:
-                    lost[place if len(place) < len(lost) else ...] += 6 * roundoff(dtype) * abs(factor) * one.norms
+                    off = 6 * roundoff(dtype) * abs(factor) + abs(complex(held) - factor)  # a factor may underflow
+                    lost[place if len(place) < len(lost) else ...] += off * one.norms
             data = _summed(self._xp, parts, layout, dtype, shift)
         made = TileMatrix(layout, data, permutation=self.permutation)
         # Sums are rounded, entries of the diagonal once more, and the shift before.

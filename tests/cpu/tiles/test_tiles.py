@@ -599,3 +599,26 @@ def test_conversions_need_a_few_matrices_beside_what_they_read(dtype):
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
             assert peak < most, (number, peak / a.nbytes)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("hermitian", [False, True])
+def test_the_error_of_a_multiple_holds_for_factors_of_every_size(dtype, hermitian):
+    largest = float(np.finfo(dtype).max)
+    scales = [2.0**power for power in np.linspace(-np.log2(largest), 0.9 * np.log2(largest), 9).astype(int).tolist()]
+    for scale in scales:
+        given = np.dtype(dtype).type(scale) * random_matrix(3, (12, 12), dtype, hermitian=hermitian)
+        x = TileMatrix.from_dense(given, 4, hermitian=hermitian)
+        for factor in [1e-300, 1e-160, 1e-60, 1e-50, 1e-42, 1e-38, 1 / 3, 1e-20 * (1 + 1j), 1e-45j, 3e20]:
+            try:
+                made = [(factor * x, factor * given.astype(np.clongdouble))]
+                made.append((x + factor * x, (1 + np.clongdouble(factor)) * given.astype(np.clongdouble)))
+            except ValueError as error:
+                assert "overflows" in str(error)
+                continue
+            for one, exact in made:
+                off = one.to_dense().astype(np.clongdouble) - exact
+                size = abs(off).max()
+                assert (
+                    size == 0 or size * np.linalg.norm((off / size).astype(np.complex128)) <= one.error.fro * 1.000001
+                )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spectile.core.cupy_parts import csr_matrix
-from spectile.core.host import refuse_malformed
+from spectile.core.host import canonical_csr, refuse_malformed
 from spectile.core.pointers import operand
 from spectile.kpm.bounds import gershgorin
 from spectile.kpm.operators.protocol import lies_on_gpu
@@ -50,14 +50,8 @@ class StoredMatrix:
             matrix = self.csr_on_gpu(dtype)
             matrix.sum_duplicates()
             return matrix
-        import scipy.sparse
-
         refuse_malformed("H", self.matrix)
-        matrix = scipy.sparse.csr_array(self.matrix, dtype=dtype)
-        if not matrix.has_canonical_format:
-            matrix = matrix.copy()
-            matrix.sum_duplicates()
-        return matrix
+        return canonical_csr(self.matrix, dtype)
 
     def csr_on_gpu(self, dtype: np.dtype[Any]) -> Any:
         """Return a copy in CSR form on the current device, indices of 32 bits, in the caller's order of entries."""
