@@ -462,8 +462,8 @@ def _check_wanted(A: Any, B: Any, wanted: Wanted, precision: Precision) -> None:
                 raise TypeError(f"{name} is complex and the product is real: convert A with .astype(complex)")
         for name, number in (("alpha", wanted.alpha), ("beta", wanted.beta)):
             with np.errstate(over="ignore", under="ignore"):
-                held = np.isfinite(precision.dtype.type(number))
-            if not held:
+                lost = abs(complex(precision.dtype.type(number)) - complex(number))
+            if not lost <= float(np.finfo(precision.dtype).eps) * abs(complex(number)):  # what underflows, too
                 raise ValueError(
                     f'{name} is {number:.3g}, beyond the range of {precision.dtype}: name precision="float64"'
                 )

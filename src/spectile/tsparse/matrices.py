@@ -200,11 +200,16 @@ def _is_array_type(kind: type) -> bool:
     return hasattr(sparse, "sparray") and issubclass(kind, sparse.sparray)
 
 
-def host_csr(shape: tuple[int, int], indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, array: bool) -> Any:
-    """Return a SciPy array or matrix whose rows are known to be sorted."""
+def host_csr(
+    shape: tuple[int, int], indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, array: bool, kept: bool = False
+) -> Any:
+    """Return a SciPy array or matrix whose rows are known to be sorted.
+
+    It has copies of pointer and columns where these are `kept`: what is done to it in place must not reach them.
+    """
     # One index type for both: 64-bit only where the count or the columns need it.
     index = np.int32 if indptr[-1] < 2**31 and indices.dtype == np.int32 else np.int64
-    arrays = data, indices.astype(index, copy=False), indptr.astype(index, copy=False)
+    arrays = data, indices.astype(index, copy=kept), indptr.astype(index, copy=kept)
     kind, known = _csr(array)
     if known is None:
         C = kind(arrays, shape=shape)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from spectile.tsparse import spgemm
+from spectile.tsparse import galerkin, row_blocks, spgemm, symbolic
 
 FORMATS = ("csr", "csc", "coo", "lil", "dok", "dia", "bsr")
 
@@ -92,3 +92,44 @@ def test_views_and_slices():
     B = A.T[:, 10:40]
     C = spgemm(A[5:45:2], B, backend="cpu")
     np.testing.assert_allclose(C.toarray(), A[5:45:2].toarray() @ B.toarray(), rtol=1e-13)
+
+
+@pytest.mark.parametrize("columns", [40, 2**31 + 40])
+@pytest.mark.parametrize("make", ["symbolic", "galerkin"])
+def test_what_is_done_to_a_product_in_place_does_not_reach_the_plan_that_made_it(make, columns):
+    rng = np.random.default_rng(4)
+    A = sp.random_array((30, 30), density=0.2, format="csr", rng=rng)
+    B = sp.random_array((30, 40), density=0.2, format="csr", rng=rng)
+    B = sp.csr_array((B.data, B.indices + np.int64(columns - 40), B.indptr), shape=(30, columns))
+    plan = symbolic(A, B, backend="cpu") if make == "symbolic" else galerkin(A, A, B)
+    products = [lambda: plan.multiply(A, B) if make == "symbolic" else plan.numeric(A)]
+    if make == "galerkin":
+        products.append(lambda: plan.C)
+    wanted = products[0]().copy()
+    for product in products:
+        C = product()
+        C.data[::2] = 0
+        C.eliminate_zeros()
+        again = products[0]()
+        for part in ("indptr", "indices", "data"):
+            np.testing.assert_array_equal(getattr(again, part), getattr(wanted, part))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_no_product_shares_memory_with_what_it_was_made_of(form):
+    eye = sp.eye_array(6, format="csr")
+    other = sp.random_array((6, 6), density=0.5, rng=5).asformat(form)
+    for product in (
+        spgemm(eye, other),
+        spgemm(other, eye),
+        spgemm(eye, eye, mask=other),
+        spgemm(0 * eye, eye, C=other, beta=1),
+        spgemm(eye, eye, C=other, beta=1, mask=other),
+        galerkin(eye, other, eye).C,
+        *(part for _, part in row_blocks(eye, other)),
+    ):
+        for given in (eye, other):
+            arrays = [getattr(given, name, None) for name in ("indptr", "indices", "data", "row", "col")]
+            for array in arrays:
+                for name in ("indptr", "indices", "data"):
+                    assert not (isinstance(array, np.ndarray) and np.shares_memory(getattr(product, name), array))

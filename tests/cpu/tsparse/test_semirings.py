@@ -214,7 +214,13 @@ def test_sums_with_another_matrix(dtype):
 @pytest.mark.parametrize("dtype", ["f4", "F"])
 def test_a_factor_beyond_the_range_of_the_product_is_refused(dtype):
     A, B = factors(dtype)
-    for options in ({"alpha": 1e300}, {"alpha": -(10**60)}, {"beta": 1e39, "C": A @ B}):
+    for options in (
+        {"alpha": 1e300},
+        {"alpha": -(10**60)},
+        {"beta": 1e39, "C": A @ B},
+        {"alpha": 1e-50},
+        {"beta": -1e-42, "C": A @ B},
+    ):
         with np.errstate(all="raise"), pytest.raises(ValueError, match="beyond the range of"):
             multiply(A, B, **options)
     wide = multiply(A, B, alpha=1e300, precision="float64")

@@ -51,7 +51,7 @@ class GalerkinProduct:
 
     def _matrix(self, data: np.ndarray) -> Any:
         shape = self._R.shape[0], self._P.shape[1]
-        return host_csr(shape, self._indptr, self._indices.copy(), data, self._array)
+        return host_csr(shape, self._indptr, self._indices, data, self._array, kept=True)
 
     def _middles(self, A: Operand) -> Iterator[tuple[int, int, Operand, Room]]:
         """Yield first row, end and ``R A`` of blocks of rows, one at a time, and what is left beside it."""

@@ -100,7 +100,7 @@ class SymbolicProduct:
             largest_sum = lambda: float(self.sums_of_sizes(left, right, room).max(initial=0))  # noqa: E731
             require_exact(*sizes(left, right), largest_sum, *holds(chosen))
         data = self.product(left, right, chosen, room)
-        C = host_csr(self.shape, self.indptr, self.indices.copy(), data, left.array or right.array)
+        C = host_csr(self.shape, self.indptr, self.indices, data, left.array or right.array, kept=True)
         return as_boolean(C) if precision is None and both_boolean(A, B) else C
 
     def numeric(self, data_a: np.ndarray, data_b: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
