@@ -95,7 +95,8 @@ def rounding_bound(
     rounded = row.result_roundoff * (summed + product + abs(beta) * norm_c) if row.result_roundoff else 0.0
     # Zeros lose nothing.
     products = k * abs(alpha) if norm_a > 0 and norm_b > 0 else 0.0
-    own = row.result_underflow + 2 * row.product_underflow if norm_c > 0 or products > 0 else 0.0
+    scaled = 0.0 if alpha == 1 and beta == 0 else float(held.smallest_subnormal)  # two halves of it
+    own = row.result_underflow + max(2 * row.product_underflow, scaled) if norm_c > 0 or products > 0 else 0.0
     underflow = row.product_underflow * products + own
     return (bound + rounded) * NORM_SLACK["float64"] + underflow * math.sqrt(m * n)
 

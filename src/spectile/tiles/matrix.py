@@ -989,8 +989,9 @@ class TileMatrix:
                 held = dtype.type(factor if dtype.kind == "c" else factor.real)
                 parts.append((one.data, one.layout, place, held))
                 if abs(factor) != 1:
-                    off = 6 * roundoff(dtype) * abs(factor) + abs(complex(held) - factor)  # a factor may underflow
-                    lost[place if len(place) < len(lost) else ...] += off * one.norms
+                    # A factor may underflow in the dtype, and what it is rounded by in float64 before the norms come.
+                    off = 6 * roundoff(dtype) * (abs(factor) * one.norms) + abs(complex(held) - factor) * one.norms
+                    lost[place if len(place) < len(lost) else ...] += off
             data = _summed(self._xp, parts, layout, dtype, shift)
         made = TileMatrix(layout, data, permutation=self.permutation)
         # Sums are rounded, entries of the diagonal once more, and the shift before.

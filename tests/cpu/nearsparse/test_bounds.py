@@ -127,3 +127,18 @@ def test_rounding_is_bounded_by_the_products_that_are_multiplied(dtype: str, tau
     # The norms of the tiles alone bring the root of their number, and short sums as much as they are shorter.
     fewer = count**0.5 * (count / 1.1 if tau else 1.0)
     assert 0 < error <= result.error_bound <= 1.01 * by_whole_norms / fewer
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128"])
+def test_what_a_factor_makes_underflow_is_in_the_bound(dtype):
+    sums = np.dtype("float32" if dtype == "float16" else dtype)
+    tiny, rng = float(np.finfo(sums).tiny), np.random.default_rng(8)
+    a, c = (rng.standard_normal((20, 20)) for _ in range(2))
+    for size in (1.0, 1e-3, 0.0):
+        given = (size * a).astype(dtype)
+        exact = given.astype(np.clongdouble) @ given.astype(np.clongdouble)
+        for alpha, beta, scale in ((2 * tiny, 0, 1), (1, 1e-20, tiny), (4 * tiny, 3 * tiny, 1e-6), (0, 1e-30, 1e-25)):
+            other = (scale * c).astype(sums)
+            made = spamm(given, given, tau=0, alpha=alpha, beta=beta, c=other, backend="cpu")
+            off = abs(made.c - (alpha * exact + beta * other.astype(np.clongdouble)))
+            assert off.max() * np.linalg.norm((off / (off.max() or 1)).astype(float)) <= made.error_bound

@@ -609,7 +609,7 @@ def test_the_error_of_a_multiple_holds_for_factors_of_every_size(dtype, hermitia
     for scale in scales:
         given = np.dtype(dtype).type(scale) * random_matrix(3, (12, 12), dtype, hermitian=hermitian)
         x = TileMatrix.from_dense(given, 4, hermitian=hermitian)
-        for factor in [1e-300, 1e-160, 1e-60, 1e-50, 1e-42, 1e-38, 1 / 3, 1e-20 * (1 + 1j), 1e-45j, 3e20]:
+        for factor in [1e-310, 1e-300, 1e-160, 1e-60, 1e-50, 1e-42, 1e-38, 1 / 3, 1e-20 * (1 + 1j), 1e-45j, 3e20]:
             try:
                 made = [(factor * x, factor * given.astype(np.clongdouble))]
                 made.append((x + factor * x, (1 + np.clongdouble(factor)) * given.astype(np.clongdouble)))
