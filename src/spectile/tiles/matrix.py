@@ -780,7 +780,10 @@ class TileMatrix:
             return self._refuse(divisor)
         if number == 0:
             raise ZeroDivisionError("the matrix is divided by zero")
-        return self * (1 / number)
+        reciprocal = 1 / number
+        if not np.isfinite(reciprocal):
+            raise ValueError(f"the divisor is {divisor}: pass a number whose reciprocal is finite")
+        return self * reciprocal
 
     def __add__(self, other: TileMatrix) -> TileMatrix:
         """Return a sum."""

@@ -622,3 +622,9 @@ def test_the_error_of_a_multiple_holds_for_factors_of_every_size(dtype, hermitia
                 assert (
                     size == 0 or size * np.linalg.norm((off / size).astype(np.complex128)) <= one.error.fro * 1.000001
                 )
+
+
+@pytest.mark.parametrize("divisor", [1e-310, 1e-310j, np.nan])
+def test_a_divisor_without_a_reciprocal_is_refused_as_it_was_given(divisor):
+    with pytest.raises(ValueError, match="the divisor is"):
+        TileMatrix.identity([2]) / divisor
