@@ -44,6 +44,11 @@ class Device:
         """Whether float64 arithmetic runs at half of float32's rate."""
         return self.fp64_divisor <= 2
 
+    @property
+    def host_slowness(self) -> float:
+        """How many times as long as `LAUNCH_SECONDS` its host takes for a launch; 1 at least."""
+        return max(1.0, self.launch_seconds / LAUNCH_SECONDS)
+
     def product_rate(self, real: str) -> float:
         """Return about how many operations a second products of matrices reach, from the units at 1.7 GHz.
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from spectile.core.cupy_parts import part
-from spectile.core.devices import LAUNCH_SECONDS, Device
+from spectile.core.devices import Device
 from spectile.core.launch import measured_device
 from spectile.core.pointers import address
 from spectile.core.tiling import ceil_div
@@ -61,20 +61,19 @@ class Costs:
             read += 5 * k * n * itemsize / copied  # B's real form is written and read twice more
         tiles = math.prod(ceil_div(size, request.block) for size in shape)
         searched = _search_seconds(request, tiles)
-        # The host is ahead of the device unless a launch takes it long.
-        slower = max(1.0, device.launch_seconds / LAUNCH_SECONDS)
         dtype = request.real.arithmetic.dtype
         # Rows that begin at multiples of 16 bytes, as those of contiguous matrices of such sizes do.
         aligned = all(size * itemsize % 16 == 0 for size in (k, n))
         reached = rate.dense[dtype] * (1.0 if aligned else UNALIGNED[dtype])
-        dense = READ_SECONDS / 4 * slower + max(_dense_seconds(real, reached, device), read + written)
+        # The host is ahead of the device unless a launch takes it long.
+        dense = READ_SECONDS / 4 * device.host_slowness + max(_dense_seconds(real, reached, device), read + written)
         problem = Problem(
             *real, block=request.block, precision=request.real.precision, strict=request.strict, aligned=aligned
         )
         whole = min(one.seconds for one in candidates(problem, device) if one.seconds is not None)
         return cls(
             dense=dense,
-            fixed=FIXED_SECONDS * slower + read + written + searched,
+            fixed=FIXED_SECONDS * device.host_slowness + read + written + searched,
             whole=whole,
             norms=READ_SECONDS / 2 + read + searched,
             count=COUNT_SECONDS + tiles / COUNT_RATE,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from spectile.core.choice import Candidate
-from spectile.core.devices import LAUNCH_SECONDS, Device
+from spectile.core.devices import Device
 from spectile.core.launch import Shape
 from spectile.core.placement import GATHERED_SHARE
 from spectile.core.tiling import ceil_div
@@ -187,8 +187,7 @@ def hub_ways(
         else None
     )  # fmt: skip
     traffic = (_HUB_TRAFFIC + itemsize) * products
-    launches = _HUB_S * max(1.0, device.launch_seconds / LAUNCH_SECONDS)
-    seconds = launches + traffic / (_HUB_EFFICIENCY * device.bytes_per_second) + others
+    seconds = _HUB_S * device.host_slowness + traffic / (_HUB_EFFICIENCY * device.bytes_per_second) + others
     told = f"{rows} hub rows of {products:.3g} products, all of them {head.wide('PRODUCTS'):.3g}"
     return [
         Candidate("cuda: hub rows by blocks", max(in_blocks, others), f"{told}, {head[HEAD['MOST_STEPS']]} steps"),
