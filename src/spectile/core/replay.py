@@ -18,8 +18,9 @@ captured, and replayed, only where a process has one Python thread.
 
 from __future__ import annotations
 
+import math
 import threading
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,7 +31,7 @@ from spectile.core.launch import Kernel, noting_launches
 
 #: What all kept calls of a device may hold is its memory over this.
 SHARE = 64
-#: Kinds of calls that are remembered as seen once.
+#: Kinds of calls of which it is remembered when they are captured.
 _MOST_SEEN = 256
 
 
@@ -120,22 +121,30 @@ class Captured(Direct):
 
 
 class _Kept:
-    """Captured calls that nobody runs now, the last used at the end, and how often each kind was begun."""
+    """Captured calls that nobody runs now, the last used at the end, and what is known of each kind.
+
+    A capture takes longer than a call as it is written.  So a kind that was dropped for want of room is captured again
+    only after twice as many calls as before, and one that has no room by itself never: calls that take turns, too many
+    for the room, would all be captured anew each time.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: OrderedDict[Hashable, Captured] = OrderedDict()
-        self._seen: Counter[Hashable] = Counter()
+        #: By kind, the calls that run as they are before the next capture, and before the one after it.
+        self._before: dict[Hashable, tuple[float, float]] = {}
 
     def take(self, key: Hashable) -> Captured | None:
-        """Return a captured call for the use of one thread: None for a kind that is seen for the first time."""
+        """Return a captured call for the use of one thread; None for one that runs as it is written."""
         with self._lock:
             known = self._idle.pop(key, None)
-            if known is None and key not in self._seen:
-                if len(self._seen) >= _MOST_SEEN:
-                    self._seen.clear()
-                self._seen[key] += 1
-                return None
+            if known is None:
+                if key not in self._before and len(self._before) >= _MOST_SEEN:
+                    self._before.clear()
+                left, later = self._before.get(key, (1, 2))
+                self._before[key] = max(0, left - 1), later
+                if left > 0:
+                    return None
         return known or Captured()
 
     def give_back(self, key: Hashable, call: Captured, limit: int) -> None:
@@ -143,9 +152,15 @@ class _Kept:
         dropped = []
         with self._lock:
             dropped.append(self._idle.pop(key, None))  # of another thread
+            if call.nbytes > limit:
+                self._before[key] = math.inf, math.inf
+                return
             self._idle[key] = call
             while sum(each.nbytes for each in self._idle.values()) > limit:
-                dropped.append(self._idle.popitem(last=False)[1])
+                other, one = self._idle.popitem(last=False)
+                dropped.append(one)
+                later = self._before.get(other, (0, 1))[1]
+                self._before[other] = later, 2 * later
 
     def nbytes(self) -> int:
         """Return how many bytes all hold."""
