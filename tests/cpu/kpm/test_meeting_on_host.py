@@ -107,8 +107,9 @@ def hermitian(n, dtype, entries, seed, hubs=0):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
-def test_lanczos_steps_of_one_launch_are_those_of_products(dtype, tmp_path):
-    steps_of = lanczos_steps_of(dtype, tmp_path)
+@pytest.mark.parametrize("launches", ["one", "two a step"])
+def test_lanczos_steps_are_those_of_products(launches, dtype, tmp_path):
+    steps_of = LANCZOS[launches](dtype, tmp_path)
     for n, lanes, blocks, steps in ((1, 1, 1, 1), (70, 4, 3, 9), (131, 32, 2, 7), (200, 1, 2, 12)):
         h = hermitian(n, dtype, 6, n, hubs=3 if lanes < 32 else 0)
         start = lengthened(random_phases(1, n, 1, real=dtype == "float64", dtype=dtype)[:, 0], 1, np)
@@ -119,9 +120,10 @@ def test_lanczos_steps_of_one_launch_are_those_of_products(dtype, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
-def test_lanczos_steps_of_one_launch_bound_structured_spectra(dtype, tmp_path):
-    steps_of = lanczos_steps_of(dtype, tmp_path)
-    for n in (3, 4, 5, 6, 8, 16, 64):
+@pytest.mark.parametrize("launches", ["one", "two a step"])
+def test_lanczos_steps_bound_structured_spectra(launches, dtype, tmp_path):
+    steps_of = LANCZOS[launches](dtype, tmp_path)
+    for n in (3, 4, 5, 6, 8, 16, 64) if launches == "one" else (4, 5, 16):
         for name, matrix in families(n).items():
             if np.can_cast(matrix.dtype, dtype, "same_kind"):
                 h = sp.csr_matrix(matrix.astype(dtype))
@@ -132,7 +134,60 @@ def test_lanczos_steps_of_one_launch_bound_structured_spectra(dtype, tmp_path):
                 check_bounds(found, np.linalg.eigvalsh(matrix), eps=np.finfo(dtype).eps, what=f"{name}, {n}: {found}")
 
 
-def lanczos_steps_of(dtype, folder):
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_lanczos_steps_by_products_stay_within_the_range(dtype, tmp_path):
+    """Of matrices whose squares leave it: the products are of H times a power of two."""
+    steps_of = steps_by_products(dtype, tmp_path)
+    h = hermitian(150, dtype, 6, 5).astype(np.promote_types(dtype, "f8"))
+    expected = steps_of(h.astype(dtype), 8, 1, 3)
+    most = 2.0**60 if dtype == "float32" else 2.0**700
+    for factor in (most, 1 / most):
+        found = steps_of((h * factor).astype(dtype), 8, 1, 3)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, other * factor)
+
+
+def steps_by_products(dtype, folder):
+    """Return what makes Lanczos steps of a CSR matrix by SciPy's products and the kernel for the rest, as fibers."""
+    unit = lanczos_unit(dtype)
+    unit = dataclasses.replace(unit, defines=unit.defines | {"THREADS": "64"})
+    library = on_host(
+        folder,
+        unit,
+        """extern "C" int begin(int blocks, unsigned order, number* x, number* y, long long rows) {
+            return launch({blocks, 1, 1}, THREADS, 0, order, [=] { first_vector(x, y, rows, 1); });
+        }
+        extern "C" int next(int blocks, unsigned order, const number* w, const number* x, number* y, long long rows,
+                            const double* partial, int parts, double* alphas, double* betas, int step, int last) {
+            const auto body = [=] { next_vector(w, x, y, rows, partial, parts, alphas, betas, {step, last}); };
+            return launch({blocks, 1, 1}, THREADS, 256, order, body);
+        }""",
+    )
+
+    def steps_of(h, steps, parts, blocks):
+        n = ctypes.c_longlong(h.shape[0])
+        x, y = np.full((2, h.shape[0]), np.nan, dtype)
+        alphas, betas = np.full((2, steps + 1), np.nan)
+        unit = 2.0 ** -np.frexp(float(abs(h).sum(axis=1).max()))[1]
+        assert library.begin(blocks, 1, x.ctypes, y.ctypes, n)
+        for step in range(steps + 1):
+            w = ((h * h.dtype.type(unit)) @ x).astype(dtype)
+            partial = np.zeros((parts, 2))
+            wide = [each.astype(np.promote_types(dtype, "f8")) for each in (x, w)]
+            for part in range(parts):
+                own, image = (each[part::parts] for each in wide)
+                partial[part] = np.vdot(own, own).real, np.vdot(image, own).real
+            assert library.next(
+                blocks, step, w.ctypes, x.ctypes, y.ctypes, n, partial.ctypes, parts, alphas.ctypes, betas.ctypes,
+                step, steps,
+            )  # fmt: skip
+            x, y = y, x
+        return alphas[:steps] / unit, betas[1:] / unit
+
+    return steps_of
+
+
+def steps_of_one_launch(dtype, folder):
     """Return what makes Lanczos steps of a CSR matrix by the kernel, as fibers."""
     unit = lanczos_unit(dtype)
     unit = dataclasses.replace(unit, defines=unit.defines | {"THREADS": "64"})
@@ -165,6 +220,9 @@ def lanczos_steps_of(dtype, folder):
         return numbers[:steps], numbers[steps + 1 :]
 
     return steps_of
+
+
+LANCZOS = {"one": steps_of_one_launch, "two a step": steps_by_products}
 
 
 @pytest.mark.parametrize(("dtype", "width", "entries"), [("float64", 1, 40), ("float32", 3, 5), ("complex64", 4, 5)])

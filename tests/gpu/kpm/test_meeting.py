@@ -20,7 +20,10 @@ FORMS = ("graphene", "anderson", "wannier")
 def test_lanczos_steps_are_those_of_products(form, dtype):
     from cupyx.scipy.sparse import csr_matrix
 
-    from spectile.kpm.cuda.lanczos import tridiagonalize_csr
+    from spectile.kpm.cuda.csr.launch import CsrOperator
+    from spectile.kpm.cuda.flat.launch import FlatOperator
+    from spectile.kpm.cuda.lanczos import tridiagonalize_by_products, tridiagonalize_csr
+    from spectile.kpm.cuda.sliced.launch import SlicedOperator
     from spectile.kpm.operators.engine import lengthened
 
     single = np.finfo(dtype).eps > 1e-10
@@ -31,8 +34,36 @@ def test_lanczos_steps_are_those_of_products(form, dtype):
         # So few that rounding has not turned the vectors, and no space of a small matrix is exhausted.
         alphas, betas = bounds.tridiagonalize(lambda x, wide=wide: wide @ x, lengthened(start, 1, np), 6)
         limit = (1e-3 if single else 1e-9) * (abs(alphas).max() + abs(betas).max())
-        for mine, wanted in zip(tridiagonalize_csr(csr_matrix(matrix), 6), (alphas, betas), strict=True):
-            np.testing.assert_allclose(mine, wanted, rtol=0, atol=limit, err_msg=f"{rows} rows")
+        on_device, unit = csr_matrix(matrix), 2.0 ** -np.frexp(abs(alphas).max() + 2 * abs(betas).max())[1]
+        found = {"one launch": tridiagonalize_csr(on_device, 6)}
+        for operator in (CsrOperator, FlatOperator, SlicedOperator):
+            found[operator.__name__] = tridiagonalize_by_products(operator(on_device), 6, unit)
+        for how, numbers in found.items():
+            for mine, wanted in zip(numbers, (alphas, betas), strict=True):
+                np.testing.assert_allclose(mine, wanted, rtol=0, atol=limit, err_msg=f"{how}, {rows} rows")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("factor", ["1", "large", "small"])
+def test_bounds_hold_whichever_way_lanczos_steps_are_made(factor, dtype, monkeypatch):
+    """The same to rounding, of matrices whose squares leave the range, too."""
+    from cupyx.scipy.sparse import csr_matrix
+
+    from spectile import spectral_bounds
+    from spectile.kpm.cuda.engine import StoredEngine
+
+    single = np.finfo(dtype).eps > 1e-10
+    scale = {"1": 1.0, "large": 2.0 ** (70 if single else 600), "small": 2.0 ** -(70 if single else 600)}[factor]
+    for form, rows in itertools.product(FORMS, (300, 20_000)):
+        matrix = hamiltonian(form, rows, np.dtype(dtype)).tocsr()
+        on_device = csr_matrix(matrix * matrix.dtype.type(scale))
+        found = []
+        for kernel in (None, "csr", "flat", "sliced"):
+            monkeypatch.setattr(StoredEngine, "_multiplying", lambda self, kernel=kernel: kernel)
+            found.append(np.array(spectral_bounds(on_device)) / scale)
+        width = found[0][1] - found[0][0]
+        for other in found[1:]:
+            np.testing.assert_allclose(other, found[0], rtol=0, atol=(1e-2 if single else 1e-3) * width)
 
 
 @pytest.mark.parametrize(("dtype", "num_vectors"), list(itertools.product(DTYPES, (1, 3, 8, 33))))

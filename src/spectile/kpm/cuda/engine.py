@@ -14,7 +14,7 @@ from spectile.core.compile import prepare
 from spectile.core.device import describe, require_device
 from spectile.core.launch import measured_device
 from spectile.core.memory import free_bytes, require_free
-from spectile.kpm.bounds import tridiagonalize
+from spectile.kpm.bounds import lanczos_steps, tridiagonalize
 from spectile.kpm.cuda.boxed.groups import groups_of
 from spectile.kpm.cuda.boxed.launch import BoxedOperator
 from spectile.kpm.cuda.boxed.when import LEAST_GROUPED, may_group
@@ -26,8 +26,8 @@ from spectile.kpm.cuda.csr.when import walks
 from spectile.kpm.cuda.flat.launch import FlatOperator, flat_unit
 from spectile.kpm.cuda.flat.when import shape as flat_shape
 from spectile.kpm.cuda.inspection import inspect
-from spectile.kpm.cuda.lanczos import tridiagonalize_csr
-from spectile.kpm.cuda.problem import ORDINARY_STEPS, Problem
+from spectile.kpm.cuda.lanczos import tridiagonalize_by_products, tridiagonalize_csr
+from spectile.kpm.cuda.problem import ORDINARY_STEPS, Problem, enqueued
 from spectile.kpm.cuda.sliced.launch import SlicedOperator, sliced_unit
 from spectile.kpm.cuda.sliced.when import MOST_FILL, even_slots, is_even
 from spectile.kpm.cuda.sliced.when import shape as sliced_shape
@@ -105,7 +105,8 @@ class StoredEngine:
     def problem(self, num_vectors: int) -> Problem:
         """Return what a kernel is chosen by; where no form can beat CSR, the others are not counted."""
         rows, entries = self.num_rows, self.matrix.nnz
-        rough = Problem(rows, entries, self.seen.longest, entries, rows, str(self.dtype), num_vectors, self._steps)
+        steps = self._steps + (lanczos_steps(rows) if num_vectors == 1 else 0)
+        rough = Problem(rows, entries, self.seen.longest, entries, rows, str(self.dtype), num_vectors, steps)
         if walks(rough, self._device):
             return rough
         known = rough._replace(slots=self._slots)
@@ -161,11 +162,16 @@ class StoredEngine:
 
     def capacity(self) -> int:
         """Return how many vectors' states fit into the device's memory at once, with a reserve."""
-        # The slots, the staged kernel's codes and values, or the boxes' codes are yet to be made.
-        item = self.dtype.itemsize
-        forms = max(2 * item, math.ceil(MOST_FILL * (item + 4))) * self.matrix.nnz
-        columns = int(0.95 * free_bytes() - forms) // self._state_bytes
+        # A form that Lanczos steps took is let go where no block takes it.
+        held = sum(operator.form_bytes for operator in self._operators.values())
+        columns = int(0.95 * (free_bytes() + held) - self._form_bytes) // self._state_bytes
         return fitting(columns, lambda vectors: choose(self.problem(vectors), self._device, self._found))
+
+    @property
+    def _form_bytes(self) -> int:
+        """Bytes of the slots, the staged kernel's codes and values, or the boxes' codes, at most."""
+        item = self.dtype.itemsize
+        return max(2 * item, math.ceil(MOST_FILL * (item + 4))) * int(self.matrix.nnz)
 
     @property
     def _state_bytes(self) -> int:
@@ -182,7 +188,23 @@ class StoredEngine:
 
     def tridiagonalize(self, steps: int) -> tuple[Array, Array]:
         """Return the numbers of Lanczos steps."""
-        return self.frame.energies(*tridiagonalize_csr(self.matrix, steps))
+        largest = max(map(abs, self.seen.bounds))
+        form = self._multiplying() if 0 < largest < math.inf else None
+        if form is None:
+            return self.frame.energies(*tridiagonalize_csr(self.matrix, steps))
+        unit = 2.0 ** -math.frexp(largest)[1]
+        return self.frame.energies(*tridiagonalize_by_products(self._operator(form), steps, unit))
+
+    def _multiplying(self) -> str | None:
+        """Return the kernel whose steps are a Lanczos step's products; None where all steps are one launch.
+
+        That is where the host takes longer for two launches a step, or the kernel's form of the matrix has no room.
+        """
+        (part,) = choose(self.problem(1), self._device, {})
+        taken = next(way for way in ways(self.problem(1), self._device, {}) if way.parts == (part,))
+        room = self._form_bytes + 2 * self._state_bytes
+        short = (taken.candidate.seconds or 0.0) <= 2 * enqueued(self._device)
+        return None if short or free_bytes() < room else part.kernel
 
     def vector(self, seed: int) -> Any:
         """Return one random vector on the device, shape (N,)."""

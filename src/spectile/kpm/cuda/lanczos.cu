@@ -1,11 +1,12 @@
-// Lanczos steps on a stored matrix in CSR, all of them in one cooperative launch.
+// Lanczos steps on a stored matrix: all of them in one cooperative launch (`lanczos`), or what comes after each product
+// (`next_vector`) where the product is a step of the recurrence.
 //
 //   x = v_k times its norm;  y = v_(k-1) times its norm
 //   y = H v_k - beta_k v_(k-1),    alpha_k = Re <v_k|y>
 //   y = y - alpha_k v_k,           beta_(k+1) = |y|,  and x and y change places
 //
-// The blocks meet where all need a sum, so that a step reads and writes vectors six times and waits for nothing else.  The
-// order of every sum is fixed by the launch.
+// In one launch the blocks meet where all need a sum, so that a step reads and writes vectors six times and waits for nothing
+// else.  The order of every sum is fixed by the launch.
 //
 // Set by the launch code besides number.cuh's: THREADS, BLOCKS (resident blocks a multiprocessor), TURNS (entries of a thread in
 // the longest row that is not the whole warp's).
@@ -37,6 +38,11 @@ static __device__ __forceinline__ number scaled(number n, double factor) {
     n.y = real(n.y * factor);
 #endif
     return n;
+}
+
+// Element i of random vector number 0 of `seed`, by 1 to 2 longer, as its last 32 bits say.
+static __device__ __forceinline__ number start_entry(unsigned long long seed, long long i) {
+    return scaled(random_phase(seed, i, 0), 1 + 0x1p-32 * unsigned(phase_bits(seed, i, 0)));
 }
 
 constexpr int FLIGHT = 4;
@@ -81,8 +87,7 @@ static __device__ __forceinline__ number sum_of_group(number u, int threads) {
     return u;
 }
 
-// From random vector number 0 of `seed`, its entries by 1 to 2 longer, as their last 32 bits say.  `lanes` threads share a row of H, a power
-// of two up to 32.  x, y: (rows,), overwritten;  sums: (2, gridDim.x);  alphas: (steps,);  betas: (steps + 1,)
+// From `start_entry`.  `lanes` threads share a row of H, a power of two up to 32.  x, y: (rows,), overwritten;  sums: (2, gridDim.x);  alphas: (steps,);  betas: (steps + 1,)
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) lanczos(const entry* __restrict__ pointer, const int* __restrict__ indices,
                                                                       const number* __restrict__ data, number* x, number* y, long long rows,
                                                                       int lanes, unsigned long long seed, int steps,
@@ -95,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) lanczos(const entr
 
     double sum = 0;
     for (long long i = thread; i < rows; i += threads) {
-        const number n = scaled(random_phase(seed, i, 0), 1 + 0x1p-32 * unsigned(phase_bits(seed, i, 0)));
+        const number n = start_entry(seed, i);
         sum += product(n, n);
         x[i] = n, y[i] = zero();
     }
@@ -153,5 +158,52 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) lanczos(const entr
         beta = sqrt(sum_of_all(sum, squares, shared, arrived));
         number* other = x;
         x = y, y = other;
+    }
+}
+
+// The vector from which products start, and a zero one before it.
+extern "C" __global__ void __launch_bounds__(THREADS) first_vector(number* __restrict__ x, number* __restrict__ y, long long rows,
+                                                                   unsigned long long seed) {
+    const long long threads = gridDim.x * (long long)THREADS;
+    for (long long i = blockIdx.x * (long long)THREADS + threadIdx.x; i < rows; i += threads) x[i] = start_entry(seed, i), y[i] = zero();
+}
+
+// What is read at each launch: which step it is, counted from 0, and the last one, of which only the norm counts.
+struct Turn {
+    int step, last;
+};
+
+// y = w / beta - alpha x / beta - beta y / before: the next v_k times its norm, from w = H x.  partial: (blocks, 2), the parts of
+// <x|x> and Re <w|x>, which are beta^2 and alpha beta^2.  alphas, betas: (last + 1,)
+extern "C" __global__ void __launch_bounds__(THREADS) next_vector(const number* __restrict__ w, const number* __restrict__ x,
+                                                                  number* __restrict__ y, long long rows,
+                                                                  const double* __restrict__ partial, int blocks, double* alphas,
+                                                                  double* betas, Turn turn) {
+    __shared__ double shared[32];
+    double even = 0, odd = 0;
+    for (int n = threadIdx.x; n < blocks; n += THREADS) even += partial[2 * n], odd += partial[2 * n + 1];
+    even = sum_of_block(even, shared), odd = sum_of_block(odd, shared);
+    const double beta = sqrt(even), by = beta > 0 ? 1 / beta : 0, alpha = odd * by * by;
+    const double before = turn.step && betas[turn.step - 1] > 0 ? 1 / betas[turn.step - 1] : 0;
+    if (blockIdx.x == 0 && threadIdx.x == 0) alphas[turn.step] = alpha, betas[turn.step] = beta;
+    if (turn.step == turn.last) return;
+    const double own = alpha * by, old = beta * before;
+    const long long threads = gridDim.x * (long long)THREADS;
+    for (long long at = blockIdx.x * (long long)THREADS + threadIdx.x; at < rows; at += FLIGHT * threads) {
+        number a[FLIGHT], b[FLIGHT], c[FLIGHT];
+#pragma unroll
+        for (int k = 0; k < FLIGHT; ++k) {
+            const long long i = min(at + k * threads, rows - 1);
+            a[k] = w[i], b[k] = x[i], c[k] = y[i];
+        }
+#pragma unroll
+        for (int k = 0; k < FLIGHT; ++k) {
+            if (at + k * threads >= rows) break;
+            a[k].x = real(by * a[k].x - own * b[k].x - old * c[k].x);
+#if COMPLEX
+            a[k].y = real(by * a[k].y - own * b[k].y - old * c[k].y);
+#endif
+            y[at + k * threads] = a[k];
+        }
     }
 }

@@ -72,6 +72,11 @@ class StoredOperator(ABC):
         """Entries of the longest row."""
         return int((self.indptr[1:] - self.indptr[:-1]).max()) if self._longest is None else self._longest
 
+    @property
+    def form_bytes(self) -> int:
+        """Bytes of its own form of the matrix, beside the one that it was made from."""
+        return 0
+
     def mode(self, num_vectors: int) -> int:
         """Return the mode of a recurrence's steps on R vectors."""
         return FULL

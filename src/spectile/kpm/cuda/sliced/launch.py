@@ -43,6 +43,11 @@ class SlicedOperator(CsrOperator):
         """Return what shapes are chosen by."""
         return super().problem(num_vectors)._replace(longest=self.longest, slots=self.slots)
 
+    @property
+    def form_bytes(self) -> int:
+        """Bytes of the slots."""
+        return int(self.indices.nbytes + self.data.nbytes + self.indptr.nbytes)
+
     def unit(self, num_vectors: int, mode: int = FULL, *, hubs: bool = False) -> Unit:
         """Return the unit that this operator launches for R vectors."""
         return sliced_unit(str(self.dtype), num_vectors, self._shape(num_vectors), wide=self.wide, mode=mode)
