@@ -220,8 +220,9 @@ def launches(rows, columns, nnz_a, products, entries, itemsize, device):
     shape = choose.symbolic_block(rows, columns, device)
     assert (shape is None) == (4 * words > limit)
     if shape is None:
-        used, shape = choose.symbolic_block_global(head, 2**28, device)
-        assert used == words and shape.grid[0] * used * 4 <= max(2**28, 4 * words)
+        used, shares, shape = choose.symbolic_block_global(head, 2**28, device)
+        assert used == words and shape.grid[0] // shares * used * 4 <= max(2**28, 4 * words)
+        assert shares == 1 or shape.grid[0] == shares * rows <= 2 * device.multiprocessors
     yield shape
     yield choose.scan(rows)
     room = choose.shared_limit(device, itemsize)
@@ -301,7 +302,7 @@ def test_no_row_for_bitmaps_in_global_memory_needs_no_launch():
     """The identity of 2,000,000 columns: its bitmap would not fit in shared memory, and no row asks for one."""
     device = TABLE["H200"]
     assert choose.symbolic_block(2_000_000, 2_000_000, device) is None
-    assert choose.symbolic_block_global(head_of(), 2**28, device) == (0, None)
+    assert choose.symbolic_block_global(head_of(), 2**28, device) == (0, 1, None)
 
 
 def test_the_kernel_for_blocks_is_launched_where_a_product_of_these_sizes_had_rows_for_it(monkeypatch):

@@ -169,3 +169,44 @@ def test_a_block_counts_a_wide_row_by_a_table(libraries):
     launch(libraries["counted"], "symbolic_block_table", shape, *sizes, lists, *arrays(A), *arrays(B), entries, words)
     counts = np.diff(C.indptr)
     assert entries[[0, 2]].tolist() == counts[[0, 2]].tolist() and entries[1] == products[1] > counts[1]
+
+
+@pytest.mark.parametrize("shares", [1, 2, 7, 30])
+@pytest.mark.parametrize("name", ["BLOCK", "HUB"])
+def test_blocks_count_rows_by_bitmaps_that_they_share(libraries, name, shares):
+    """Rows of none, few and many entries of A, of which some blocks may have none, and long rows of B."""
+    rng = np.random.default_rng(8)
+    wanted, rows, columns = [4, 1, 3], 6, 150_000
+    lengths = np.array([9, 1300, 5, 2, 700, 0])
+    A = sp.csr_array(
+        (np.ones(lengths.sum()), np.concatenate([np.sort(rng.permutation(2000)[:n]) for n in lengths]),
+         np.append(0, lengths.cumsum())), shape=(rows, 2000),
+    )  # fmt: skip
+    B = sp.random_array((2000, columns), density=2e-5, rng=rng, format="lil")
+    B[A.indices[20], rng.integers(0, columns, 600)] = 1.0
+    B = sp.csr_array(B)
+    C = sp.csr_array(A @ B)
+    C.sort_indices()
+    filled = np.diff(C.indptr) > 0
+    low, span = np.zeros((2, rows), np.int32)
+    low[filled] = C.indices[C.indptr[:-1][filled]]
+    span[filled] = C.indices[C.indptr[1:][filled] - 1] - low[filled] + 1
+    words, place = np.zeros(HEAD_WORDS, np.int32), bins.SYMBOLIC_PLACES[name]
+    words[HEAD["SYMBOLIC"] + place] = len(wanted)
+    words[HEAD["MAX_SPAN"]] = span.max()
+    lists = np.full(choose.LISTS * rows, -1, np.int32)
+    begin = choose.list_start(place, rows, len(wanted))
+    lists[begin : begin + len(wanted)] = wanted
+    at_once = len(wanted) if shares > 1 else 2
+    held = choose.bitmap_words(span.max()) // 2 * 2 + 2
+    scratch = np.zeros(at_once * (held + 2), np.uint32)
+    if shares == 1:
+        scratch[:] = 0xA5A5A5A5
+    entries = np.full(rows, -1, np.int32)
+    sizes, shape = (np.int32(place), np.int32(rows), np.int32(A.nnz)), Shape((at_once * shares,), 256)
+    launch(
+        libraries["counted"], "symbolic_block_global", shape, *sizes, lists, *arrays(A), *arrays(B), low, span, entries,
+        words, scratch, np.int32(held), np.int32(shares),
+    )  # fmt: skip
+    assert entries[wanted].tolist() == np.diff(C.indptr)[wanted].tolist()
+    assert (np.delete(entries, wanted) == -1).all()

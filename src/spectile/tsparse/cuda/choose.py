@@ -37,9 +37,9 @@ _SYMBOLIC_THREADS = 256  # of a block that counts one row
 _GROUP_WARPS = bins.GROUP_THREADS // 32
 
 
-#: What hub rows take: a step of a block, which counts and fills, and its blocks on a multiprocessor; the host for the
-#: sort, where a launch takes it `LAUNCH_SECONDS` at most; bytes that the sort holds of a product, and that it reads and
-#: writes, and the share of the bandwidth that it reaches.
+#: What hub rows take: a step of a block that fills, and its blocks on a multiprocessor; the host for the sort, where a
+#: launch takes it `LAUNCH_SECONDS` at most; bytes that the sort holds of a product, and that it reads and writes, and
+#: the share of the bandwidth that it reaches.
 _STEP_S, _STEP_BLOCKS, _HUB_S = 0.08e-6, 2, 600e-6
 _HUB_BYTES, _HUB_TRAFFIC, _HUB_EFFICIENCY = 24, 300, 0.6
 _MOST_HUBS = 1024
@@ -143,13 +143,18 @@ def symbolic_block_table(rows: int, device: Device) -> Shape:
 
 def symbolic_block_global(
     head: Head, scratch_bytes: int, device: Device, name: str = "BLOCK"
-) -> tuple[int, Shape | None]:
-    """Return the words of a block's bitmap in global memory, and the launch for a bin; None where it has no rows."""
+) -> tuple[int, int, Shape | None]:
+    """Return the words of a row's bitmap in global memory, the blocks that share a row, and the launch for a bin.
+
+    None where the bin has no rows.  Few rows are shared by as many blocks as the device runs at once.
+    """
     rows, words = head[HEAD["SYMBOLIC"] + bins.SYMBOLIC_PLACES[name]], bitmap_words(head[HEAD["MAX_SPAN"]])
     if not rows:
-        return 0, None
-    blocks = min(rows, _GLOBAL_BLOCKS * device.multiprocessors, max(1, scratch_bytes // (4 * words)))
-    return words, Shape((blocks,), _SYMBOLIC_THREADS)
+        return 0, 1, None
+    most = _GLOBAL_BLOCKS * device.multiprocessors
+    at_once = min(rows, most, max(1, scratch_bytes // (4 * words)))
+    shares = max(1, most // rows) if at_once == rows else 1
+    return words, shares, Shape((shares * at_once,), _SYMBOLIC_THREADS)
 
 
 def hub_long(runs: int, device: Device) -> Shape:

@@ -200,11 +200,10 @@ class _Launches:
             units.SYMBOLIC_BLOCK, "symbolic_block_table", choose.symbolic_block_table(rows, device), table
         )  # fmt: skip
         columns = B.shape[1]
-        block, words = choose.symbolic_block(rows, columns, device), np.int32(choose.bitmap_words(columns))
-        if block is not None:
-            for family, given in self._block_arguments.items():
-                bitmaps = (*given, np.uint64(0), words)
-                self._kernels[family] = units.SYMBOLIC_BLOCK, "symbolic_block_shared", block, bitmaps
+        block = choose.symbolic_block(rows, columns, device)
+        if block is not None:  # not for hub rows, which blocks share
+            given = self._block_arguments["block"]
+            self._kernels["block"] = units.SYMBOLIC_BLOCK, "symbolic_block_shared", block, given
         # Families that are launched: all but those that had no rows in the product before, of these sizes.
         possible = frozenset(FAMILIES) if choose.blocks_possible(columns, B.nnz) else frozenset(units_of)
         self._wanted = possible if foreseen is None else foreseen
@@ -237,10 +236,7 @@ class _Launches:
         """Count the hub rows by blocks where no sort has, find the row pointer of all, and return the counters."""
         scratch = None
         if not by_sort:
-            if "hub" in self._kernels:
-                launch = self._bound.get("hub") or self.bind("hub")
-            else:
-                scratch, launch = self._global("hub", head, scratch_bytes)
+            scratch, launch = self._global("hub", head, scratch_bytes)
             launch(counters.stream)
         self.addresses.replace(13, CONSTANTS["HUBS_SORTED" if by_sort else "HUBS_IN_BLOCKS"])
         self.addresses.replace(15, counters.ask()[1])
@@ -274,9 +270,12 @@ class _Launches:
         import cupy
 
         head.raise_invalid()
-        words, shape = choose.symbolic_block_global(head, scratch_bytes, describe(), family.upper())
+        words, shares, shape = choose.symbolic_block_global(head, scratch_bytes, describe(), family.upper())
         if shape is None:
             return None, None
-        scratch = cupy.empty(shape.grid[0] * words, np.uint32)
+        at_once = shape.grid[0] // shares
+        words += words % 2  # and two behind each bitmap, in which the blocks that share it sum
+        scratch = (cupy.empty if shares == 1 else cupy.zeros)(at_once * (words + 2), np.uint32)
         block = kernel(units.SYMBOLIC_BLOCK, "symbolic_block_global")
-        return scratch, block.bind(shape, *self._block_arguments[family], scratch, np.int32(words))
+        bitmaps = scratch, np.int32(words), np.int32(shares)
+        return scratch, block.bind(shape, *self._block_arguments[family], *bitmaps)
