@@ -203,7 +203,7 @@ def test_columns_are_sorted_with_their_slots_where_a_word_holds_both():
     log = max(one.slots for one in bins.TABLES).bit_length() - 1
     head = head_of(**{f"NUMERIC+{bins.NUMERIC_PLACES[one.name]}": 1 for one in bins.TABLES})
     for columns in (1, 2**20, 2 ** (32 - log) - 1, 2 ** (32 - log), 2**30, LONGEST):
-        families = {one.family for one in choose.numeric(head, 1, columns, 3.0, 8)}
+        families = {one.family for one in choose.numeric(head, 1, columns, 3.0, 8, TABLE["H200"])}
         assert families == ({"hash"} if columns << log < 2**32 else {"wide_hash"})
 
 
@@ -233,7 +233,7 @@ def launches(rows, columns, nnz_a, products, entries, itemsize, device):
     filled = {f"NUMERIC+{i}": rows for i in range(len(bins.NUMERIC))}
     filled[f"SYMBOLIC+{bins.SYMBOLIC_PLACES['FEW']}"] = rows
     head = head_of(**filled, **{f"MAX_BYTES+{i}": value for i, value in need.items()})
-    chosen = list(choose.numeric(head, rows, columns, mean_b, itemsize))
+    chosen = list(choose.numeric(head, rows, columns, mean_b, itemsize, device))
     assert sorted(one.bin for one in chosen if one.bin is not None) == list(range(len(bins.NUMERIC))), (
         "one launch per bin"
     )
@@ -244,18 +244,24 @@ def launches(rows, columns, nnz_a, products, entries, itemsize, device):
 def test_blocks_share_long_rows_where_these_are_few_or_one_is_a_hub_row():
     """A row that no block holds has a block for each part of its window; of many rows a block has all parts.
 
-    A block that had all parts of a hub row among them would be waited for that many times as long.
+    A block that had all parts of a hub row among them would be waited for that many times as long.  Few rows have more
+    parts than a block's room asks for, so that half of the device's blocks have one.
     """
     (place,) = (place for place, one in enumerate(bins.BLOCKS) if not one.whole)
-    number = bins.NUMERIC_PLACES[bins.BLOCKS[place].name]
-    for rows, columns, parts in ((1, 10**6, 32), (1, 31_000, 1), (100, 10**6, 32), (10**5, 10**6, 1)):
+    number, device = bins.NUMERIC_PLACES[bins.BLOCKS[place].name], TABLE["H200"]
+    for rows, columns, parts, least in (
+        (1, 10**6, 132, 32), (1, 31_000, 30, 1), (1, 1000, 1, 1), (40, 31_000, 3, 1), (100, 10**6, 32, 32),
+        (10**5, 10**6, 1, 32),
+    ):  # fmt: skip
         head = head_of(**{f"NUMERIC+{number}": rows, f"MAX_BYTES+{place}": 8 * 1000})
-        (one,) = choose.numeric(head, 10**6, columns, 3.0, 8)
+        sizes = head, 10**6, columns, 3.0, 8, device
+        (one,) = choose.numeric(*sizes)
         assert (one.parts, one.shape.grid) == (parts, (rows * parts,))
-        (one,) = choose.numeric(head, 10**6, columns, 3.0, 8, 1)
-        assert (one.parts, one.shape.grid) == (1, (rows,))
-        (one,) = choose.numeric(head, 10**6, columns, 3.0, 8, choose.MOST_HUB_PARTS)
-        assert one.parts == (1 if columns == 31_000 else 32) and one.shape.grid == (rows * one.parts,)
+        assert one.shape.shared_bytes // 8 * one.parts >= choose.bitmap_words(columns) or one.parts == 1
+        (one,) = choose.numeric(*sizes, 1)
+        assert (one.parts, one.shape.grid, one.shape.shared_bytes) == (1, (rows,), 8 * 1000)
+        (one,) = choose.numeric(*sizes, choose.MOST_HUB_PARTS)
+        assert one.parts == max(parts, least) and one.shape.grid == (rows * one.parts,)
 
 
 #: Static shared memory of the kernels that also ask for dynamic: `choose.shared_limit` leaves room for it.
@@ -388,7 +394,7 @@ def test_bound_launches_have_the_parameters_of_their_kernels(value, monkeypatch)
 
     for module in (plans, count, fill, lists, masked):
         monkeypatch.setattr(module, "kernel", Recorded)
-    for module in (count, masked):
+    for module in (count, masked, fill):
         monkeypatch.setattr(module, "describe", lambda: TABLE["H200"])
     monkeypatch.setattr(Recorded, "seen", set())
     monkeypatch.setattr(fill.units, "prepare_numeric", lambda *_: None)

@@ -73,7 +73,7 @@ def test_the_analysis_foresees_what_fills_the_rows(
     """At most one kernel too many is compiled for rows of one kind, and none is missed."""
     both = _heads(symbolic, numeric)
     foreseen = choose.foreseen(both, columns, 20.0)
-    launched = {(one.family, one.name) for one in choose.numeric(both, 2000, columns, 20.0, 8)}
+    launched = {(one.family, one.name) for one in choose.numeric(both, 2000, columns, 20.0, 8, TABLE["H200"])}
     assert launched <= set(foreseen) and len(foreseen) == len(launched) + spare
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from spectile.core.devices import TABLE
 from spectile.core.launch import Shape
 from spectile.tsparse.cuda import bins, choose, units
 from spectile.tsparse.cuda.counters import Head
@@ -92,7 +93,7 @@ def test_rows_are_counted_and_filled(libraries, case, value, columns):
 
     ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     indices, data = np.full(ptr[-1], -1, np.int32), np.full(ptr[-1], np.nan).astype(value)
-    for one in choose.numeric(head, rows, rows, 3.0, max(data.itemsize, 4)):
+    for one in choose.numeric(head, rows, rows, 3.0, max(data.itemsize, 4), TABLE["H200"]):
         factors = *pattern, A.data, *pattern, A.data
         launch(libraries[value], one.name, one.shape, sizes[0], *factors, low, span, slot, ptr, indices, data)
     for i in range(rows):

@@ -34,6 +34,7 @@ _SUM_BYTES, _LONG_BLOCKS = 1 << 26, 4
 #: Products of an entry of C, in a hub row, that one thread sums at most; and threads of a block that sums more.
 HUB_RUN, HUB_THREADS = 32, 512
 _SYMBOLIC_THREADS = 256  # of a block that counts one row
+_LEAST_WORDS = 32  # of a part of a row's window
 _GROUP_WARPS = bins.GROUP_THREADS // 32
 
 
@@ -162,6 +163,17 @@ def hub_long(runs: int, device: Device) -> Shape:
     return Shape((min(runs, 2 * device.multiprocessors),), HUB_THREADS)
 
 
+def row_parts(rows: int, words: int, most_words: int, device: Device) -> tuple[int, int]:
+    """Return into how many parts of so many words the windows of rows are cut, of which a block holds `most_words`.
+
+    Few rows are cut further, so that each of half of the blocks that run at once has a part: a block walks through all
+    of a row's entries of A for each, and adds its products alone.
+    """
+    parts = min(device.multiprocessors // max(rows, 1), words // _LEAST_WORDS)
+    each = min(most_words, ceil_div(words, max(parts, 1)))
+    return ceil_div(words, each), each
+
+
 def row_steps(products: int, length: int) -> int:
     """Return the steps of the block that fills a row of so many entries of A, as ``row_steps`` of ``analysis.cu``."""
     if products <= CONSTANTS["SHORT_B"] * length:
@@ -182,7 +194,11 @@ def hub_ways(
     # Of each other product a column is read twice and a value once, and an entry of C may be written.
     traffic = (head.wide("PRODUCTS") - products) * (12 + 2 * itemsize)
     others = traffic / (GATHERED_SHARE * device.bytes_per_second)
-    in_blocks = _STEP_S * max(head[HEAD["MOST_STEPS"]], steps / (_STEP_BLOCKS * device.multiprocessors))
+    # Each part of a row meets all of its entries of A, and its own products.
+    parts, _ = row_parts(rows, bitmap_words(columns), shared_limit(device, itemsize) // 8, device)
+    of_part = row_steps(products // parts, head[HEAD["HUB_ENTRIES"]])
+    longest = head[HEAD["MOST_STEPS"]] * of_part / max(steps, 1)
+    in_blocks = _STEP_S * max(longest, parts * of_part / (_STEP_BLOCKS * device.multiprocessors))
     held = _HUB_BYTES * products
     refusal = (
         f"{rows} rows of {columns} columns have no number of 32 bits" if rows * columns >= 2**32 or rows > _MOST_HUBS
@@ -224,7 +240,7 @@ class NumericLaunch:
 
 
 def numeric(
-    head: Head, rows: int, columns: int, mean_b: float, itemsize: int, most_parts: int = MOST_PARTS
+    head: Head, rows: int, columns: int, mean_b: float, itemsize: int, device: Device, most_parts: int = MOST_PARTS
 ) -> Iterator[NumericLaunch]:
     """Yield the launches of the numeric phase, long rows first, for what the symbolic phase counted of so many rows.
 
@@ -232,7 +248,7 @@ def numeric(
     rows where these have `most_parts` parts in all, at most.
     """
     filled = head.bins()
-    yield from _blocks(head, filled, columns, most_parts)
+    yield from _blocks(head, filled, columns, device, most_parts)
     for family, kernel, one in _of_groups(columns, mean_b):
         number = bins.NUMERIC_PLACES[one.name]
         if filled[number]:
@@ -281,15 +297,17 @@ def list_start(number: int, rows: int, count: int) -> int:
     return number // 2 * rows + (rows - count if number % 2 else 0)
 
 
-def _blocks(head: Head, rows: list[int], columns: int, most_parts: int) -> Iterator[NumericLaunch]:
+def _blocks(head: Head, rows: list[int], columns: int, device: Device, most_parts: int) -> Iterator[NumericLaunch]:
     for place, one in reversed(tuple(enumerate(bins.BLOCKS))):
         number = bins.NUMERIC_PLACES[one.name]
         if rows[number]:
             kernel, shared = one.kernels[0], head[HEAD["MAX_BYTES"] + place]
-            # A block has all parts of a row where so many rows are work enough, unless one of them is a hub row.
-            parts = 1 if one.whole else ceil_div(bitmap_words(columns), shared // 8)
-            parts = 1 if parts * rows[number] > most_parts else parts
-            shape = Shape((parts * rows[number],), kernel.lanes, shared)
+            parts, words = 1, shared // 8
+            if not one.whole:
+                parts, fewer = row_parts(rows[number], bitmap_words(columns), words, device)
+                # A block has all parts of a row where so many rows are work enough, unless one of them is a hub row.
+                parts, words = (1, words) if parts * rows[number] > most_parts else (parts, fewer)
+            shape = Shape((parts * rows[number],), kernel.lanes, 8 * words if parts > 1 else shared)
             yield NumericLaunch("block", kernel.name, number, rows[number], shape, parts)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.device import describe
 from spectile.core.launch import kernel
 from spectile.core.pointers import address
 from spectile.tsparse.cuda import choose, units
@@ -45,7 +46,7 @@ class Launches:
         in_blocks = phase.head.hubs and phase.hubs is None
         most_parts = choose.MOST_HUB_PARTS if in_blocks else choose.MOST_PARTS
         most_parts = 1 if phase.scratch_bytes < choose.SCRATCH_BYTES else most_parts  # memory is limited
-        chosen = list(choose.numeric(phase.head, phase.rows, B.shape[1], mean_b, summed, most_parts))
+        chosen = list(choose.numeric(phase.head, phase.rows, B.shape[1], mean_b, summed, describe(), most_parts))
         names = tuple((one.family, one.name) for one in chosen)
         units.prepare_numeric(value, names, reuse)
         _LOG.debug("rows are filled by %s", ", ".join(f"{one.name} ({one.rows} rows)" for one in chosen))
