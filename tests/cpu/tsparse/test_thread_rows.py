@@ -17,6 +17,7 @@ UNITS = {
     "analyse": units.ANALYSIS,
     **{value: units.NUMERIC["few"][value][bins.FEW.kernels[0].name] for value in ("float64", "bool")},
     "known": units.REUSE["block"]["float64"][PARTS],
+    "unknown": units.NUMERIC["block"]["float64"][PARTS],
     "counted": units.SYMBOLIC_BLOCK,
 }
 
@@ -106,12 +107,12 @@ def test_rows_are_counted_and_filled(libraries, case, value, columns):
             assert (indices[found] == -1).all(), "left to another kernel"
 
 
-def wide():
-    """Return factors of rows that are wide, and their product."""
+def wide(entries=40):
+    """Return factors of rows that are wide, the first with so many columns, and their product."""
     rng = np.random.default_rng(5)
-    A = sp.random_array((3, 40), density=0.5, rng=rng, format="csr")
-    B = sp.random_array((40, 10**5), density=3e-5, rng=rng, format="csr")
-    B = sp.csr_array(sp.hstack([B, sp.random_array((40, 900), density=0.01, rng=rng)]))
+    A = sp.random_array((3, entries), density=0.5, rng=rng, format="csr")
+    B = sp.random_array((entries, 10**5), density=12e-4 / entries, rng=rng, format="csr")
+    B = sp.csr_array(sp.hstack([B, sp.random_array((entries, 900), density=0.4 / entries, rng=rng)]))
     for one in (A, B):
         one.sum_duplicates()
         one.sort_indices()
@@ -124,35 +125,32 @@ def arrays(A):
     return A.indptr.astype(np.int32), A.indices.astype(np.int32)
 
 
-def test_a_block_fills_known_columns_part_by_part(libraries):
-    A, B, C = wide()
-    capacity, lanes, rows = 1400, bins.BLOCKS[-1].lanes[0], np.array([2, 0], np.int32)
-    indptr, columns = arrays(C)
-    indices, data = columns.copy(), np.full(C.nnz, np.nan)
-    low = columns[indptr[:-1]]
-    span = columns[indptr[1:] - 1] - low + 1
-    assert (span > 32 * capacity).all()
+@pytest.mark.parametrize("columns", ["known", "unknown"])
+@pytest.mark.parametrize(
+    ("entries", "parts", "listed"), [(40, 1, 0), (40, 5, 0), (40, 5, 16), (40, 5, 3), (5000, 3, 2600), (5000, 3, 900)]
+)
+def test_blocks_fill_rows_part_by_part(libraries, columns, entries, parts, listed):
+    """One block all parts, or one block each; entries of A that meet a part are listed where there is room for them."""
+    A, B, C = wide(entries)
+    lanes, rows = bins.BLOCKS[-1].lanes[0], np.array([2, 0], np.int32)
+    indptr, known = arrays(C)
+    low = known[indptr[:-1]]
+    span = known[indptr[1:] - 1] - low + 1
+    words = -(-int(span.max()) // 32)
+    capacity = 1400 if parts == 1 else -(-words // parts)
+    assert parts > 1 or (span > 32 * capacity).all()
+    indices = known.copy() if columns == "known" else np.full(C.nnz, -1, np.int32)
+    data = np.full(C.nnz, np.nan)
     options = np.int32(2), np.int32(2), np.int32(capacity)
-    factors = *arrays(A), A.data, *arrays(B), B.data
     launch(
-        libraries["known"],
-        PARTS,
-        Shape((2,), lanes, 8 * capacity),
-        *options,
-        rows,
-        *factors,
-        low,
-        span,
-        indptr,
-        indices,
-        data,
-        np.int32(1),
-        np.zeros(1, np.int32),
-    )
+        libraries[columns], PARTS, Shape((2 * parts,), lanes, 8 * capacity + 4 * listed), *options, rows,
+        *arrays(A), A.data, *arrays(B), B.data, low, span, indptr, indices, data,
+        np.int32(parts), np.zeros(1 + 2 * parts, np.int32), np.int32(listed),
+    )  # fmt: skip
     other = slice(indptr[1], indptr[2])
     assert np.isnan(data[other]).all()
-    data[other] = C.data[other]
-    assert np.array_equal(indices, columns) and np.allclose(data, C.data, rtol=0, atol=1e-13)
+    data[other], indices[other] = C.data[other], known[other]
+    assert np.array_equal(indices, known) and np.allclose(data, C.data, rtol=0, atol=1e-12)
 
 
 def test_a_block_counts_a_wide_row_by_a_table(libraries):

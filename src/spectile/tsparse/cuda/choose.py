@@ -35,6 +35,7 @@ _SUM_BYTES, _LONG_BLOCKS = 1 << 26, 4
 HUB_RUN, HUB_THREADS = 32, 512
 _SYMBOLIC_THREADS = 256  # of a block that counts one row
 _LEAST_WORDS = 32  # of a part of a row's window
+_LISTED = 1 << 14  # entries of A that have a product in a part, which its block lists
 _GROUP_WARPS = bins.GROUP_THREADS // 32
 
 
@@ -166,8 +167,8 @@ def hub_long(runs: int, device: Device) -> Shape:
 def row_parts(rows: int, words: int, most_words: int, device: Device) -> tuple[int, int]:
     """Return into how many parts of so many words the windows of rows are cut, of which a block holds `most_words`.
 
-    Few rows are cut further, so that each of half of the blocks that run at once has a part: a block walks through all
-    of a row's entries of A for each, and adds its products alone.
+    Few rows are cut further, so that each of half of the blocks that run at once has a part: a block looks at all of a
+    row's entries of A for each, and adds its products alone.
     """
     parts = min(device.multiprocessors // max(rows, 1), words // _LEAST_WORDS)
     each = min(most_words, ceil_div(words, max(parts, 1)))
@@ -237,6 +238,7 @@ class NumericLaunch:
     rows: int
     shape: Shape
     parts: int = 1  # blocks that share a row
+    listed: int = 0  # entries of A that each of them lists at most
 
 
 def numeric(
@@ -248,7 +250,7 @@ def numeric(
     rows where these have `most_parts` parts in all, at most.
     """
     filled = head.bins()
-    yield from _blocks(head, filled, columns, device, most_parts)
+    yield from _blocks(head, filled, columns, mean_b, itemsize, device, most_parts)
     for family, kernel, one in _of_groups(columns, mean_b):
         number = bins.NUMERIC_PLACES[one.name]
         if filled[number]:
@@ -297,18 +299,24 @@ def list_start(number: int, rows: int, count: int) -> int:
     return number // 2 * rows + (rows - count if number % 2 else 0)
 
 
-def _blocks(head: Head, rows: list[int], columns: int, device: Device, most_parts: int) -> Iterator[NumericLaunch]:
+def _blocks(
+    head: Head, rows: list[int], columns: int, mean_b: float, itemsize: int, device: Device, most_parts: int
+) -> Iterator[NumericLaunch]:
     for place, one in reversed(tuple(enumerate(bins.BLOCKS))):
         number = bins.NUMERIC_PLACES[one.name]
-        if rows[number]:
-            kernel, shared = one.kernels[0], head[HEAD["MAX_BYTES"] + place]
-            parts, words = 1, shared // 8
-            if not one.whole:
-                parts, fewer = row_parts(rows[number], bitmap_words(columns), words, device)
-                # A block has all parts of a row where so many rows are work enough, unless one of them is a hub row.
-                parts, words = (1, words) if parts * rows[number] > most_parts else (parts, fewer)
-            shape = Shape((parts * rows[number],), kernel.lanes, 8 * words if parts > 1 else shared)
-            yield NumericLaunch("block", kernel.name, number, rows[number], shape, parts)
+        if not rows[number]:
+            continue
+        kernel, shared, parts, listed = one.kernels[0], head[HEAD["MAX_BYTES"] + place], 1, 0
+        if not one.whole:
+            parts, words = row_parts(rows[number], bitmap_words(columns), shared // 8, device)
+            # A block has all parts of a row where so many rows are work enough, unless one of them is a hub row.
+            parts = 1 if parts * rows[number] > most_parts else parts
+            if parts > 1:
+                shared, room = 8 * words, shared_limit(device, itemsize) - 8 * words
+                # Not where most entries of A have products in each part.
+                listed = _LISTED if room >= 4 * _LISTED and 2 * mean_b < parts else 0
+        shape = Shape((parts * rows[number],), kernel.lanes, shared + 4 * listed)
+        yield NumericLaunch("block", kernel.name, number, rows[number], shape, parts, listed)
 
 
 def row_lanes(mean_b: float) -> int:

@@ -11,8 +11,9 @@
 // first of each wins and adds its products one after the other, and the others claim again, until none is left.
 //
 // Sums are in shared memory where all of the row is (WHOLE), else in C.  There `parts` blocks may share a row, a part each, by the
-// order of tickets: each tells how many entries its part holds, and waits for those before it.  With REUSE the columns are known, and the values
-// alone are made.
+// order of tickets: each tells how many entries its part holds, and waits for those before it.  Of `listed` entries of A at
+// most, behind the bitmap, it lists those whose rows of B have a column in its part, and walks through these.  With REUSE the columns are known,
+// and the values alone are made.
 // Invariant: columns of one row of B are distinct, so between two barriers no two threads add to one sum; of the products of
 // one sum the first in the order of k is always added first.
 
@@ -45,13 +46,56 @@ __device__ __forceinline__ void write_columns(Word word, int column, int* column
     for (u32 bits = word.bits; bits; bits &= bits - 1) *at++ = column + __ffs(bits) - 1;
 }
 
+// List the entries of A whose rows of B have one of 32 `used` columns from `start` on, in their order and `most` of them, and return
+// how many there are; more than `most` are not all counted.  Each thread looks at several, whose loads are in flight together.
+template <int THREADS>
+__device__ __forceinline__ int list_entries(int begin, int end, const int* idx_a, const int* ptr_b, const int* idx_b, int start, int used,
+                                            int* list, int most) {
+    constexpr int EACH = 4;
+    const int t = threadIdx.x;
+    const long long stop = start + 32ll * used;
+    int many = 0;
+    for (int base = begin; base < end && many <= most; base += min(EACH * THREADS, end - base)) {
+        int first[EACH], high[EACH], last[EACH];
+#pragma unroll
+        for (int d = 0; d < EACH; ++d) {
+            const Met met = base + (long long)(EACH * t + d) < end ? row_met(base + EACH * t + d, end, idx_a, ptr_b) : Met();
+            first[d] = met.first, high[d] = last[d] = met.last;
+        }
+        for (bool searching = true; searching;) {
+            searching = false;
+#pragma unroll
+            for (int d = 0; d < EACH; ++d) {
+                if (first[d] >= high[d]) continue;
+                const int middle = first[d] + (high[d] - first[d]) / 2;
+                if (idx_b[middle] < start) first[d] = middle + 1;
+                else high[d] = middle;
+                searching |= first[d] < high[d];
+            }
+        }
+        int own = 0, found;
+#pragma unroll
+        for (int d = 0; d < EACH; ++d) own += first[d] < last[d] && idx_b[first[d]] < stop ? 1 << 8 * d : 0;
+        int at = many + scan_block<THREADS>(__popc(own), found);
+#pragma unroll
+        for (int d = 0; d < EACH; ++d) {
+            if (!(own >> 8 * d & 1)) continue;
+            if (at < most) list[at] = base + EACH * t + d;
+            ++at;
+        }
+        many += found;
+        __syncthreads();
+    }
+    return many;
+}
+
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, RESIDENT) NAME(int count, int log, int capacity, const int* list,
                                                                            const int* ptr_a, const int* idx_a, const STORED* val_a,
                                                                            const int* ptr_b, const int* idx_b, const STORED* val_b,
                                                                            const int* low, const int* span, const int* ptr_c, int* idx_c,
-                                                                           STORED* val_c, int parts, int* states) {
+                                                                           STORED* val_c, int parts, int* states, int listed) {
     constexpr int THREADS = BLOCK_THREADS, CLAIMS = 2 * THREADS;
     extern __shared__ u64 shared[];
     __shared__ int s_first[THREADS], s_last[THREADS];
@@ -77,6 +121,18 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, RESIDENT) NAME(int c
             const int start = low[row] + 32 * part;
             int used = min(all - part, step);
             const auto within = [&](int column) { return WHOLE || u32(column - start) < 32u * used; };
+            // The entries of A that are walked through: all, or those that are listed.
+            int walk = begin, walked = end;
+            const int* list_a = nullptr;
+#if !WHOLE
+            if (listed) {
+                int* const found = (int*)(words + capacity);
+                const int many = list_entries<THREADS>(begin, end, idx_a, ptr_b, idx_b, start, used, found, listed);
+                if (many <= listed) walk = 0, walked = many, list_a = found;
+            }
+#endif
+            const auto entry_at = [&](int i) { return list_a ? list_a[i] : i; };
+            const auto met_at = [&](int i) { return i < walked ? row_met(entry_at(i), end, idx_a, ptr_b) : Met(); };
             const auto word_at = [&](int offset) { return SPARSE ? place_of(coarse, offset >> 5) : offset >> 5; };
             // Sets the bit of each column of the part, more than once perhaps: of its word, or of the word that holds it.
             const auto set_here = [&](bool of_words) {
@@ -88,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, RESIDENT) NAME(int c
                 for (int e = out + t; e < out + n; e += THREADS)
                     if (within(idx_c[e])) set(idx_c[e] - start);
 #else
-                block_columns<THREADS>(begin, end, width, idx_a, ptr_b, idx_b, s_first, s_last, [&](int column) {
+                block_columns<THREADS>(walk, walked, width, met_at, idx_b, s_first, s_last, [&](int column) {
                     if (within(column)) set(column - start);
                 });
 #endif
@@ -142,24 +198,24 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, RESIDENT) NAME(int c
                 const Word word = words[word_at(column - start)];
                 return done + word.before + __popc(word.bits & ((1u << (column - start & 31)) - 1u));
             };
-            Met met = row_met(begin + t, end, idx_a, ptr_b);
-            VALUE factor = begin + t < end ? VALUE(val_a[begin + t]) : VALUE(0);
-            for (int base = begin; base < end; base += THREADS) {
+            Met met = met_at(walk + t);
+            VALUE factor = walk + t < walked ? VALUE(val_a[entry_at(walk + t)]) : VALUE(0);
+            for (int base = walk; base < walked; base += THREADS) {
                 __syncthreads();
                 const int first = WHOLE ? met.first : place_from(idx_b, met.first, met.last, start);
                 const int last = WHOLE ? met.last : place_from(idx_b, first, met.last, int(min(start + 32ll * used, 0x7fffffffll)));
                 s_factor[t] = factor;
                 s_claims[t] = s_claims[t + THREADS] = ALL;
                 // Products of the entries of A before, of which long rows of B need not all be counted.
-                const int steps = min(THREADS, end - base), own = min(last - first, 1 << 20);
+                const int steps = min(THREADS, walked - base), own = min(last - first, 1 << 20);
                 int many;
                 const int before = scan_block<THREADS>(own, many);
                 const bool by_products = many <= SHORT_B * steps;
                 s_first[t] = by_products ? first - before : first;
                 s_last[t] = by_products ? before : last;
                 __syncthreads();
-                met = row_met(base + THREADS + t, end, idx_a, ptr_b);  // while these are met
-                factor = base + THREADS + t < end ? VALUE(val_a[base + THREADS + t]) : VALUE(0);
+                met = met_at(base + THREADS + t);  // while these are met
+                factor = base + THREADS + t < walked ? VALUE(val_a[entry_at(base + THREADS + t)]) : VALUE(0);
                 if (by_products) {
                     int column = -1;
                     VALUE a = 0, b = 0;

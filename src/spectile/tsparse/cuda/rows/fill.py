@@ -68,8 +68,8 @@ class Launches:
         if chosen.family == "window":
             arguments = (count, lanes, *rows, span, slot, kept, np.int32(kept_words), *product)
         elif chosen.family == "block":
-            words = np.int32(chosen.shape.shared_bytes // 8)
-            shared = np.int32(chosen.parts), self._addresses[self._states]
+            words = np.int32((chosen.shape.shared_bytes - 4 * chosen.listed) // 8)
+            shared = np.int32(chosen.parts), self._addresses[self._states], np.int32(chosen.listed)
             arguments = (count, lanes, words, *rows, span, *product, *shared)
         elif chosen.family == "few":
             arguments = (np.int32(rows_of_c), *left, low, span, slot, *product)

@@ -267,13 +267,13 @@ __device__ __forceinline__ void mark_columns(int row, int start, int words, u32*
 constexpr int LONG_B = 256;  // entries of a row of B from which the whole block reads it
 
 // set(column) for every product of a row, in any order: sub-groups of `width` lanes take a short row of B each, the whole
-// block takes the long ones.
-template <int THREADS, class Set>
-__device__ __forceinline__ void block_columns(int begin, int end, int width, const int* idx_a, const int* ptr_b, const int* idx_b,
-                                              int* s_first, int* s_last, Set set) {
+// block takes the long ones.  met_at(i) are those rows for i from `begin` on, and none from `end` on.
+template <int THREADS, class MetAt, class Set>
+__device__ __forceinline__ void block_columns(int begin, int end, int width, MetAt met_at, const int* idx_b, int* s_first, int* s_last,
+                                              Set set) {
     __shared__ int s_long[THREADS], longs;
     const int t = threadIdx.x;
-    Met met = row_met(begin + t, end, idx_a, ptr_b);
+    Met met = met_at(begin + t);
     for (int base = begin; base < end; base += THREADS) {
         __syncthreads();
         if (t == 0) longs = 0;
@@ -282,7 +282,7 @@ __device__ __forceinline__ void block_columns(int begin, int end, int width, con
         s_last[t] = met.last;
         if (met.last - met.first >= LONG_B) s_long[atomicAdd(&longs, 1)] = t;
         __syncthreads();
-        met = row_met(base + THREADS + t, end, idx_a, ptr_b);  // while these are met
+        met = met_at(base + THREADS + t);  // while these are met
         const int steps = min(THREADS, end - base), rows = THREADS / width, lane = t & (width - 1);
         for (int p = t / width; p < steps; p += AHEAD * rows) {
             int columns[AHEAD];

@@ -29,7 +29,8 @@ __device__ void symbolic_block(int bin, int rows, int nnz, const int* lists, con
         if (threadIdx.x == 0) total = 0;
         __syncthreads();
         int sum = 0;
-        block_columns<256>(from, to, width, idx_a, ptr_b, idx_b, s_first, s_last, [&](int column) {
+        const auto met_at = [&](int at) { return row_met(at, to, idx_a, ptr_b); };
+        block_columns<256>(from, to, width, met_at, idx_b, s_first, s_last, [&](int column) {
             const int offset = column - start;
             const u32 bit = 1u << (offset & 31);
             if (SHARED) set_bit(&bits[offset >> 5], offset);
@@ -88,7 +89,9 @@ extern "C" __global__ void __launch_bounds__(256) symbolic_block_table(int bin, 
         for (int t = threadIdx.x; t < 1 << log; t += blockDim.x) keys[t] = -1;
         if (threadIdx.x == 0) total = 0;
         __syncthreads();
-        block_columns<256>(ptr_a[row], ptr_a[row + 1], width, idx_a, ptr_b, idx_b, s_first, s_last, [&](int column) {
+        const int end = ptr_a[row + 1];
+        const auto met_at = [&](int at) { return row_met(at, end, idx_a, ptr_b); };
+        block_columns<256>(ptr_a[row], end, width, met_at, idx_b, s_first, s_last, [&](int column) {
             bool added = false;
             insert(keys, log, column, added);
             found += added;
