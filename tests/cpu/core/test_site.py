@@ -6,6 +6,7 @@ import re
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import spectile
@@ -69,6 +70,31 @@ def test_a_flow_chart_has_its_nodes_and_edges_below_each_other(flowcharts):
     assert heights == sorted(set(heights)) and ">why<" in picture
     with pytest.raises(ValueError, match="no node"):
         flowcharts.read("a --- b")
+
+
+def points(path):
+    """Return points along the curves of an edge."""
+    for piece in path.removeprefix("M").split(" L"):
+        ends = np.array([[float(x) for x in pair.split(",")] for pair in piece.replace("C", "").split()])
+        for t in np.linspace(0, 1, 101):
+            yield np.array([(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3]) @ ends
+
+
+@pytest.mark.parametrize(
+    "chart", [*CHARTS, pytest.param("```mermaid\nflowchart LR\na --> b --> c --> d\na --> d\na --> c\n```", id="by")]
+)
+def test_edges_of_a_flow_chart_pass_beside_its_boxes_and_it_can_be_heard(flowcharts, chart):
+    (picture,) = re.findall(r"<svg.*?</svg>", flowcharts.drawn(f"{chart}\n"), re.DOTALL)
+    boxes = re.findall(r'<rect x="([^"]+)" y="([^"]+)" width="([^"]+)" height="([^"]+)" rx', picture)
+    corners = np.array(boxes, dtype=float)
+    for path in re.findall(r'<path d="([^"]*)"/>', picture):
+        for x, y in points(path):
+            inside = (abs(x - corners[:, 0] - corners[:, 2] / 2) < corners[:, 2] / 2 - 1) & (
+                abs(y - corners[:, 1] - corners[:, 3] / 2) < corners[:, 3] / 2 - 1
+            )
+            assert not inside.any()
+    (said,) = re.findall(r'aria-label="([^"]*)"', picture)
+    assert all(label in said for label in re.findall(r">([^<>]+)</text>", picture))
 
 
 def test_every_page_has_a_place_on_the_site():
