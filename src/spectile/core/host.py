@@ -39,6 +39,8 @@ def refuse_masked(name: str, array: Any, error: type[TypeError] = TypeError) -> 
 def refuse_malformed(name: str, matrix: Any) -> None:
     """Raise ValueError where a host matrix is not what its format promises: SciPy converts it without a look."""
     refuse_masked(name, matrix)
+    if len(matrix.shape) != 2:
+        raise ValueError(f"{name} has shape {matrix.shape}: pass a matrix, of two dimensions")
     form = getattr(matrix, "format", None)
     try:
         if form == "coo":

@@ -7,12 +7,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from spectile.core.arrays import on_device, to_device
+from spectile.core.arrays import host_array, on_device, to_device
+from spectile.core.host import refuse_malformed
 from spectile.core.options import number
 from spectile.tiles import TileMatrix
 from spectile.tiles.grid import GridMatrix
 from spectile.tiles.layout import offsets
-from spectile.tiles.types import DTYPES, roundoff
+from spectile.tiles.types import DTYPES, held_dtype, roundoff
 
 Tiles = TypeVar("Tiles", bound=TileMatrix | GridMatrix)
 
@@ -33,17 +34,25 @@ def hermitian_operand(name: str, given: Any, block: Any, permutation: Any) -> Ti
         try:
             made = GridMatrix.of_dense(cupy.ascontiguousarray(a), offsets("block", a.shape[0], block), permutation)
             if made is not None:
-                _refuse_skew(made[1], made[0])
+                _refuse_skew(name, made[1], made[0])
                 return made[0]
         except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
+            raise _named(name, error) from None
     return in_tiles(name, given, block, permutation, hermitian=True)
 
 
-def _refuse_skew(norm: float, x: TileMatrix | GridMatrix) -> None:
+def _named(name: str, error: Exception) -> Exception:
+    """Return an error whose message begins with the name of what is wrong."""
+    return error if str(error).startswith(f"{name} ") else type(error)(f"{name}: {error}")
+
+
+def _refuse_skew(name: str, norm: float, x: TileMatrix | GridMatrix) -> None:
     """Raise where half the difference from the transpose is more than rounding may leave."""
     if norm > 100 * x.shape[0] * roundoff(x.dtype) * x.norm():
-        raise ValueError(f"is not Hermitian, the half difference from its transpose has norm {norm:.3g}: correct it")
+        raise ValueError(
+            f"{name} is not Hermitian, half the difference from its adjoint has norm {norm:.3g}: "
+            f"pass ({name} + {name}.conj().T) / 2 if that is what you mean"
+        )
 
 
 def in_tiles(name: str, given: Any, block: Any, permutation: Any = None, hermitian: bool = False) -> TileMatrix:
@@ -58,21 +67,27 @@ def in_tiles(name: str, given: Any, block: Any, permutation: Any = None, hermiti
         if hermitian and not given.hermitian:
             raise ValueError(f"{name} is not stored as Hermitian: make it with hermitian=True")
         return given
-    make = TileMatrix.from_sparse if hasattr(given, "tocoo") else TileMatrix.from_dense
+    sparse = hasattr(given, "tocoo")
+    if sparse:
+        refuse_malformed(name, given)
+    else:
+        given = to_device(given, name)[0] if on_device(given) else host_array(name, given)
+    held_dtype(name, given.dtype)
+    if given.ndim != 2 or (hermitian and given.shape[0] != given.shape[1]):
+        raise ValueError(f"{name} has shape {given.shape}: pass a {'square ' * hermitian}matrix")
     try:
-        if np.ndim(given) == 2:
-            block = np.diff(offsets("block", np.shape(given)[0], block)) if len(set(np.shape(given))) == 1 else block
-        if hermitian and np.ndim(given) == 2 and len(set(np.shape(given))) == 2:
-            raise ValueError(f"has shape {np.shape(given)}: pass a square matrix")
+        if given.shape[0] == given.shape[1]:
+            block = np.diff(offsets("block", given.shape[0], block))
+        make = TileMatrix.from_sparse if sparse else TileMatrix.from_dense
         whole = make(given, block, permutation=permutation)
-        if not hermitian:
-            return whole
-        # What rounding left of a Fock matrix that was summed in two orders is part of its error.
-        part = whole.hermitian_part()
-        _refuse_skew(part.error.fro, part)
-        return part
     except (TypeError, ValueError) as error:
-        raise type(error)(f"{name}: {error}") from None
+        raise _named(name, error) from None
+    if not hermitian:
+        return whole
+    # What rounding left of a Fock matrix that was summed in two orders is part of its error.
+    part = whole.hermitian_part()
+    _refuse_skew(name, part.error.fro, part)
+    return part
 
 
 def hermitian(name: str, given: Any) -> TileMatrix:

@@ -188,6 +188,8 @@ def limits_of(kind: str, select_range: Any) -> Any:
     """Return SciPy's `select_range` of a kind of part, ends of an interval as float64; raise where it is no numbers."""
     if kind == "a":
         return None
+    if select_range is None:
+        raise ValueError(f"select = {kind!r} is a part of the spectrum: give its two ends as select_range")
     ends = numbers("select_range", select_range)
     return ends if kind == "v" else select_range
 

@@ -69,9 +69,8 @@ def working_dtype(dtype: Any) -> Any:
         return np.dtype(np.float64)
     if dtype.char == "e":
         return np.dtype(np.float32)
-    what = "object arrays are not supported, nor are sparse matrices" if dtype.kind == "O" else None
     raise UnsupportedOperandError(
-        f"{what or f'dtype {dtype} is not supported'}: pass dtype float32, float64, complex64 or complex128"
+        f"dtype {dtype} is not supported: convert the array to float32, float64, complex64 or complex128"
     )
 
 

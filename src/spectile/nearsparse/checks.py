@@ -355,7 +355,7 @@ def check_precision(a: Any, b: Any, precision: str | None, backend: str) -> str:
         word("precision", precision, *map(precisions.canonical, ALL))
     row = ALL[name]
     if row.dtype != kind:
-        raise TypeError(f"precision {precision!r} multiplies {row.dtype}, and the operands are {kind}")
+        raise TypeError(f"precision {precision!r} multiplies {row.dtype}, and the operands are {kind}: convert them")
     if backend == "cpu" and not row.on_cpu:
         raise ValueError(f"precision {precision!r} needs CUDA's tensor cores: use 'float32' on the CPU")
     return name

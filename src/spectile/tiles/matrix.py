@@ -23,7 +23,7 @@ from spectile.tiles.cuda import launch
 from spectile.tiles.layout import Layout, gather, offsets
 from spectile.tiles.order import ranges
 from spectile.tiles.spread import Spread, there
-from spectile.tiles.types import DTYPES, EXACT, SLACK, Error, carried, excess, roundoff, underflow
+from spectile.tiles.types import EXACT, SLACK, Error, carried, excess, held_dtype, roundoff, underflow
 
 NormName = Literal["fro", "spectral"]
 
@@ -144,7 +144,7 @@ class TileMatrix:
         a = to_device(a, "a")[0] if on_device(a) else host_array("a", a)
         if a.ndim != 2:
             raise ValueError(f"a has {a.ndim} dimensions: pass a matrix")
-        a = _held("a", a).astype(_dtype("a", a.dtype), copy=False)
+        a = _held("a", a).astype(held_dtype("a", a.dtype), copy=False)
         xp = _module(a)
         rows, columns = partitions(a.shape, rows, columns, hermitian)
         order = checked_permutation(permutation, a.shape)
@@ -193,7 +193,7 @@ class TileMatrix:
         if not hasattr(a, "tocoo"):
             raise TypeError(f"a is a {type(a).__name__}, no sparse matrix: use from_dense")
         refuse_malformed("a", a)
-        dtype = _dtype("a", a.dtype)
+        dtype = held_dtype("a", a.dtype)
         rows, columns = partitions(a.shape, rows, columns, hermitian)
         order = checked_permutation(permutation, a.shape)
         a = a if a.format in ("coo", "csr", "csc", "bsr") else a.tocsr()  # other formats hold no entry twice
@@ -252,7 +252,7 @@ class TileMatrix:
         >>> TileMatrix.from_tiles(lambda i, j: [[i + 1.0]], [(0, 0), (1, 1)], [1, 1]).to_dense().tolist()
         [[1.0, 0.0], [0.0, 2.0]]
         """
-        dtype = _dtype("dtype", dtype)
+        dtype = held_dtype("dtype", dtype)
         rows = offsets("rows", None, rows)
         columns = rows if columns is None else offsets("columns", None, columns)
         shape = int(rows[-1]), int(columns[-1])
@@ -291,7 +291,7 @@ class TileMatrix:
         """
         sizes = offsets("rows", None, rows)
         layout = Layout.of_keys(sizes, sizes, np.arange(len(sizes) - 1) * len(sizes), hermitian)
-        data = np.zeros(int(layout.starts[-1]), _dtype("dtype", dtype))
+        data = np.zeros(int(layout.starts[-1]), held_dtype("dtype", dtype))
         data[layout.on_diagonal()] = 1
         return cls(layout, data)
 
@@ -669,7 +669,7 @@ class TileMatrix:
         TypeError
             If the dtype is none of float32, float64, complex64 and complex128, or real where the matrix is complex.
         """
-        dtype = _dtype("dtype", dtype)
+        dtype = held_dtype("dtype", dtype)
         if self.dtype.kind == "c" and dtype.kind != "c":
             raise TypeError(f"the matrix is {self.dtype}, and {dtype} would drop imaginary parts: take .real yourself")
         with np.errstate(over="ignore", under="ignore"):
@@ -1233,15 +1233,6 @@ def _module(data: Any) -> Any:
     import cupy
 
     return cupy
-
-
-def _dtype(name: str, dtype: Any) -> np.dtype[Any]:
-    given = np.dtype(dtype).newbyteorder("=")
-    if given.kind in "biu":
-        given = np.dtype(np.float64)
-    if given.name not in DTYPES:
-        raise TypeError(f"{name} is {given}: convert it to one of {', '.join(DTYPES)}")
-    return given
 
 
 def _held(name: str, a: Any) -> Any:

@@ -12,6 +12,16 @@ SLACK = 1 + 1e-12
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
+def held_dtype(name: str, dtype: Any) -> np.dtype[Any]:
+    """Return the dtype in which tiles hold what has a dtype; raises TypeError where there is none."""
+    given = np.dtype(dtype).newbyteorder("=")
+    if given.kind in "biu":
+        given = np.dtype(np.float64)
+    if given.name not in DTYPES:
+        raise TypeError(f"{name} is {given}: convert it to one of {', '.join(DTYPES)}")
+    return given
+
+
 class Error(NamedTuple):
     """Guaranteed bounds of the difference between a matrix and the exact one.
 

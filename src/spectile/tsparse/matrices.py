@@ -64,9 +64,11 @@ def _kind(name: str, matrix: Any) -> str:
     """Return the library of a factor, which is sparse, of two dimensions and of numbers."""
     kind = _library(type(matrix))  # type: ignore[arg-type]  # types are hashable
     if kind is None:
-        raise TypeError(
-            f"{name} is a {type(matrix).__name__}, not a sparse matrix: wrap it in scipy.sparse.csr_array(...)"
-        )
+        library = type(matrix).__module__.partition(".")[0].removesuffix("lib")
+        hint = "make one of it, as scipy.sparse.csr_array does of arrays"
+        if library in ("torch", "jax"):
+            hint = f"spectile.{library} has the products of sparse ones of that library"
+        raise TypeError(f"{name} is a {type(matrix).__name__}, not a sparse matrix of SciPy or CuPy: {hint}")
     if matrix.ndim != 2:
         raise ValueError(f"{name} has {matrix.ndim} dimension(s); a product of matrices needs 2")
     if kind != _ON_GPU and isinstance(getattr(matrix, "data", None), np.ma.MaskedArray):

@@ -377,8 +377,13 @@ def test_an_error_of_any_size_is_kept_or_the_refusal_says_which_one_is(method):
 def test_refusals_name_f_and_s():
     h, _ = insulator(7, 40, 1, 0.8)
     for f, s, error, words in (
-        (h.astype(np.float16), None, TypeError, "f: "),
-        (h, np.ma.masked_less(np.eye(40), 0.5), TypeError, "s: "),
+        (h.astype(np.float16), None, TypeError, "^f is float16"),
+        (np.ma.masked_less(h, 0.5), None, TypeError, r"^f has masked.*f\.filled"),
+        (h[:3], None, ValueError, "^f has shape .*square"),
+        (scipy.sparse.coo_array(h[0]), None, ValueError, "^f has shape"),
+        (h, np.ma.masked_less(np.eye(40), 0.5), TypeError, r"^s has masked.*s\.filled"),
+        (h, "word", TypeError, "^s is <U"),
+        (h, scipy.sparse.csr_array(np.eye(40)).astype(np.longdouble), TypeError, "^s is float128"),
         (h, TileMatrix.identity([20, 20]), ValueError, "s has other tiles or another order of rows than f"),
     ):
         with pytest.raises(error, match=words):
@@ -510,8 +515,8 @@ def test_roots_that_cannot_be_are_refused():
         (polar, singular, "a has dependent columns"),
         (polar, np.zeros((4, 4)), "a has dependent columns"),
         (polar, np.ones((2, 5)), "a has dependent columns"),
-        (inverse_sqrt, np.triu(h), "^s: .*Hermitian"),
-        (inverse_sqrt, np.eye(4)[:3], "^s: .*square"),
+        (inverse_sqrt, np.triu(h), "^s is not Hermitian"),
+        (inverse_sqrt, np.eye(4)[:3], "^s has shape .*square"),
     ):
         with pytest.raises(ValueError, match=said) as caught:
             call(wrong, error=1e-6, block=4)
@@ -589,10 +594,10 @@ def test_none_and_all_and_more():
         with pytest.raises(ValueError, match=said) as caught:
             purified(h, **words)
         assert "\n" not in str(caught.value)
-    for wrong in (np.triu(h), np.full((4, 4), np.nan)):
-        with pytest.raises(ValueError, match=r"^f: "):
+    for wrong, said in ((np.triu(h), r"^f is not Hermitian.*\(f \+ f"), (np.full((4, 4), np.nan), "^f: tile")):
+        with pytest.raises(ValueError, match=said):
             purified(wrong, electrons=2)
-    with pytest.raises(ValueError, match=r"^s: "):
+    with pytest.raises(ValueError, match=r"^s has shape"):
         purified(h, np.eye(19), electrons=2)
 
 

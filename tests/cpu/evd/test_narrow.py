@@ -217,6 +217,17 @@ def test_ends_that_are_not_numbers(ends):
         evd.eigh_tridiagonal(np.ones(5), np.ones(4), select="v", select_range=ends, backend="cpu")
 
 
+@pytest.mark.parametrize("select", ["v", "i", "value", "index"])
+def test_a_part_without_its_ends_says_what_is_missing(select):
+    for call in (
+        evd.eigvals_banded,
+        evd.eig_banded,
+        lambda band, **part: evd.eigh_tridiagonal(band[0], band[1, 1:], **part),
+    ):
+        with pytest.raises(ValueError, match="give its two ends as select_range"):
+            call(np.ones((2, 5)), select=select)
+
+
 @pytest.mark.parametrize("dtype", ["longdouble", "clongdouble", object, "U9", "M8[s]"])
 def test_dtypes_that_are_refused(dtype):
     """As `eigh` refuses them: SciPy rounds long doubles to float64, and reads numbers in strings."""
@@ -227,7 +238,7 @@ def test_dtypes_that_are_refused(dtype):
         lambda: evd.eigh_tridiagonal(band[0], band[0, 1:], backend="cpu"),
         lambda: evd.eigh(band[:1, :1], backend="cpu"),
     ):
-        with pytest.raises(TypeError, match="pass dtype float32"):
+        with pytest.raises(TypeError, match="convert the array to float32"):
             call()
 
 

@@ -548,6 +548,15 @@ class TestErrors:
         with pytest.raises(TypeError, match="B is a ndarray, not a sparse matrix"):
             multiply(self.A, np.ones((5, 2)))
 
+    @pytest.mark.parametrize("library", ["torch", "jax"])
+    def test_matrices_of_libraries_that_have_products_of_their_own(self, library):
+        if library == "torch":
+            other = pytest.importorskip("torch").eye(5)
+        else:
+            other = pytest.importorskip("jax").numpy.eye(5)
+        with pytest.raises(TypeError, match=rf"B is a .* spectile\.{library} "):
+            multiply(self.A, other)
+
     def test_complex_in_a_precision_of_real_numbers(self):
         with pytest.raises(ValueError, match="complex ones have float64 and float32"):
             multiply(self.A.astype(complex), self.A.T, precision="tf32")
