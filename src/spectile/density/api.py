@@ -189,6 +189,8 @@ def _found(asked: _Asked, s: Any) -> DensityMatrix:
     h, error, beta, start = asked.h, asked.error, asked.beta, asked.start
     if s is None:
         return _orthogonal(asked, h, error)
+    if getattr(s, "shape", h.shape) != h.shape:
+        raise ValueError(f"s has shape {s.shape} and f {h.shape}: give both in one basis")
     overlap: Any = within_range("s", hermitian_operand("s", s, np.diff(h.rows), h.permutation))
     if isinstance(h.data, Spread):
         overlap = in_lists(overlap)._beside(h)
