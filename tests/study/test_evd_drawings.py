@@ -51,6 +51,17 @@ def test_magma_is_drawn_where_it_was_measured(recorded, monkeypatch):
     assert data["seconds"].str.startswith("MAGMA, n = ").sum() >= 3
 
 
+@pytest.mark.parametrize("factor", [1.0, 8.0])
+def test_the_legend_of_figure_8_hides_no_mark(recorded, factor):
+    ours = relabelled(recorded[recorded["method"] == "spectile"], "spectile", factor)
+    drawing = ELEMENTS["fig8"].draw(pandas.concat([without(recorded, "spectile"), ours]))
+    drawing.finish("a").canvas.draw()
+    for ax in drawing.axes.flat:
+        hidden = ax.get_legend().get_window_extent()
+        for line in ax.lines:
+            assert not any(hidden.contains(*mark) for mark in ax.transData.transform(line.get_xydata()))
+
+
 def test_without_magma_each_figure_says_why(recorded):
     frame = without(recorded, "magma", "magma_chasing")
     drawing = ELEMENTS["fig4"].draw(frame)

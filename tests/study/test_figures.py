@@ -69,6 +69,18 @@ def test_a_figure_without_any_mark_is_low():
     assert drawing.finish("a").get_figheight() < 3.5
 
 
+def test_the_names_of_axes_stay_inside_a_figure_of_empty_panels():
+    drawing = Drawing("Figure 1: test", 1, 2)
+    for ax in drawing.axes.flat:
+        drawing.empty(ax, "this run holds no such case")
+        ax.set_ylabel("longitudinal conductivity, e²/h")
+    figure = drawing.finish("a")
+    figure.canvas.draw()
+    for ax in drawing.axes.flat:
+        named = ax.yaxis.label.get_window_extent()
+        assert named.y0 >= 0 and named.y1 <= figure.bbox.y1
+
+
 def test_a_blank_panel_is_refused(tmp_path):
     drawing = Drawing("Figure 1: test", 1, 2)
     drawing.marks(drawing.ax, rows(x=[1], y=[1.0]), "x", "y")

@@ -342,7 +342,9 @@ class Drawing:
             if filled and filled[0] is not row[0] and row[0].get_shared_y_axes().joined(row[0], filled[0]):
                 filled[0].tick_params(labelleft=True)
                 filled[0].set_ylabel(row[0].get_ylabel())
-                row[0].set_ylabel("")
+            for ax in row:
+                if ax in self._empty:  # an axis without ticks needs no name, which would reach beyond a low panel
+                    ax.set_ylabel("")
 
     def finish(self, name: str) -> Figure:
         """Write reasons and plain ticks into the figure and return it; nothing is drawn into it afterwards.

@@ -30,7 +30,7 @@ def draw(frame: pandas.DataFrame) -> Drawing:
             drawing.marks(ax, series, x, "rate", method=str(method))
         ax.set_xscale("log", base=2)
         ax.set(xlabel="n" if x == "p_n" else "k", ylabel="TFLOP/s" if ax is square else "", title=title)
-        ax.legend(loc="lower right")
+        ax.legend()
     square.set_ylim(bottom=0)
     return drawing
 
