@@ -10,6 +10,12 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+def require_communicator(comm: Any, *methods: str) -> None:
+    """Raise TypeError for what is no communicator, or lacks some of its methods."""
+    if not all(hasattr(comm, method) for method in ("allgather", *methods)):
+        raise TypeError("comm is no communicator: pass one of mpi4py, such as MPI.COMM_WORLD")
+
+
 def on_every_rank(comm: Any, work: Callable[[], T]) -> T:
     """Return what ``work()`` returns here, which calls no other rank; where it raises on one rank, all of them raise.
 

@@ -14,7 +14,7 @@ from spectile.core.device import Backend
 from spectile.core.options import flag, word
 from spectile.core.placement import Work
 from spectile.core.protocols import ArrayLike
-from spectile.core.ranks import on_every_rank
+from spectile.core.ranks import on_every_rank, require_communicator
 from spectile.evd import costs, refine
 from spectile.evd.arguments import any_on_device, check_driver, definite_of, require_square, subset_of
 from spectile.evd.dispatch import backend_module, chosen_backend
@@ -229,8 +229,7 @@ def _on_ranks(comm: Any, problem: tuple[Any, ...], x0: Any, backend: str, device
     """Solve a problem on the ranks of a communicator."""
     from spectile.evd.distributed import solver
 
-    if not (hasattr(comm, "allgather") and hasattr(comm, "py2f")):
-        raise TypeError("comm is no communicator: pass one of mpi4py, such as MPI.COMM_WORLD")
+    require_communicator(comm, "py2f")
 
     def checked() -> tuple[Options, Definite | None]:
         _, options, definite = _problem(*problem)

@@ -604,7 +604,8 @@ class TileMatrix:
         return self if given else self._with(data=self.data.get())
 
     def to_device(self) -> TileMatrix:
-        """Return the matrix with its tiles on CuPy's current GPU."""
+        """Return the matrix with its tiles on CuPy's current GPU; raises RuntimeError where there is none."""
+        require_device()
         import cupy
 
         return self._with(data=cupy.asarray(self.data.here() if isinstance(self.data, Spread) else self.data))

@@ -10,6 +10,10 @@ from scipy.sparse.linalg import aslinearoperator
 
 import spectile
 from spectile import density, kpm, nearsparse, tsparse
+from spectile.core import device
+from spectile.evd import BlockCyclicMatrix
+from spectile.kpm.distributed.mpi import DistributedMatrix
+from spectile.kpm.distributed.multi_gpu import MultiGpuMatrix
 from spectile.tiles import hilbert_order, partition
 
 DENSE = np.eye(4) + 1.0
@@ -151,3 +155,27 @@ def test_sparse_arrays_of_jax_are_refused_where_dense_ones_are_needed():
     a = jax.experimental.sparse.BCSR.fromdense(jax.numpy.eye(4))
     for function in (module.eigh, module.expm, lambda a: module.spamm(a, a, tau=0.1)):
         assert "todense" in refused("a", function, a)
+
+
+@pytest.mark.parametrize("comm", [None, 4, "COMM_WORLD"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda comm: DistributedMatrix(SPARSE, comm),
+        lambda comm: DistributedMatrix.from_rows(SPARSE, comm),
+        lambda comm: BlockCyclicMatrix(comm, (4, 4)),
+        lambda comm: BlockCyclicMatrix.from_function(comm, (4, 4), np.add),
+        lambda comm: BlockCyclicMatrix.scatter(comm, DENSE),
+    ],
+)
+def test_no_communicator_is_refused(call, comm):
+    with pytest.raises(TypeError, match=r"^comm is no communicator: pass one of mpi4py"):
+        call(comm)
+
+
+def test_what_lies_on_gpus_says_why_there_are_none():
+    if (reason := device.refusal()) is None:
+        pytest.skip("there is a GPU here")
+    for call in (TILES.to_device, lambda: TILES.to_devices(2), lambda: MultiGpuMatrix(SPARSE)):
+        with pytest.raises(RuntimeError, match=re.escape(reason)):
+            call()

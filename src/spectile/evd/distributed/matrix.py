@@ -13,7 +13,7 @@ from spectile.core.arrays import on_device, to_device
 from spectile.core.device import require_device
 from spectile.core.options import word
 from spectile.core.pictures import shown, shown_html
-from spectile.core.ranks import on_every_rank
+from spectile.core.ranks import on_every_rank, require_communicator
 
 #: Rows and columns of a block, unless a caller chooses: what BLAS multiplies fast, and still many for each rank.
 BLOCK = 64
@@ -105,6 +105,7 @@ class BlockCyclicMatrix:
         grid: tuple[int, int] | None = None,
         backend: Literal["cpu", "cuda"] = "cpu",
     ) -> None:
+        require_communicator(comm)
         # Libraries read numbers in the machine's order of bytes.
         self.comm, self.shape, self.dtype = comm, _two("shape", shape, 0), np.dtype(dtype).newbyteorder("=")
         (self.block,) = _integers("block", (block,), 1)
@@ -183,6 +184,7 @@ class BlockCyclicMatrix:
                 raise ValueError(f"the matrix has shape {array.shape}: give one of two dimensions")
             return array, (array.shape, array.dtype, backend)
 
+        require_communicator(comm)
         array, told = on_every_rank(comm, given)
         shape, dtype, backend = comm.bcast(told, root)
         matrix = cls(comm, shape, dtype, backend=backend, **layout)

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from spectile.core.options import word
-from spectile.core.ranks import on_every_rank
+from spectile.core.ranks import on_every_rank, require_communicator
 from spectile.kpm.distributed.multi_gpu import MultiGpuEngine
 from spectile.kpm.distributed.ranks import MpiEngine
 from spectile.kpm.operators.adopt import vector_dtype, whole_csr
@@ -65,6 +65,7 @@ class DistributedMatrix(PartitionedOperator):
         weights: Sequence[float] | None = None,
         vectors: Literal["whole", "own"] = "whole",
     ) -> None:
+        require_communicator(comm)
         word("backend", backend, "cpu", "cuda")
         word("vectors", vectors, "whole", "own")
         self.own_vectors = vectors == "own"
@@ -137,6 +138,7 @@ class DistributedMatrix(PartitionedOperator):
                 raise ValueError(f"rows have shape {stored.shape} and dtype {stored.dtype}: give at least one row of H")
             return stored.csr(vector_dtype(stored.dtype))
 
+        require_communicator(comm)
         mine = on_every_rank(comm, taken)
         shapes = [(*shape, kind) for shape, kind in comm.allgather((mine.shape, mine.dtype.str))]
         counts, widths = [each[0] for each in shapes], {each[1] for each in shapes}

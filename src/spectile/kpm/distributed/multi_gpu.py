@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from spectile.core.device import require_device
 from spectile.core.memory import free_bytes
 from spectile.core.pointers import address
 from spectile.kpm.distributed.device import PartitionDevice
@@ -63,6 +64,7 @@ class MultiGpuMatrix(PartitionedOperator):
         self, H: Any, devices: Sequence[int] | None = None, *, stored: bool = False, steps_a_sweep: int = 2
     ) -> None:
         if devices is None:
+            require_device()
             import cupy
 
             devices = range(cupy.cuda.runtime.getDeviceCount())
