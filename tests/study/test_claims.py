@@ -386,12 +386,15 @@ def test_a_sentence_says_where_a_paper_agrees_and_what_is_not_so():
         ("Figure 5", "exact", "not measured", "own"),
     ]  # fmt: skip
     found = pandas.DataFrame(rows, columns=["element", "kind", "verdict", "about"]).assign(statement="it grows")
-    assert agreement.summary(found) == "Agrees in Table 1; in part in Table 2; not in Figure 3 (not so: it grows)."
+    assert agreement.summary(found) == "Agrees in Table 1; in part in Table 2; not in Figure 3. Not so: it grows."
     assert agreement.summary(found[1:3]) == "In part in Table 2."
     assert agreement.summary(found[4:]) == "Nothing of it has a verdict here."
     speeds = found.iloc[:2].assign(kind="ratio", verdict="not judged")
     without = agreement.summary(pandas.concat([found[:1].assign(kind="exact"), speeds]))
     assert without == "Agrees in Table 1; none of its 2 speed-ups has a verdict."
+    # What is not so is not read as a part of what was said last.
+    both = agreement.summary(pandas.concat([found.iloc[[0, 3]].assign(kind=["exact", "conclusion"]), speeds]))
+    assert both.endswith("none of its 2 speed-ups has a verdict. Not so: it grows.")
 
 
 def test_a_row_of_the_sheet_may_be_asked_for_before_it_is_recorded(tmp_path):

@@ -67,7 +67,7 @@ def sentence(claims: pandas.DataFrame) -> str:
 
 
 def summary(claims: pandas.DataFrame) -> str:
-    """Return one sentence of where the evaluated `claims` of a paper agree with it, and what of it is not so.
+    """Return a sentence of where the evaluated `claims` of a paper agree with it, and one of what is not so.
 
     What the paper says of its own method counts, by its tables, figures and sections.
     """
@@ -86,7 +86,7 @@ def summary(claims: pandas.DataFrame) -> str:
     said = "; ".join(parts)
     first, *others = [*own.loc[(own["kind"] == "conclusion") & (own["verdict"] == "differs"), "statement"], ""]
     more = f", and {len(others) - 1} more" if len(others) > 1 else ""
-    return f"{said[0].upper()}{said[1:]}{f' (not so: {first}{more})' if first else ''}."
+    return f"{said[0].upper()}{said[1:]}.{f' Not so: {first}{more}.' if first else ''}"
 
 
 def _listed(names: list[str]) -> str:
