@@ -65,6 +65,19 @@ def overlap(x: Any, y: Any) -> bool:
     return bool(cupy.may_share_memory(x, y))
 
 
+def overwritable(array: Any) -> bool:
+    """Return whether a NumPy or CuPy array can be worked in: it is writeable, and no two entries share memory.
+
+    Strides tell, from the shortest on; they also say no to layouts whose axes interleave and never meet.
+    """
+    reached = array.itemsize
+    for stride, length in sorted(zip(map(abs, array.strides), array.shape, strict=True)):
+        if length > 1 and stride < reached:
+            return False
+        reached += stride * (length - 1)
+    return getattr(array.flags, "writeable", True)
+
+
 def apart(out: Any, *inputs: Any) -> tuple[Any, ...]:
     """Return the inputs, copied on their own device where they may share memory with `out`.
 

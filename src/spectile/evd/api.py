@@ -63,7 +63,8 @@ def eigh(
         Return the eigenvalues alone.
     overwrite_a : bool, default False
         The memory of `a` may be used as work space, which saves n² elements.  This needs a column-major array, or on
-        CUDA a real row-major one, with columns of a multiple of 128 bytes.
+        CUDA a real row-major one, with columns of a multiple of 128 bytes, that is writeable and of which no two
+        entries share memory, in a batch neither; any other is left as it is.
     overwrite_b : bool, default False
         The memory of `b` may be used likewise.
     type : {1, 2, 3}

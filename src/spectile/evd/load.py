@@ -28,7 +28,7 @@ def load_matrix(array: Any, *, lower: bool, overwrite: bool, check_finite: bool)
     if not lower:
         array = array.T  # its lower triangle holds the conjugate
     conjugate = not lower and array.dtype.kind == "c"
-    reuse = overwrite and array.flags.f_contiguous and array.flags.writeable
+    reuse = overwrite and array.flags.f_contiguous
     matrix = array if reuse else np.array(array, order="F")
     if conjugate:
         np.conjugate(matrix, out=matrix)

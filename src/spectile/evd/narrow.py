@@ -147,7 +147,7 @@ def eig_banded(
     eigvals_only : bool, default False
         Return the eigenvalues alone.
     overwrite_a_band : bool, default False
-        The memory of `a_band` may be used on the CPU.
+        The memory of `a_band` may be used on the CPU; not of an array that is read-only or overlaps itself.
     select, select_range
         As for `eigh_tridiagonal`.
     max_ev : int

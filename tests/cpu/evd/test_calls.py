@@ -180,6 +180,62 @@ def test_batches_of_one_array_that_may_be_overwritten(dtype, driver):
             np.testing.assert_allclose(w, wanted, rtol=100 * n * np.finfo(dtype).eps, err_msg=f"{first} {second}")
 
 
+def buffers_of_batches(shape, dtype, rng):
+    """Give arrays of `shape` whose matrices share memory, with the arrays that own it: entries of norms near 1."""
+    count, *own = shape
+    size = np.dtype(dtype).itemsize
+    for name, strides in {"rows": (own[1], 1), "columns": (1, own[0])}.items():
+        for lead in (0, max(strides)):
+            buffer = rng.standard_normal(count * lead + own[0] * own[1]).astype(dtype)
+            steps = [size * step for step in (lead, *strides)]
+            yield f"{name}, {lead}", np.lib.stride_tricks.as_strided(buffer, shape, steps), buffer
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [6, 40, 200])
+def test_matrices_that_share_memory_are_not_overwritten(n, dtype):
+    """Of a batch that overlaps itself, every problem is solved as given, whatever may be overwritten."""
+    rng, near = np.random.default_rng(n), 100 * n * np.finfo(dtype).eps
+    for name, batch, buffer in buffers_of_batches((3, n, n), dtype, rng):
+        kept, definite = buffer.copy(), np.eye(n, dtype=dtype) + 0.1
+        calls = {
+            "values": lambda x, **words: evd.eigvalsh(x, **words, backend="cpu"),
+            "vectors": lambda x, **words: evd.eigh(x, **words, backend="cpu")[0],
+            "QR": lambda x, **words: evd.eigvalsh(x, **words, driver="ev", backend="cpu"),
+            "first of two": lambda x, d=definite, **words: evd.eigvalsh(x, d, **words, backend="cpu"),
+            "function": lambda x, **words: spectile.matrix_function(np.arctan, x, **words, backend="cpu"),
+        }
+        for call, solve in calls.items():
+            wanted = solve(batch.copy())
+            found = solve(batch, overwrite_a=True)
+            np.testing.assert_allclose(found, wanted, atol=near * abs(wanted).max(), err_msg=f"{call}: {name}")
+            np.testing.assert_array_equal(buffer, kept)
+        if batch.strides[0]:  # in one place alone all can be definite
+            continue
+        batch[0] = definite
+        identity = np.eye(n, dtype=dtype)
+        wanted = evd.eigvalsh(identity, batch.copy(), backend="cpu")
+        found = evd.eigvalsh(identity, batch, overwrite_b=True, backend="cpu")
+        np.testing.assert_allclose(found, wanted, atol=near * abs(wanted).max(), err_msg=f"second of two: {name}")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [3, 40])
+def test_bands_that_share_memory_or_are_read_only_are_not_overwritten(n, dtype):
+    rng = np.random.default_rng(n)
+    bands = [(name, band) for name, band, _ in buffers_of_batches((3, 3, n), dtype, rng)]
+    bands += [("broadcast", np.broadcast_to(np.asfortranarray(bands[0][1][0]), (3, 3, n)))]
+    bands += [("read-only", np.asfortranarray(bands[0][1][0]))]
+    bands[-1][1].flags.writeable = False
+    for name, band in bands:
+        kept = band.copy()
+        for lower in (False, True):
+            wanted = evd.eigvals_banded(kept, lower, backend="cpu")
+            found = evd.eigvals_banded(band, lower, overwrite_a_band=True, backend="cpu")
+            np.testing.assert_array_equal(found, wanted, err_msg=name)
+            np.testing.assert_array_equal(band, kept, err_msg=name)
+
+
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(
     n=st.integers(4, 60),

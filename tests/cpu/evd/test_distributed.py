@@ -322,6 +322,9 @@ for number, dtype in enumerate(("float64", "float32", "complex128", "complex64")
     check(a, *spectile.eigh(given, lower=lower), wanted)
     assert abs(spectile.eigvalsh(given, lower=lower) - wanted).max() < 1e3 * np.finfo(dtype).eps * n
     check(a, *spectile.eigh(given, dealt(b, **layout), lower=lower), both, b)
+    one = dealt(b, **layout)
+    w, _ = spectile.eigh(one, one, lower=lower, overwrite_a=True, overwrite_b=True)
+    assert abs(w - 1).max() < 1e3 * np.finfo(dtype).eps * n
     check(a, *spectile.eigh(given, lower=lower, subset_by_value=(0.0, np.inf)), wanted[wanted > 0])
     for exponent in (-60, 60) if dtype in ("float32", "complex64") else (-700, 700):
         scaled = (a * a.real.dtype.type(2.0) ** exponent).astype(dtype)

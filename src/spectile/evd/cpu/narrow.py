@@ -9,6 +9,7 @@ import numpy as np
 
 from spectile.core.arrays import host_array
 from spectile.core.host import in_kind_of
+from spectile.core.pointers import overwritable
 from spectile.evd.arguments import batch_shape, refuse_ragged, require_dimensions
 from spectile.evd.load import divided_by_power, frobenius_of_diagonals, times_power
 from spectile.evd.types import Subset, exponent_near_one, working_dtype
@@ -43,7 +44,7 @@ def eigh_tridiagonal(d: Any, e: Any, *, tol: float, **keywords: Any) -> Any:
     return _in_kind(d, _solve_each(solve, lambda given: given, arrays, 1, keywords))
 
 
-def eig_banded(a_band: Any, *, lower: bool, max_ev: int, **keywords: Any) -> Any:
+def eig_banded(a_band: Any, *, lower: bool, overwrite_a_band: bool, max_ev: int, **keywords: Any) -> Any:
     """`narrow.eig_banded` on the CPU.
 
     `max_ev` is not handed on, because LAPACK writes past the end of the eigenvectors where more are found.  Diagonals
@@ -57,11 +58,12 @@ def eig_banded(a_band: Any, *, lower: bool, max_ev: int, **keywords: Any) -> Any
             band = band[: band.shape[1]] if lower else band[len(band) - band.shape[1] :]
         if not keywords["eigvals_only"] and band.shape[-1] > DIVIDED_BAND_ORDER and _is_whole(keywords):
             keywords = keywords | {"select": "i", "select_range": (0, band.shape[-1] - 1)}
-        return linalg.eig_banded(band, lower=lower, **keywords)
+        return linalg.eig_banded(band, lower=lower, overwrite_a_band=overwrite, **keywords)
 
     bands = host_array("a_band", a_band)
     require_dimensions("a_band", bands, 2)
     bands = bands.astype(working_dtype(bands.dtype), copy=False)
+    overwrite = overwrite_a_band and overwritable(bands)  # SciPy does not ask
 
     def diagonals(arrays: Arrays) -> Arrays:
         """Return what lies inside the matrix, the main diagonal first."""

@@ -12,7 +12,7 @@ from spectile.core import memory, progress
 from spectile.core.arrays import host_array
 from spectile.core.choice import Candidate
 from spectile.core.host import in_kind_of
-from spectile.core.pointers import overlap
+from spectile.core.pointers import overlap, overwritable
 from spectile.core.threads import blas_threads
 from spectile.evd.arguments import refuse_ragged
 from spectile.evd.cpu import drivers, part, solver
@@ -49,7 +49,9 @@ def eigh(a: Any, options: Options, definite: Definite | None = None) -> Any:
         array, b = _as_pair(array, _as_matrices("b", definite.b))
         if b is not definite.b:
             definite = Definite(b, definite.kind, definite.overwrite or _is_new(b, definite.b))
-    options = options._replace(overwrite=True) if _is_new(array, a) else options
+        if definite.overwrite and not overwritable(b):
+            definite = definite._replace(overwrite=False)
+    options = _with_own(options, array, a)
     if definite is not None and (options.overwrite or definite.overwrite) and overlap(array, definite.b):
         # One would be overwritten while the other is read.
         options, definite = options._replace(overwrite=False), definite._replace(overwrite=False)
@@ -152,7 +154,6 @@ def _solve(array: np.ndarray, options: Options, definite: Definite | None) -> tu
         scale = exponent_of(array, lower, options.check_finite)
     elif not all_finite(array):
         _require_finite(array, options)
-    overwrite = overwrite and array.flags.writeable
     if way == "steps":
         return part.solve(array, lower, vectors, overwrite, subset, scale)
     w, v = _told(drivers.standard, array, lower, vectors, overwrite, driver, part_of, scale)
@@ -210,8 +211,8 @@ def _solve_generalized(array: np.ndarray, options: Options, definite: Definite) 
     part = options.subset if driver == "gvx" and options.subset is not None and options.subset.by_index else None
     w, v = _told(
         drivers.generalized, array, definite.b, kind=definite.kind, lower=options.lower,
-        vectors=options.vectors, overwrite=options.overwrite and array.flags.writeable,
-        overwrite_b=definite.overwrite and definite.b.flags.writeable, driver=driver, scale_a=scale_a, part=part,
+        vectors=options.vectors, overwrite=options.overwrite, overwrite_b=definite.overwrite, driver=driver,
+        scale_a=scale_a, part=part,
     )  # fmt: skip
     return (w, v) if part is not None or options.subset is None else _part(w, v, options.subset)
 
@@ -248,8 +249,8 @@ def solve_by_stages(array: np.ndarray, options: Options) -> tuple[Any, Any]:
 
 def tridiagonalize(a: Any, options: Options) -> tuple[Any, Any, Any]:
     """`api.tridiagonalize` on the CPU, for one matrix."""
-    in_kind = in_kind_of(a)
-    d, e, q = _tridiagonalize(_as_matrices("a", a), options)
+    array, in_kind = _as_matrices("a", a), in_kind_of(a)
+    d, e, q = _tridiagonalize(array, _with_own(options, array, a))
     return in_kind(d), in_kind(e), None if q is None else in_kind(q)
 
 
@@ -282,6 +283,12 @@ def _converted(array: np.ndarray, dtype: Any, copy: bool = False) -> np.ndarray:
     return array.astype(dtype, order="F" if array.ndim == 2 else "C")
 
 
+def _with_own(options: Options, array: np.ndarray, given: Any) -> Options:
+    """Return the options for the matrices of an operand, which are overwritten where they are new or lent, and may."""
+    overwrite = (options.overwrite or _is_new(array, given)) and overwritable(array)
+    return options if overwrite == options.overwrite else options._replace(overwrite=overwrite)
+
+
 def _is_new(array: np.ndarray, given: Any) -> bool:
     """Return whether an array is a copy of what a caller gave, so that it may be overwritten."""
     return array is not given and isinstance(given, np.ndarray) and not overlap(array, given)
@@ -290,7 +297,7 @@ def _is_new(array: np.ndarray, given: Any) -> bool:
 def _elements(array: np.ndarray, options: Options, driver: str) -> int:
     """Return how many elements LAPACK works in; a matrix that is not in columns is copied in any case."""
     n, subset = len(array), options.subset
-    own = options.overwrite and array.flags.f_contiguous and array.flags.writeable
+    own = options.overwrite and array.flags.f_contiguous
     columns = subset.count() if subset is not None and subset.by_index else n
     if _way(array, options) == "steps" and not driver.startswith("g"):
         return part.work_elements(array.dtype, n, columns, vectors=options.vectors, overwrite=own)
@@ -300,7 +307,7 @@ def _elements(array: np.ndarray, options: Options, driver: str) -> int:
 def _loaded(array: np.ndarray, options: Options) -> tuple[np.ndarray, int]:
     """Return a matrix as our stages take it, and its scale; the memory that they work in is asked for."""
     n, (lower, vectors, overwrite, check_finite, *_) = len(array), options
-    own = overwrite and array.flags.f_contiguous and array.flags.writeable
+    own = overwrite and array.flags.f_contiguous
     # Matrix, panels and band, and with Q the reflectors and Q twice.
     elements = n * n * (not own) + 2 * n * (solver.BLOCK + solver.BANDWIDTH) + (3 * n * n if vectors else 0)
     _require_memory(array, elements)

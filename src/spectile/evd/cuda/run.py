@@ -19,7 +19,7 @@ from spectile.core.choice import Candidate
 from spectile.core.compile import Unit, prepare
 from spectile.core.devices import Device
 from spectile.core.launch import kernel
-from spectile.core.pointers import address
+from spectile.core.pointers import address, overwritable
 from spectile.evd.arguments import refuse_ragged
 from spectile.evd.cuda import choose, generalized, units
 from spectile.evd.cuda import matrix as matrix_kernels
@@ -143,7 +143,8 @@ def _to_device(a: Any, options: Options) -> tuple[Any, Callable[[Any], Any], Opt
 
 def _with_own(options: Options, array: Any, owned: bool) -> Options:
     """Return the options for a matrix that may be ours; in a small one's memory, launches would come one by one."""
-    return options._replace(overwrite=options.overwrite or (owned and array.shape[-1] >= SMALL_ORDER))
+    overwrite = options.overwrite or (owned and array.shape[-1] >= SMALL_ORDER)
+    return options._replace(overwrite=overwrite and overwritable(array))
 
 
 def _empty(array: Any, shape: tuple[int, ...], *, real: bool = True) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 from spectile.core import memory
 from spectile.core.arrays import host_array, require_here, to_device
 from spectile.core.device import require_device
+from spectile.core.pointers import overlap
 from spectile.core.ranks import on_every_rank
 from spectile.evd.arguments import any_on_device
 from spectile.evd.cpu import run
@@ -55,10 +56,11 @@ def eigh(
     if comm.size == 1 or a.shape[0] < a.block * max(a.grid):
         return _on_one(a, b, options, definite)
     on_every_rank(comm, used.library)
-    a = _owned(a, options, options.overwrite)
+    together = b is not None and overlap(a.local, b.local)  # one would be overwritten while the other is read
+    a = _owned(a, options, options.overwrite and not together)
     scale = scale_b = _prepared(a, options, even=b is not None)
     if definite is not None and b is not None:
-        b = _owned(b, options, definite.overwrite)
+        b = _owned(b, options, definite.overwrite and not together)
         scale_b = _prepared(b, options, even=True)
         scale -= scale_b
     with used.grid_of(a) as grid:
