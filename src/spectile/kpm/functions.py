@@ -38,8 +38,10 @@ PASS = 16
 #: Sums beside the recurrence up to which two terms at a time are the least traffic: 1 + K blocks a term, and 3 + K/4 by
 #: copies of 8.
 PAIRED = 2
-#: Points up to which a function of energy is looked at before it is called not smooth.
-MOST_POINTS = 1 << 18
+#: Points at which a function of energy is looked at first, to see whether a series of fewer holds between them, and at
+#: most before it is called not smooth.  Odd numbers of them, so that the middle is one: there a multiple of one has its
+#: energies.
+LEAST_POINTS, CHECKED_POINTS, MOST_POINTS = (1 << 6) + 1, (1 << 12) + 1, (1 << 18) + 1
 
 
 def evolve(
@@ -175,7 +177,9 @@ def apply(
     Parameters
     ----------
     f : callable
-        Function of an array of energies, real or complex, for example ``lambda energy: numpy.exp(-energy / 0.1)``.
+        Function of an array of energies, real or complex, for example ``lambda energy: numpy.exp(-energy / 0.1)``.  It
+        is looked at in the middle between the bounds and at 4,096 energies or more around it; a peak narrower than the
+        spaces between these is not seen.
     H, psi, bounds, backend, checkpoint, checkpoint_s, progress
         As in :func:`evolve`.
     tolerance : float
@@ -192,7 +196,7 @@ def apply(
     ------
     ValueError
         As :func:`evolve`; if f is not finite between the bounds, does not give one value for each energy, or is not
-        smooth: then its series, whose length `num_moments` fixes, converges slowly.
+        smooth there: then its series, whose length `num_moments` fixes, converges slowly.
     MemoryError
         If so many terms do not fit into memory.
 
@@ -392,36 +396,52 @@ def series(
     f: Callable[[Array], Any], scale: float, centre: float, tolerance: float, num_moments: int | None = None
 ) -> Array:
     """Return c_m of f(centre + scale x) = Σ c_m T_m(x), as many as `tolerance` of the largest |f| asks."""
-    points = 64 if num_moments is None else max(64, 1 << (2 * num_moments - 1).bit_length())
-    require_host_free(64 * points, "a series of so many terms")
+    if num_moments is not None:
+        points = max(LEAST_POINTS, (1 << (2 * num_moments - 1).bit_length()) + 1)
+        require_host_free(64 * points, "a series of so many terms")
+        return _interpolant(f, scale, centre, points)[2][:num_moments]
+    points = LEAST_POINTS
     while True:
-        x = np.cos(np.pi * (np.arange(points) + 0.5) / points)
-        values = host_array("f's result", f(centre + scale * x))
-        if values.shape not in ((), x.shape):
-            raise ValueError(f"f gave shape {values.shape} for {points} energies: it must give one value for each")
-        values = np.broadcast_to(values, x.shape)
-        if values.dtype.kind not in "biufc" or not np.isfinite(values).all():
-            raise ValueError(
-                f"f is not finite everywhere between {centre - scale:.6g} and {centre + scale:.6g}, where H is expanded"
-            )
-        c = _cosines(values) / points
-        c[0] /= 2
-        if num_moments is not None:
-            return c[:num_moments]
+        x, values, c = _interpolant(f, scale, centre, points)
         largest, steepest = abs(values).max(), abs(np.diff(values) / np.diff(x)).max() * (1 + abs(centre) / scale)
         # The terms of f's rounding, and of its argument's, have all the same size.
-        allowed = max(tolerance * largest, np.finfo(float).eps * points**0.5 * (largest + steepest))
+        rounding = np.finfo(float).eps * (largest + steepest)
+        allowed = max(tolerance * largest, rounding * points**0.5)
         tails = np.cumsum(abs(c[::-1]))[::-1]  # Σ_{k>=m} |c_k|
         # Zeros at all points may be a narrow Gaussian's, which shows at more of them.
         if tails[points // 2] <= allowed and (largest or points >= MOST_POINTS):
+            if points < CHECKED_POINTS:  # so may be what lies beside a narrow peak
+                more = _interpolant(f, scale, centre, CHECKED_POINTS)[2]
+                more[:points] -= c
+                if abs(more).sum() > max(allowed, 4 * rounding * CHECKED_POINTS**0.5):
+                    points = CHECKED_POINTS
+                    continue
             return c[: max(2, int(np.argmax(tails <= allowed)))]  # a step at least, which looks at the bounds
         if points >= MOST_POINTS:
             rest = tails[points // 2] / largest
             raise ValueError(
-                f"f is not smooth: {points // 2:,} terms leave {rest:.1e} of it; give num_moments=, a fixed number of "
-                "terms, or a larger tolerance"
+                f"f is not smooth between {centre - scale:.6g} and {centre + scale:.6g}, where H is expanded: "
+                f"{points // 2:,} terms leave {rest:.1e} of it; give num_moments=, a fixed number of terms, or a "
+                "larger tolerance"
             )
-        points *= 2
+        points = 2 * points - 1
+
+
+def _interpolant(f: Callable[[Array], Any], scale: float, centre: float, points: int) -> tuple[Array, Array, Array]:
+    """Return Chebyshev's points x, f(centre + scale x), and the c_m of as many terms."""
+    x = np.cos(np.pi * (np.arange(points) + 0.5) / points)
+    x[points // 2] = 0.0
+    values = host_array("f's result", f(centre + scale * x))
+    if values.shape not in ((), x.shape):
+        raise ValueError(f"f gave shape {values.shape} for {points} energies: it must give one value for each")
+    values = np.broadcast_to(values, x.shape)
+    if values.dtype.kind not in "biufc" or not np.isfinite(values).all():
+        raise ValueError(
+            f"f is not finite everywhere between {centre - scale:.6g} and {centre + scale:.6g}, where H is expanded"
+        )
+    c = _cosines(values) / points
+    c[0] /= 2
+    return x, values, c
 
 
 def _cosines(values: Array) -> Array:

@@ -190,6 +190,30 @@ def test_a_narrow_gaussian_is_not_taken_for_zero(width):
         assert np.polynomial.chebyshev.chebval(middle, coefficients) == pytest.approx(1, abs=1e-8)
 
 
+@pytest.mark.parametrize("background", [0.0, 1.0])
+@pytest.mark.parametrize("width", [1e-2, 1e-3, 1e-20])
+def test_a_narrow_peak_in_the_middle_is_seen_or_refused(width, background):
+    """Whatever lies beside it, and where bounds are rounding apart, as of a multiple of one."""
+    x = np.array([0.0, width, 0.5])
+    for scale in (1.0, 1e-12):
+        peak = lambda e, width=width * scale: background + np.exp(-((e / width) ** 2))  # noqa: E731
+        try:
+            coefficients = functions.series(peak, scale, 0.0, 1e-9)
+        except ValueError:
+            assert width < 1e-3
+        else:
+            found = np.polynomial.chebyshev.chebval(x, coefficients)
+            np.testing.assert_allclose(found, peak(scale * x), atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_narrow_function_of_the_zero_matrix_is_not_zero(dtype):
+    zero, psi = sp.csr_array((5, 5), dtype=dtype), np.ones(5, dtype)
+    np.testing.assert_allclose(apply(lambda e: np.exp(-((e / 1e-3) ** 2)), zero, psi, backend="cpu"), 1, rtol=1e-6)
+    with pytest.raises(ValueError, match="smooth"):
+        apply(lambda e: np.exp(-((e / 1e-20) ** 2)), zero, psi, backend="cpu")
+
+
 @pytest.mark.parametrize("tolerance", [1e-15, 1e-30])
 @pytest.mark.parametrize("width", [1e-3, 1.0, 30.0, 3e3])
 def test_a_smooth_function_ends_where_rounding_does_whatever_is_asked(width, tolerance):
