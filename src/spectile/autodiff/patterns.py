@@ -34,6 +34,10 @@ class Pair:
         self.number = next(_NUMBERS)
         PAIRS[self.number] = self
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what a pickle and a deep copy are made of: a number and a hash are of one process."""
+        return pair_of, self._factors
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Pair) and self._parts == other._parts
 

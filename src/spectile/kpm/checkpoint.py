@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from numbers import Real
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -163,8 +163,34 @@ def fingerprint_if_lent(engine: Engine) -> Array | None:
     return fingerprint(engine) if engine.lent else None
 
 
-def require_unchanged(engine: Engine, kept: Array | None) -> None:
-    """Raise ValueError where H is no longer that of a fingerprint."""
+class Continued:
+    """A result that goes on with H: a copy does so by itself, with the same H, and a pickle holds the numbers alone."""
+
+    _engine: Any  # None in what comes from a pickle
+    _blocks: list[Any]
+
+    def _own_blocks(self) -> list[Any]:
+        """Return the blocks of a copy, which stand where these do."""
+        raise NotImplementedError
+
+    def __copy__(self) -> Self:
+        made = object.__new__(type(self))
+        for name, value in self.__dict__.items():
+            made.__dict__[name] = value.copy() if isinstance(value, np.ndarray | list) else value
+        made._blocks = self._own_blocks()
+        return made
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self.__copy__()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_engine": None, "_blocks": []}
+
+
+def require_unchanged(engine: Engine | None, kept: Array | None) -> None:
+    """Raise ValueError where H is no longer that of a fingerprint, or a pickle has left it out."""
+    if engine is None:
+        raise ValueError("this comes from a pickle, which holds no H: go on with what was pickled, or make it anew")
     if kept is None:
         return
     own = fingerprint(engine)

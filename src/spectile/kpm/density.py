@@ -24,6 +24,7 @@ from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
 from spectile.kpm.checkpoint import (
     PRODUCTS,
+    Continued,
     SavedState,
     comm_of,
     fingerprint,
@@ -45,10 +46,11 @@ from spectile.kpm.types import Array, Engine, Kernel, Named
 _CALLABLE = "callable"
 
 
-class SpectralDensity(Drawn):
+class SpectralDensity(Continued, Drawn):
     """Density of states ρ(E) = Σ δ(E − E_n) of a matrix, by a stochastic trace over R vectors (paper, Eq. 2).
 
-    Parameters are those of :func:`kpm_dos`.
+    Parameters are those of :func:`kpm_dos`.  A copy, also a deep one, goes on by itself, with the same H.  A pickle
+    holds the numbers alone, without H: :meth:`save` keeps what it takes to go on in another process.
 
     Attributes
     ----------
@@ -149,6 +151,7 @@ class SpectralDensity(Drawn):
 
     def _prepare(self, engine: Engine, kernel: Kernel, seed: int, bounds: tuple[float, float], fixed: bool) -> None:
         """Take what an expansion needs; nothing is expanded yet."""
+        self._num_rows = engine.num_rows
         self.kernel: Kernel = kernel
         self._seed, self._engine, self._fixed_bounds = seed, engine, fixed
         self._use(bounds)
@@ -266,7 +269,7 @@ class SpectralDensity(Drawn):
     @property
     def shape(self) -> tuple[int, int]:
         """Shape (N, N) of the matrix."""
-        return (self._engine.num_rows,) * 2
+        return (self._num_rows,) * 2
 
     def add_moments(self, num_moments: int) -> None:
         """Add moments; the result equals a construction with more, bitwise.
@@ -279,7 +282,7 @@ class SpectralDensity(Drawn):
         Raises
         ------
         ValueError
-            If H has been written to meanwhile and is not held as a copy.
+            If H has been written to meanwhile and is not held as a copy, or this comes from a pickle, which holds no H.
         """
         length = self._num_moments + whole_number(num_moments, "num_moments", 1)
         require_unchanged(self._engine, self._fingerprint)
@@ -356,11 +359,11 @@ class SpectralDensity(Drawn):
             If `path` is none, or the file cannot be written.
         """
         file = named_path("path", path)
+        require_unchanged(self._engine, self._fingerprint)
         if None in self._blocks:
             raise ValueError(
                 "the states did not fit into memory together and were dropped: there is nothing to go on from"
             )
-        require_unchanged(self._engine, self._fingerprint)
         held = fingerprint(self._engine) if self._fingerprint is None else self._fingerprint
         arrays: dict[str, Any] = {
             "seed": self._seed, "bounds": self.bounds, "scaling": self._scaling, "num_moments": self._num_moments,
@@ -401,7 +404,7 @@ class SpectralDensity(Drawn):
         self, state = cls.__new__(cls), SavedState(path)
         on_host = backend == "auto" and state.text("backend") == "cpu"
         engine = self._engine = make_engine(H, "cpu" if on_host else backend)
-        own = fingerprint(engine)
+        self._num_rows, own = engine.num_rows, fingerprint(engine)
         state.require_engine(engine, own)
         self._fingerprint = own if engine.lent else None
         self.kernel = state.text("kernel") if kernel is None else kernel  # type: ignore[assignment]
@@ -434,6 +437,14 @@ class SpectralDensity(Drawn):
             self._blocks.append(block)
         self._update()
         return self
+
+    def _own_blocks(self) -> list[Any]:
+        made: list[Any] = []
+        for block, etas in zip(self._blocks, self._etas, strict=False):  # none of what comes from a pickle
+            made.append(block and self._engine.random(self._seed, 0, etas.shape[1], *self._scaling))
+            if block is not None:
+                made[-1].restore({name: value.copy() for name, value in block.state().items()})
+        return made
 
     def _require_room(self, num_vectors: int, num_moments: int) -> None:
         """Raise MemoryError where so many moments of so many vectors are not held: at least where they are more than

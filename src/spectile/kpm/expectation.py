@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ from spectile.core.memory import require_host_free
 from spectile.core.options import flag, whole_number
 from spectile.core.pictures import shown, shown_html
 from spectile.kpm import reference
-from spectile.kpm.checkpoint import Run, fingerprint_if_lent, require_unchanged
+from spectile.kpm.checkpoint import Continued, Run, fingerprint_if_lent, require_unchanged
 from spectile.kpm.curves import Drawn, SpectralCurves, damping
 from spectile.kpm.iterator import (
     OutsideBoundsError,
@@ -40,10 +41,11 @@ LARGEST_POWER = 510
 Count = Callable[[Engine, tuple[float, float]], int]
 
 
-class SpectralExpectation(Drawn):
+class SpectralExpectation(Continued, Drawn):
     """Density ρ_A(E) = ⟨v|A δ(E − H)|v⟩ of the mean of vectors, or of each; ``kpm_dos(operator=)`` makes it.
 
-    Random vectors have entries of size 1, so that the mean estimates the trace tr[A δ(E − H)].
+    Random vectors have entries of size 1, so that the mean estimates the trace tr[A δ(E − H)].  A copy, also a deep
+    one, goes on by itself, with the same H, A and vectors; a pickle holds the numbers alone, without these.
 
     Attributes
     ----------
@@ -107,12 +109,22 @@ class SpectralExpectation(Drawn):
     @property
     def num_moments(self) -> int:
         """M."""
-        return self._count(self._engine, self.bounds) + self._added
+        return len(self.moments)
 
     @property
     def num_vectors(self) -> int:
         """R."""
         return self._num_vectors
+
+    def _length(self) -> int:
+        """Return the moments that are asked for between the bounds, which may have become wider."""
+        return self._count(self._engine, self.bounds) + self._added
+
+    def _own_blocks(self) -> list[Any]:
+        return [block.held() for block in self._blocks]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | dict.fromkeys(("_source", "_operator", "_count", "_arguments"))
 
     def add_moments(self, num_moments: int) -> None:
         """Add moments; the result is that of a construction with more.
@@ -120,7 +132,7 @@ class SpectralExpectation(Drawn):
         Raises
         ------
         ValueError
-            If H has been written to meanwhile and is not held as a copy.
+            If H has been written to meanwhile and is not held as a copy, or this comes from a pickle, which holds no H.
         """
         self._go_on(self._num_vectors, self._added + whole_number(num_moments, "num_moments", 1))
 
@@ -157,14 +169,14 @@ class SpectralExpectation(Drawn):
         """Expand all vectors from the start, with these bounds."""
         self.bounds = bounds
         _, self._blocks = expanded(
-            run, self._engine, self._operator, self._source, self._num_vectors, self.num_moments, bounds,
+            run, self._engine, self._operator, self._source, self._num_vectors, self._length(), bounds,
             self._arguments, keep=True,
         )  # fmt: skip
 
     def _go_on(self, num_vectors: int, added: int) -> None:
         """Bring so many vectors to so many moments more than at first; bounds of our own that are too narrow widen."""
         require_unchanged(self._engine, self._fingerprint)
-        length = self.num_moments - self._added + added
+        length = self._length() - self._added + added
         require_host_free(64 * num_vectors * length, "the moments of all vectors")
         self._num_vectors, self._added = num_vectors, added
         with Run(self._what, progress=self._shown) as run:
@@ -177,7 +189,7 @@ class SpectralExpectation(Drawn):
         self._update()
 
     def _extend(self, run: Run) -> None:
-        length = self.num_moments
+        length = self._length()
         done = sum(block.width for block in self._blocks)
         fresh = self._num_vectors - done
         for part in slices_of(fresh, columns_at_once(self._engine, max(4, 3 * fresh / 64))):
@@ -188,7 +200,7 @@ class SpectralExpectation(Drawn):
             block.extend(length, run)
 
     def _update(self) -> None:
-        each = np.concatenate([block.moments[: self.num_moments] for block in self._blocks], axis=1)
+        each = np.concatenate([block.moments[: self._length()] for block in self._blocks], axis=1)
         # A trace of a Hermitian operator is real; what one vector gives is not, as A and H need not commute.
         each = each.real if self._operator is None or (self._traced and self._operator.hermitian) else each
         self._each = SpectralCurves(each, self.bounds, self.kernel)
@@ -229,6 +241,12 @@ class _Block(ABC):
     def hold(self, moments: Array) -> None:
         """Take these moments and let the recurrence go: for more of them it begins anew."""
         self._held, self._recurrence = moments, None
+
+    def held(self) -> Self:
+        """Return a block with the same moments, which begins anew for more of them."""
+        other = copy.copy(self)
+        other.hold(self.moments.copy())
+        return other
 
     def left(self, length: int) -> int:
         """Return how many products of H with a vector bring this to so many moments."""

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from spectile.core.arrays import host_array, on_device, to_device
+from spectile.core.copies import Uncopied
 from spectile.core.device import Backend
 from spectile.core.options import flag, path, whole_number, word
 from spectile.core.pictures import shown, shown_html
@@ -31,7 +32,7 @@ class OutsideBoundsError(ValueError):
     """The spectrum leaves the bounds of an expansion."""
 
 
-class Chebyshev(Iterator[Any]):
+class Chebyshev(Uncopied, Iterator[Any]):
     """Iterator over the vectors T_m(H̃)|v⟩, m = 0, 1, ..., M − 1; :func:`chebyshev` makes it.
 
     Attributes
@@ -70,6 +71,7 @@ class Chebyshev(Iterator[Any]):
 
     __repr__ = shown
     _repr_html_ = shown_html
+    _instead = "save() writes where it stands, and Chebyshev.load() makes another that goes on from there"
 
     def _told(self) -> list[str]:
         low, high = self.bounds

@@ -64,12 +64,12 @@ class SpammResult:
             "norm_c": norm_c,
         }
 
-    def __getstate__(self) -> tuple[Any, str, dict[str, Any]]:
-        """Return what a pickle holds: C and the numbers, read now."""
-        return self.c, self.method, {name: self._number(name) for name in self._numbers}
+    def __getstate__(self) -> tuple[Any, str, dict[str, Any], Any]:
+        """Return what copies and pickles hold: C, the numbers, read now, and what makes the norms, or they."""
+        return self.c, self.method, {name: self._number(name) for name in self._numbers}, self._norms
 
-    def __setstate__(self, state: tuple[Any, str, dict[str, Any]]) -> None:
-        (self.c, self.method, self._numbers), self._read, self._norms = state, None, None
+    def __setstate__(self, state: tuple[Any, str, dict[str, Any], Any]) -> None:
+        (self.c, self.method, self._numbers, self._norms), self._read = state, None
 
     def _number(self, name: str) -> Any:
         value = self._numbers[name]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 import warnings
 import xml.etree.ElementTree as ElementTree
@@ -43,8 +42,6 @@ RESULTS = {
 }  # fmt: skip
 #: Numbers alone, which a notebook shows by their line.
 PLAIN = {"spamm_threshold", "count"}
-#: What a caller's functions, or a recurrence that goes on, are part of.
-RUNNING = {"an operator's density", "chebyshev"}
 DRAWN = {"spamm", "TileMatrix", "density_matrix", "kpm_dos", "an operator's density", "ldos", "conductivity"}
 
 
@@ -53,19 +50,6 @@ def test_a_result_tells_of_itself_in_a_line(name):
     told = repr(RESULTS[name]())
     assert len(told) < 400 and "\n" not in told and " at 0x" not in told and "array(" not in told
     assert any(letter.isdigit() for letter in told)
-
-
-@pytest.mark.parametrize("name", sorted(set(RESULTS) - RUNNING))
-def test_a_result_that_was_used_goes_to_another_process(name):
-    def used(result):
-        calls = (result, getattr(result, "error", None)) if name != "correlator" else ()
-        return [np.asarray(one(0.3)) for one in calls if callable(one)]
-
-    result = RESULTS[name]()
-    values = used(result)
-    again = pickle.loads(pickle.dumps(result))
-    assert repr(again) == repr(result)
-    np.testing.assert_array_equal(used(again), values)
 
 
 @pytest.mark.parametrize("name", sorted(set(RESULTS) - PLAIN))

@@ -16,6 +16,7 @@ sys.excepthook = lambda *error: (traceback.print_exception(*error), MPI.COMM_WOR
 """
 
 LAYOUT = """
+import copy, pickle
 import numpy as np
 from spectile.evd.distributed import BlockCyclicMatrix
 comm = MPI.COMM_WORLD
@@ -36,10 +37,14 @@ for shape in ((7, 7), (1, 1), (0, 0), (40, 3), (3, 40)):
                 assert made.shape == wanted.shape and made.grid == a.grid and made.block == block
                 assert (made.local == wanted[np.ix_(made.rows, made.columns)]).all()
             root = comm.size - 1
+            for copied in (copy.copy(a), copy.deepcopy(a)):
+                copied.local[:] += 1
+                assert (copied.local == a.local + 1).all() and copied.grid == a.grid and copied.block == block
             b = BlockCyclicMatrix.scatter(comm, whole if comm.rank == root else None, root, block=block, grid=grid)
             assert b.dtype == complex and b.shape == shape and (b.local == a.local).all()
 assert BlockCyclicMatrix(comm, (4, 4), ">f8").local.dtype.isnative
 for words, call in {
+    "neither copied nor pickled": lambda: pickle.dumps(BlockCyclicMatrix(comm, (4, 4))),
     "pass dtype=complex128": lambda: BlockCyclicMatrix.from_function(comm, (4, 4), lambda i, j: i + 1j * j),
     "two dimensions": lambda: BlockCyclicMatrix.scatter(comm, np.zeros(4)),
 }.items():

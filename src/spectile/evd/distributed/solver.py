@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from types import ModuleType
 from typing import Any
@@ -152,11 +153,7 @@ def _owned(matrix: BlockCyclicMatrix, options: Options, overwrite: bool) -> Bloc
     what = f"the eigenproblem of order {matrix.shape[0]:,} on {matrix.comm.size} ranks"
     require = memory.require_host_free if matrix.backend == "cpu" else memory.require_free
     on_every_rank(matrix.comm, lambda: require(copies * matrix.local.nbytes, what))
-    if overwrite:
-        return matrix
-    copy = matrix.like(matrix.shape)
-    copy.local[:] = matrix.local
-    return copy
+    return matrix if overwrite else copy.copy(matrix)
 
 
 def _prepared(matrix: BlockCyclicMatrix, options: Options, *, even: bool) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core import memory
+from spectile.core.copies import Uncopied
 from spectile.core.plan import Bound
 from spectile.core.pointers import address
 from spectile.core.tiling import ceil_div
@@ -461,8 +462,10 @@ def span(x: Any) -> int:
     return int((rows - 1) * x.strides[0] + columns * x.itemsize)
 
 
-class SpammPlan:
+class SpammPlan(Uncopied):
     """A product of two GPU matrices, planned once and executed many times; see :func:`spectile.spamm_plan`."""
+
+    _instead = "it is of two arrays on one GPU and its work space; make another with spamm_plan"
 
     def __init__(self, a: Any, b: Any, request: Request) -> None:
         import cupy

@@ -51,6 +51,10 @@ class GalerkinProduct(host.GalerkinProduct):
         self._indptr, self._indices, data = with_checked_factors(left, middle, precision, product, **options)
         self.C = self._matrix(data)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy and a pickle have: all but the products of two, which are made anew."""
+        return self.__dict__ | {"_pair": None}
+
     def _matrix(self, data: Any) -> Any:
         shape = self._left.shape[0], self._right.shape[1]
         return device_csr(shape, self._indptr.copy(), self._indices.copy(), data, self._array)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from spectile.core.arrays import require_here
+from spectile.core.copies import Uncopied
 from spectile.core.options import flag
 from spectile.core.pictures import shown, shown_html
 from spectile.core.pointers import apart
@@ -35,7 +36,7 @@ from spectile.tsparse.matrices import (
 from spectile.tsparse.types import Factor
 
 
-class SymbolicProduct:
+class SymbolicProduct(Uncopied):
     """The pattern of C = A B on the device; see `spectile.tsparse.SymbolicProduct`."""
 
     def __init__(self, A: Any, B: Any, memory_limit: int | None, host: bool) -> None:
@@ -66,6 +67,7 @@ class SymbolicProduct:
         if self.nnz > parts.MOST_ENTRIES:
             raise MemoryError(f"C has {self.nnz} entries, and a kept pattern holds fewer than 2**31: use spgemm")
 
+    _instead = "it is of arrays on one GPU; make another with spectile.tsparse.symbolic"
     __repr__ = shown
     _repr_html_ = shown_html
 
