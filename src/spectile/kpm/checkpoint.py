@@ -106,9 +106,15 @@ class SavedState:
         return str(array)
 
     def require_engine(self, engine: Engine, own: Array) -> None:
-        """Raise ValueError where the file is of another backend, or of another matrix than that of a fingerprint."""
+        """Raise ValueError where the file is of another backend or type, or of another matrix than a fingerprint's."""
         if self.text("backend") != engine.name:
             raise ValueError(f"{self.path} was written by the {self.text('backend')} backend: go on with that one")
+        # A file of an earlier version does not tell.
+        if "dtype" in self and self.text("dtype") != engine.dtype.name:
+            raise ValueError(
+                f"{self.path} was written with an H of {self.text('dtype')}, and this one is {engine.dtype}: give H in "
+                "the type with which it was written"
+            )
         if not is_of(own, self.array("fingerprint", np.float64, (None,)), engine.dtype):
             raise ValueError(f"{self.path} belongs to another matrix: give the H with which it was written")
 
@@ -143,6 +149,11 @@ def fingerprint(engine: Engine) -> Array:
         image = engine.apply(x)
         found += [on_host(image[:16]).real, [float(engine.xp.abs(image).sum())]]
     return np.concatenate(found)
+
+
+def matrix_of(engine: Engine, fingerprint: Array) -> dict[str, Any]:
+    """Return what a file tells of H, which :meth:`SavedState.require_engine` compares."""
+    return {"backend": engine.name, "dtype": engine.dtype.name, "fingerprint": fingerprint}
 
 
 def is_of(own: Array, kept: Array, dtype: Any) -> bool:
@@ -335,12 +346,12 @@ class Run:
         """Take the engine of H; raises ValueError if the file is of another function, matrix or backend."""
         if self.file is None:
             return
-        self._engine, self._fingerprint, state = engine.name, fingerprint(engine), self._state
+        self._matrix, state = matrix_of(engine, fingerprint(engine)), self._state
         if state is None:
             return
         if state.text("call") != self._what:
             raise ValueError(f"{self.file} belongs to {state.text('call')}, not {self._what}: name another file")
-        state.require_engine(engine, self._fingerprint)
+        state.require_engine(engine, self._matrix["fingerprint"])
         low, high = state.array("bounds", np.float64, (2,)).tolist()
         self.bounds, self.widenings = (low, high), state.number("widenings", -1)
 
@@ -451,7 +462,7 @@ class Run:
         assert self.file is not None
         self._pauses += 1
         arrays: dict[str, Any] = {
-            "call": self._what, "backend": self._engine, "fingerprint": self._fingerprint, "bounds": self.bounds,
+            "call": self._what, "bounds": self.bounds, **self._matrix,
             "identity": self._identity, "stage": self._stage, "pauses": self._pauses,
             "widenings": self.widenings,
         }  # fmt: skip

@@ -29,6 +29,7 @@ from spectile.kpm.checkpoint import (
     comm_of,
     fingerprint,
     fingerprint_if_lent,
+    matrix_of,
     on_any_rank,
     ranked,
     require_alike,
@@ -368,9 +369,8 @@ class SpectralDensity(Continued, Drawn):
         arrays: dict[str, Any] = {
             "seed": self._seed, "bounds": self.bounds, "scaling": self._scaling, "num_moments": self._num_moments,
             "kernel": _CALLABLE if callable(self.kernel) else self.kernel,
-            "fixed_bounds": self._fixed_bounds, "blocks": len(self._blocks), "fingerprint": held,
-            "backend": self._engine.name, "finished": len(self._finished), "total": self._total,
-            "widenings": self._widenings,
+            "fixed_bounds": self._fixed_bounds, "blocks": len(self._blocks), "finished": len(self._finished),
+            "total": self._total, "widenings": self._widenings, **matrix_of(self._engine, held),
         }  # fmt: skip
         arrays |= {f"finished_{n}": etas for n, etas in enumerate(self._finished)}
         for n, (block, etas) in enumerate(zip(self._blocks, self._etas, strict=True)):

@@ -17,7 +17,17 @@ from spectile.core.pointers import operand
 from spectile.core.progress import Progress
 from spectile.core.ranks import on_every_rank
 from spectile.kpm import bounds as spectrum
-from spectile.kpm.checkpoint import PRODUCTS, Run, SavedState, comm_of, fingerprint, ranked, require_alike, write_arrays
+from spectile.kpm.checkpoint import (
+    PRODUCTS,
+    Run,
+    SavedState,
+    comm_of,
+    fingerprint,
+    matrix_of,
+    ranked,
+    require_alike,
+    write_arrays,
+)
 from spectile.kpm.moments import LOOK_STEPS, MAX_BLOCK, make_engine
 from spectile.kpm.operators.adopt import vector_dtype
 from spectile.kpm.operators.protocol import lies_on_gpu, namespace, on_host
@@ -116,8 +126,8 @@ class Chebyshev(Uncopied, Iterator[Any]):
         """
         engine = self._terms.engine
         arrays = {
-            "fingerprint": fingerprint(engine), "backend": engine.name, "bounds": self.bounds,
-            "moments": self._num_moments, "order": self.order, "single": self._single,
+            **matrix_of(engine, fingerprint(engine)), "bounds": self.bounds, "moments": self._num_moments,
+            "order": self.order, "single": self._single,
             "like": np.empty((0, self._terms.width), self.dtype), "precision": np.empty(0, engine.dtype),
         }  # fmt: skip
         write_arrays(ranked(path("file", file), comm_of(engine)), arrays | self._terms.state())

@@ -12,12 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from scipy.sparse.linalg import aslinearoperator
 
 from spectile.core.atomic_file import atomic_write
-from spectile.kpm import SpectralDensity, kpm_dos, reference
+from spectile.kpm import Chebyshev, SpectralDensity, chebyshev, kpm_dos, reference
 from spectile.kpm.cpu.engine import CpuEngine
-from spectile.kpm.operators.lattices import anderson, graphene
+from spectile.kpm.operators.lattices import anderson, chain, graphene
 from spectile.kpm.operators.topological_insulator import TopologicalInsulator
 
 SAMPLE = TopologicalInsulator(4, 5, 3)
@@ -42,6 +43,31 @@ def saved(tmp_path):
 
 def load(path, H):
     return SpectralDensity.load(path, H, backend="cpu")
+
+
+@pytest.mark.parametrize("other", ["float32", "complex128", "complex64", "int64"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128", "complex64"])
+def test_an_h_of_another_type_is_told_by_its_type(dtype, other, tmp_path):
+    """Not as damage, nor as another matrix: what was saved is whole, and the matrix is the same."""
+    H, path = sp.csr_array(chain(40)), tmp_path / "state.npz"
+    given, wrong = H.astype(dtype), H.astype(other)
+    calls = {
+        "load": (lambda h: kpm_dos(h, 16, 2, rng=1, backend="cpu").save(path), lambda h: load(path, h)),
+        "terms": (
+            lambda h: chebyshev(h, np.ones(40, "float32"), 9, backend="cpu").save(path),
+            lambda h: Chebyshev.load(path, h, backend="cpu"),
+        ),
+    }
+    for name, (write, read) in calls.items():
+        write(given)
+        # The type in which it is held, or terms made in a wider one.
+        same = dtype == other or (dtype, other) == ("float64", "int64")
+        if same or (name == "terms" and (dtype, other) in (("float64", "float32"), ("complex128", "complex64"))):
+            assert read(wrong) is not None
+            continue
+        with pytest.raises(ValueError, match=f"{dtype}|another type") as told:
+            read(wrong)
+        assert "damaged" not in str(told.value) and "another matrix" not in str(told.value)
 
 
 DAMAGES = {
