@@ -6,7 +6,7 @@ import scipy.sparse as sp
 
 from spectile.kpm.operators.stored import StoredMatrix
 from spectile.tiles import TileMatrix
-from spectile.tsparse import galerkin, spgemm, spmm
+from spectile.tsparse import galerkin, spgemm, spmm, symbolic
 
 EYE = sp.eye_array(4, format="csr")
 SUMS = {
@@ -52,3 +52,31 @@ def test_large_integers_that_wrap_to_zero_are_refused(form):
     a = in_format(form, 2**62, np.int64)
     with pytest.raises(ValueError, match="a has integers beyond"):
         TileMatrix.from_sparse(a, 2)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("forms", [("csr", "csc"), ("csc", "csr"), ("csc", "csc"), ("coo", "csc"), ("csr", "csr")])
+def test_every_way_of_a_product_sums_them_in_one_order(forms, seed):
+    """By rows, by columns, with a limit and on a kept pattern: terms of one entry differ in size and in last bits."""
+    rng = np.random.default_rng(seed)
+    for m, k, n in rng.integers(1, 30, (60, 3)):
+        factors = []
+        for form, shape in zip(forms, ((m, k), (k, n)), strict=True):
+            count = rng.integers(0, 150)
+            places = tuple(rng.integers(0, side, count) for side in shape)
+            major = np.argsort(places[form == "csc"], kind="stable")  # within it in any order
+            values, (row, column) = rng.standard_normal(count), (one[major] for one in places)
+            if form == "coo":
+                factors.append(sp.coo_array((values, (row, column)), shape=shape))
+                continue
+            side, minor = (shape[0], column) if form == "csr" else (shape[1], row)
+            ends = np.cumsum(np.bincount(places[form == "csc"], minlength=side))
+            factors.append(getattr(sp, f"{form}_array")((values, minor, np.append(0, ends)), shape=shape))
+        C, kept = spgemm(*factors, backend="cpu"), symbolic(*factors, backend="cpu")
+        for other in (
+            spgemm(*factors, backend="cpu", memory_limit=10**9),
+            spgemm(*factors, backend="cpu", format="csc").tocsr(),
+            kept.multiply(*factors),
+        ):
+            assert C.data.tobytes() == other.data.tobytes() and np.array_equal(C.indices, other.indices)
+        assert C.data.tobytes() == kept.numeric(*(one.data for one in factors)).tobytes()

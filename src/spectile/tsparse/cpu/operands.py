@@ -262,6 +262,15 @@ def _of_blocks(matrix: Any, kind: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.broadcast_to(row, whole).reshape(-1), np.broadcast_to(column, whole).reshape(-1)
 
 
+@njit(**JIT)
+def _as_stored(order, first):  # type: ignore[no-untyped-def]
+    """Bring the places of each entry in the order in which they are stored: SciPy leaves them in any."""
+    for i in range(len(first)):
+        stop = first[i + ONE] if i + 1 < len(first) else np.uint64(len(order))
+        if stop - first[i] > ONE:
+            order[first[i] : stop].sort()
+
+
 def _sorted(
     indptr: np.ndarray, indices: np.ndarray, places: Places, room: Room
 ) -> tuple[np.ndarray, np.ndarray, Places]:
@@ -284,6 +293,7 @@ def _sorted(
         return indptr, indices, Places(places.shape, order)
     room.require(nnz * (sizes + 1) + kind.itemsize * (rows + 1) + 8 * (rows + 1) + (8 + kind.itemsize) * distinct)
     first = np.flatnonzero(new)
+    _as_stored(*unsigned(order, first))
     return (
         np.searchsorted(first, indptr).astype(np.int64, copy=False),
         indices[first],
