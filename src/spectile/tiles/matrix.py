@@ -172,6 +172,8 @@ class TileMatrix:
     ) -> TileMatrix:  # fmt: skip
         """Return a sparse matrix of SciPy (CSR, BSR, any other) in tiles; entries at one place are summed.
 
+        Sums of integers are exact.  Those of floats are rounded to their type, which no bound of an error counts.
+
         Parameters
         ----------
         a : scipy.sparse matrix or array of shape (m, n)
@@ -198,7 +200,7 @@ class TileMatrix:
         order = checked_permutation(permutation, a.shape)
         a = a if a.format in ("coo", "csr", "csc", "bsr") else a.tocsr()  # other formats hold no entry twice
         _held("a", a.data)
-        a = canonical_csr(a, dtype)
+        a = canonical_csr(_of_integers("a", a) if a.dtype.kind in "iu" else a, dtype)
         if not a.data.all():
             a = a.copy()
             a.eliminate_zeros()
@@ -1239,7 +1241,23 @@ def _module(data: Any) -> Any:
 def _held(name: str, a: Any) -> Any:
     """Return an array whose integers, if it has any, float64 holds."""
     if a.dtype.kind in "iu" and a.dtype.itemsize > 4 and a.size and max(int(a.max()), -int(a.min())) > 2**53:
-        raise ValueError(f"{name} has integers beyond 2**53, of which float64 does not hold all: convert it")
+        raise _beyond(name)
+    return a
+
+
+def _beyond(name: str) -> ValueError:
+    return ValueError(f"{name} has integers beyond 2**53, of which float64 does not hold all: convert it")
+
+
+def _of_integers(name: str, a: Any) -> Any:
+    """Return a sparse matrix of integers that float64 holds with those at one place summed, if it holds the sums."""
+    a = a.astype(np.int64, copy=False)
+    if a.nnz and int(abs(a.data).max()) * a.nnz >= 2**63:  # far less than that where few share a place
+        most = canonical_csr(abs(a), np.float64).data.max()
+        if most >= 2**62:
+            raise _beyond(name)
+    a = canonical_csr(a, np.int64)
+    _held(name, a.data)
     return a
 
 

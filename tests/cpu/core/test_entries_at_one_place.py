@@ -54,6 +54,34 @@ def test_large_integers_that_wrap_to_zero_are_refused(form):
         TileMatrix.from_sparse(a, 2)
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+@pytest.mark.parametrize("form", ["coo", "csr", "csc", "bsr"])
+def test_sums_of_integers_in_tiles_are_exact_or_refused(form, dtype):
+    """Also where each addend is held by float64 and a sum on the way, or the last one, is not."""
+    for value, fits in (
+        (2**51 + 1, True), (2**53 // 3, True), (2**53 // 3 + 1, False), (2**52 + 1, False), (2**53 - 1, False),
+    ):  # fmt: skip
+        a = in_format(form, value, dtype)
+        if fits:
+            assert int(TileMatrix.from_sparse(a, 2).to_dense()[1, 2]) == 3 * value
+        else:
+            with pytest.raises(ValueError, match="a has integers beyond"):
+                TileMatrix.from_sparse(a, 2)
+    many = sp.coo_array((np.full(3000, 2**53), (np.zeros(3000, int), np.zeros(3000, int))), shape=(4, 4))
+    with pytest.raises(ValueError, match="a has integers beyond"):
+        TileMatrix.from_sparse(many.astype(dtype), 2)
+
+
+def test_integers_whose_sum_float64_holds_and_not_the_sums_on_the_way():
+    values, row, column = np.array([2**53, 1, -(2**53)]), [1, 1, 1], [2, 2, 2]
+    for a in (
+        sp.coo_array((values, (row, column)), shape=(4, 4)),
+        sp.csr_array((values, column, [0, 0, 3, 3, 3]), shape=(4, 4)),
+        sp.csc_array((values, row, [0, 0, 0, 3, 3]), shape=(4, 4)),
+    ):
+        assert TileMatrix.from_sparse(a, 2).to_dense()[1, 2] == 1
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("forms", [("csr", "csc"), ("csc", "csr"), ("csc", "csc"), ("coo", "csc"), ("csr", "csr")])
 def test_every_way_of_a_product_sums_them_in_one_order(forms, seed):
