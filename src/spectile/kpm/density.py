@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -288,9 +288,10 @@ class SpectralDensity(Continued, Drawn):
         length = self._num_moments + whole_number(num_moments, "num_moments", 1)
         require_unchanged(self._engine, self._fingerprint)
         self._require_room(self.num_vectors, length)
-        self._num_moments = length
-        self._advance()
-        self._update()
+        with self._or_as_before():
+            self._num_moments = length
+            self._advance()
+            self._update()
 
     def add_vectors(self, num_vectors: int) -> None:
         """Add random vectors: the same ones that a construction with more would take.
@@ -308,9 +309,10 @@ class SpectralDensity(Continued, Drawn):
         num_vectors = whole_number(num_vectors, "num_vectors", 1)
         require_unchanged(self._engine, self._fingerprint)
         self._require_room(num_vectors, self._num_moments)
-        self._total += num_vectors
-        self._start(num_vectors)
-        self._update()
+        with self._or_as_before():
+            self._total += num_vectors
+            self._start(num_vectors)
+            self._update()
 
     def __call__(self, energy: npt.ArrayLike) -> Array:
         """Return ρ at any energies, zero outside the bounds."""
@@ -361,6 +363,7 @@ class SpectralDensity(Continued, Drawn):
         """
         file = named_path("path", path)
         require_unchanged(self._engine, self._fingerprint)
+        self._advance()  # what a call that was broken off has left to begin anew
         if None in self._blocks:
             raise ValueError(
                 "the states did not fit into memory together and were dropped: there is nothing to go on from"
@@ -437,6 +440,23 @@ class SpectralDensity(Continued, Drawn):
             self._blocks.append(block)
         self._update()
         return self
+
+    @contextlib.contextmanager
+    def _or_as_before(self) -> Iterator[None]:
+        """Leave all as it was where a call is broken off, by Ctrl-C or an H that fails.
+
+        The states may stand anywhere between two steps then: they begin anew when more is asked for.
+        """
+        before = {name: value.copy() if isinstance(value, list) else value for name, value in self.__dict__.items()}
+        try:
+            yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__ |= before
+            for n, block in enumerate(self._blocks):
+                if block is not None:
+                    self._blocks[n], self._etas[n] = None, self._etas[n][:0]
+            raise
 
     def _own_blocks(self) -> list[Any]:
         made: list[Any] = []

@@ -178,15 +178,20 @@ class SpectralExpectation(Continued, Drawn):
         require_unchanged(self._engine, self._fingerprint)
         length = self._length() - self._added + added
         require_host_free(64 * num_vectors * length, "the moments of all vectors")
-        self._num_vectors, self._added = num_vectors, added
-        with Run(self._what, progress=self._shown) as run:
-            try:
-                self._extend(run)
-            except OutsideBoundsError:
-                if self._fixed is not None:
-                    raise
-                within_bounds(self._engine, None, lambda tried: self._begin(tried, run), run)
-        self._update()
+        before = self.__dict__ | {"_blocks": self._own_blocks()}
+        try:
+            self._num_vectors, self._added = num_vectors, added
+            with Run(self._what, progress=self._shown) as run:
+                try:
+                    self._extend(run)
+                except OutsideBoundsError:
+                    if self._fixed is not None:
+                        raise
+                    within_bounds(self._engine, None, lambda tried: self._begin(tried, run), run)
+            self._update()
+        except BaseException:  # a recurrence that is broken off, by Ctrl-C or an H that fails, may stand anywhere
+            self.__dict__ |= before
+            raise
 
     def _extend(self, run: Run) -> None:
         length = self._length()

@@ -94,12 +94,22 @@ class Chebyshev(Uncopied, Iterator[Any]):
         """Return how many items are left."""
         return self._num_moments - 1 - self.order
 
+    #: Whether a step is being made, or was broken off, by Ctrl-C or an H that fails: then the vectors are anything.
+    _stepping = False
+
+    def _require_whole(self) -> None:
+        if self._stepping:
+            raise ValueError("a step of this iterator was broken off: begin anew, or load what was saved before")
+
     def __next__(self) -> Any:
         """Return the next item: ⟨bra|T_m|v⟩ where there is a bra, else T_m(H̃)|v⟩."""
+        self._require_whole()
         if self.order + 1 >= self._num_moments:
             raise StopIteration
         if self.order >= 0:
+            self._stepping = True
             self._terms.step()
+            self._stepping = False
         self.order += 1
         if self.order == self._num_moments - 1:
             self._terms.finish()
@@ -109,6 +119,7 @@ class Chebyshev(Uncopied, Iterator[Any]):
     @property
     def vectors(self) -> Any:
         """T_m(H̃)|v⟩ of the last item, of the shape of the start vectors; the next step may write into it."""
+        self._require_whole()
         block = self._terms.vectors()
         if isinstance(block, np.ndarray):
             block = block.view()
@@ -124,6 +135,7 @@ class Chebyshev(Uncopied, Iterator[Any]):
             NumPy archive, replaced only when the new one is complete; each of several ranks writes one, whose name ends
             with its number.
         """
+        self._require_whole()
         engine = self._terms.engine
         arrays = {
             **matrix_of(engine, fingerprint(engine)), "bounds": self.bounds, "moments": self._num_moments,
