@@ -13,7 +13,7 @@ from spectile.core.atomic_file import atomic_write
 from spectile_study.figures.palette import name
 
 #: What is said of rows that stay from an earlier record.
-EARLIER = "Not installed in the latest run, or compared with what is not, and so of the run that had both"
+EARLIER = "From an earlier run, the latest that had both what is drawn and what it is compared with"
 
 
 def write_text(path: Path, text: str) -> None:
