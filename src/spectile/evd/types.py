@@ -69,9 +69,8 @@ def working_dtype(dtype: Any) -> Any:
         return np.dtype(np.float64)
     if dtype.char == "e":
         return np.dtype(np.float32)
-    raise UnsupportedOperandError(
-        f"dtype {dtype} is not supported: convert the array to float32, float64, complex64 or complex128"
-    )
+    what = "object arrays are not supported" if dtype.kind == "O" else f"dtype {dtype} is not supported"
+    raise UnsupportedOperandError(f"{what}: convert the array to float32, float64, complex64 or complex128")
 
 
 def scalar_of(dtype: Any) -> Scalar:

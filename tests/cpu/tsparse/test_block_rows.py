@@ -115,7 +115,7 @@ static int words_of(int span) { return int((u32(span) + 31) >> 5); }
 RUN = """
 extern "C" void run(int count, int log, int capacity, int* list, int* ptr_a, int* idx_a, double* val_a, int* ptr_b,
                     int* idx_b, double* val_b, int* low, int* span, int* ptr_c, int* idx_c, double* val_c, int parts,
-                    int* states) {
+                    int* states, int listed) {
     gridDim.x = 1, blockDim.x = BLOCK_THREADS;
     pthread_barrier_init(&block_barrier, nullptr, BLOCK_THREADS);
     for (int warp = 0; warp < BLOCK_THREADS / 32; ++warp) pthread_barrier_init(&warp_barriers[warp], nullptr, 32);
@@ -124,7 +124,7 @@ extern "C" void run(int count, int log, int capacity, int* list, int* ptr_a, int
         all.emplace_back([=] {
             blockIdx.x = 0, threadIdx.x = t;
             fill(count, log, capacity, list, ptr_a, idx_a, val_a, ptr_b, idx_b, val_b, low, span, ptr_c,
-                 idx_c, val_c, parts, states);
+                 idx_c, val_c, parts, states, listed);
         });
     for (auto& one : all) one.join();
 }
@@ -191,12 +191,14 @@ def test_a_row_has_the_columns_of_its_products_and_sums_in_the_order_of_k(fill, 
     )  # fmt: skip
     arrays = [one if one.dtype == np.float64 else one.astype(np.int32) for one in arrays]
     runs, capacity = fill
-    # Where a row has parts: one block after another's part, as one block that has all of them.
-    most = -(-int(spans.max()) // 32)
-    for run, parts in itertools.product(runs, (1, -(-most // capacity)) if capacity == 5 else (1,)):
+    # Where a row has parts: one block after another's part, as one block that has all of them, with lists of the
+    # entries of A that meet a part, which have room or not.
+    many = -(-int(spans.max()) // 32 // capacity) + 1
+    ways = [(1, 0), (many, 0), (many, 120), (many, 2)] if capacity == 5 else [(1, 0)]
+    for run, (parts, listed) in itertools.product(runs, ways):
         data[:], states = np.nan, np.zeros(1 + 2 * parts, np.int32)
         given = [ctypes.c_void_p(one.ctypes.data) for one in (*arrays, indices, data)]
-        run(2, log, capacity, *given, parts, ctypes.c_void_p(states.ctypes.data))
+        run(2, log, capacity, *given, parts, ctypes.c_void_p(states.ctypes.data), listed)
         np.testing.assert_array_equal(indices, C.indices)
         np.testing.assert_array_equal(data, expected)
 
