@@ -11,6 +11,7 @@ import threading
 import time
 import zipfile
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from numbers import Real
 from pathlib import Path
@@ -176,15 +177,15 @@ def fingerprint_if_lent(engine: Engine) -> Array | None:
     return fingerprint(engine) if engine.lent else None
 
 
-class Continued:
+class Continued(ABC):
     """A result that goes on with H: a copy does so by itself, with the same H, and a pickle holds the numbers alone."""
 
     _engine: Any  # None in what comes from a pickle
     _blocks: list[Any]
 
+    @abstractmethod
     def _own_blocks(self) -> list[Any]:
         """Return the blocks of a copy, which stand where these do."""
-        raise NotImplementedError
 
     def __copy__(self) -> Self:
         made = object.__new__(type(self))

@@ -147,13 +147,17 @@ def test_lanczos_steps_by_products_stay_within_the_range(dtype, tmp_path):
             np.testing.assert_array_equal(one, other * factor)
 
 
+def lanczos_on_host(folder, dtype, call):
+    """Return the unit of Lanczos steps, in blocks of 64 threads, as a library whose `call`, text, launches it."""
+    unit = lanczos_unit(dtype)
+    return on_host(folder, dataclasses.replace(unit, defines=unit.defines | {"THREADS": "64"}), call)
+
+
 def steps_by_products(dtype, folder):
     """Return what makes Lanczos steps of a CSR matrix by SciPy's products and the kernel for the rest, as fibers."""
-    unit = lanczos_unit(dtype)
-    unit = dataclasses.replace(unit, defines=unit.defines | {"THREADS": "64"})
-    library = on_host(
+    library = lanczos_on_host(
         folder,
-        unit,
+        dtype,
         """extern "C" int begin(int blocks, unsigned order, number* x, number* y, long long rows) {
             return launch({blocks, 1, 1}, THREADS, 0, order, [=] { first_vector(x, y, rows, 1); });
         }
@@ -189,11 +193,9 @@ def steps_by_products(dtype, folder):
 
 def steps_of_one_launch(dtype, folder):
     """Return what makes Lanczos steps of a CSR matrix by the kernel, as fibers."""
-    unit = lanczos_unit(dtype)
-    unit = dataclasses.replace(unit, defines=unit.defines | {"THREADS": "64"})
-    library = on_host(
+    library = lanczos_on_host(
         folder,
-        unit,
+        dtype,
         """extern "C" int run(int blocks, unsigned seed, const int* pointer, const int* indices, const number* data,
                               number* x, number* y, long long rows, int lanes, int steps, double* alphas,
                               double* betas, double* sums, unsigned long long* met) {

@@ -58,11 +58,16 @@ def _ways(problem: Problem, device: Device, told: tuple[tuple[tuple[str, int], f
     return (*single, *_splits(problem, device, found))
 
 
-def choose(problem: Problem, device: Device, found: Found) -> tuple[Part, ...]:
-    """Return the parts of the cheapest way; the logger ``spectile.kpm`` is told."""
+def cheapest_way(problem: Problem, device: Device, found: Found) -> Way:
+    """Return the cheapest way; the logger ``spectile.kpm`` is told."""
     listed = ways(problem, device, found)
     best = cheapest("kpm", [way.candidate for way in listed])
-    return next(way.parts for way in listed if way.candidate is best)
+    return next(way for way in listed if way.candidate is best)
+
+
+def choose(problem: Problem, device: Device, found: Found) -> tuple[Part, ...]:
+    """Return the parts of the cheapest way."""
+    return cheapest_way(problem, device, found).parts
 
 
 @functools.lru_cache(maxsize=1024)

@@ -18,7 +18,7 @@ from spectile.kpm.bounds import lanczos_steps, tridiagonalize
 from spectile.kpm.cuda.boxed.groups import groups_of
 from spectile.kpm.cuda.boxed.launch import BoxedOperator
 from spectile.kpm.cuda.boxed.when import LEAST_GROUPED, may_group
-from spectile.kpm.cuda.choose import MOST_PADDED, Part, choose, repays, ways
+from spectile.kpm.cuda.choose import MOST_PADDED, Part, cheapest_way, choose, repays, ways
 from spectile.kpm.cuda.common import FULL, WALK, lanczos_unit
 from spectile.kpm.cuda.csr.launch import CsrOperator, csr_unit
 from spectile.kpm.cuda.csr.when import shape as csr_shape
@@ -200,11 +200,10 @@ class StoredEngine:
 
         That is where the host takes longer for two launches a step, or the kernel's form of the matrix has no room.
         """
-        (part,) = choose(self.problem(1), self._device, {})
-        taken = next(way for way in ways(self.problem(1), self._device, {}) if way.parts == (part,))
+        way = cheapest_way(self.problem(1), self._device, {})
+        short = (way.candidate.seconds or 0.0) <= 2 * enqueued(self._device)
         room = self._form_bytes + 2 * self._state_bytes
-        short = (taken.candidate.seconds or 0.0) <= 2 * enqueued(self._device)
-        return None if short or free_bytes() < room else part.kernel
+        return None if short or free_bytes() < room else way.candidate.kernel
 
     def vector(self, seed: int) -> Any:
         """Return one random vector on the device, shape (N,)."""

@@ -50,7 +50,8 @@ def tridiagonalize_by_products(operator: StoredOperator, steps: int, unit: float
     rows, dtype = operator.num_rows, operator.dtype
     step, kernels = operator.launcher(1), lanczos_unit(str(dtype))
     shape = Shape((min(LANCZOS_BLOCKS * describe().multiprocessors, ceil_div(rows, LANCZOS_THREADS)),), LANCZOS_THREADS)
-    x, y, w = (cupy.zeros(operator.shape(1), dtype) for _ in range(3))
+    x, y = (cupy.empty(operator.shape(1), dtype) for _ in range(2))
+    w = cupy.zeros_like(x)  # which a step reads
     kernel(kernels, "first_vector")(shape, x, y, np.int64(rows), _SEED)
     partials, numbers = step.partials(1), cupy.empty((2, steps + 1))
     turn = np.array([(0, steps)], [("step", np.int32), ("last", np.int32)])
