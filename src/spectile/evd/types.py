@@ -70,7 +70,7 @@ def working_dtype(dtype: Any) -> Any:
     if dtype.char == "e":
         return np.dtype(np.float32)
     what = "object arrays are not supported" if dtype.kind == "O" else f"dtype {dtype} is not supported"
-    raise UnsupportedOperandError(f"{what}: convert the array to float32, float64, complex64 or complex128")
+    raise UnsupportedOperandError(f"{what}: convert the array to dtype float32, float64, complex64 or complex128")
 
 
 def scalar_of(dtype: Any) -> Scalar:
