@@ -27,11 +27,18 @@ def host_library(stem: Path, source: str, *flags: str) -> ctypes.CDLL:
     return ctypes.CDLL(str(compiled))
 
 
-def fibers_library(stem: Path, unit: Unit, run: str) -> ctypes.CDLL:
-    """Return a library of a unit of the eigensolver, whose functions `run` launches."""
+def fibers_library(stem: Path, unit: Unit, run: str, *left_out: tuple[str, str], before: str = "") -> ctypes.CDLL:
+    """Return a library of a unit of the eigensolver, whose functions `run` launches.
+
+    What the host has not is left out of the source, from one text up to another.
+    """
     source = unit.source()
+    source = source[source.index("// The scalar of a unit") :]
+    for first, last in left_out:
+        begin = source.index(first)
+        source = source[:begin] + source[source.index(last, begin) :]
     defines = "".join(f"#define {name} {value}\n" for name, value in unit.defines.items())
-    text = "\n".join((defines, FIBERS.read_text(), source[source.index("// The scalar of a unit") :], run))
+    text = "\n".join((defines, before, FIBERS.read_text(), source, run))
     return host_library(stem, text, "-w", "-std=c++17")
 
 

@@ -1,22 +1,19 @@
 """The page of headlines across the recorded commits: read from git, and of today's frames at its end."""
 
-import importlib.util
 import re
 import subprocess
 
 import pytest
 
 from spectile_study.bench import record
+from tests.modules import module_at
 
 from .recorded import ROOT, frame
 
 
 @pytest.fixture(scope="module")
 def history():
-    spec = importlib.util.spec_from_file_location("history", ROOT / "docs/history.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(ROOT / "docs/history.py")
 
 
 def test_the_last_line_of_a_headline_is_of_todays_frame(history):

@@ -1,6 +1,5 @@
 """The pages of docs/: their tables are those of the records."""
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -8,16 +7,14 @@ import pandas
 import pytest
 
 from spectile_study.papers import PAPERS
+from tests.modules import module_at
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def tables():
-    spec = importlib.util.spec_from_file_location("tables", ROOT / "docs/tables.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(ROOT / "docs/tables.py")
 
 
 MADE = [

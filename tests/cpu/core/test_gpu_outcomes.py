@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 from pathlib import Path
@@ -10,17 +9,15 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from tests.modules import module_at
+
 GPU_TESTS = Path(__file__).resolve().parents[2] / "gpu"
 
 
 @pytest.fixture
 def plugin() -> ModuleType:
     """Return the settings of the GPU tests as a module of its own."""
-    spec = importlib.util.spec_from_file_location("gpu_conftest", GPU_TESTS / "conftest.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(GPU_TESTS / "conftest.py")
 
 
 @pytest.fixture

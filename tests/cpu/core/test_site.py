@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import spectile
+from tests.modules import module_at
 
 DOCS = Path(__file__).parents[3] / "docs"
 PROGRAMS = sorted((DOCS / "gallery").glob("plot_*.py"))
@@ -49,10 +50,7 @@ def test_a_program_of_the_gallery_runs_and_draws(program, monkeypatch, tmp_path)
 
 @pytest.fixture(scope="module")
 def flowcharts():
-    spec = importlib.util.spec_from_file_location("flowcharts", DOCS / "flowcharts.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(DOCS / "flowcharts.py")
 
 
 @pytest.mark.parametrize("chart", CHARTS)

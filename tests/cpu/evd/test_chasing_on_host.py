@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import functools
 import itertools
 import sys
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from spectile.evd.cuda.units import CHASING
 from spectile.evd.types import SCALARS
 from spectile_study.inputs.spectra import random_hermitian
 
-from ...on_host import FIBERS, host_library
+from ...on_host import fibers_library
 
 #: The narrowest band of each dtype.
 BANDS = {name: one.bandwidths[0] for name, one in SCALARS.items()}
@@ -41,21 +42,13 @@ extern "C" int run_tridiagonal(int blocks, const scalar_t* band, int n, int b, d
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory):
-    made = {}
-
+    @functools.cache
     def of(dtype, turns):
-        if (dtype, turns) not in made:
-            unit = (CHASING_BY_TURNS if turns else CHASING)[dtype, BANDS[dtype]]
-            source = unit.source()
-            # All but the instructions that the host has not, and turns of few sweeps.
-            marks = ("// The scalar of a unit", "// A double that carries", "// Number `index` of those")
-            scalar_at, flagged, numbers = (source.index(mark) for mark in marks)
-            rest = source[numbers:].replace("#define GROUP 64", "#define GROUP 3")
-            assert "#define GROUP 3" in rest
-            defines = "".join(f"#define {key} {value}\n" for key, value in unit.defines.items())
-            text = "\n".join((defines, FIBERS.read_text(), source[scalar_at:flagged], rest, RUN))
-            made[dtype, turns] = host_library(tmp_path_factory.mktemp(dtype) / "chasing", text, "-w", "-std=c++17")
-        return made[dtype, turns]
+        unit = (CHASING_BY_TURNS if turns else CHASING)[dtype, BANDS[dtype]]
+        # All but the instructions that the host has not, and turns of few sweeps.
+        left_out = ("// A double that carries", "// Number `index` of those"), ("#define GROUP 64", "__device__")
+        stem = tmp_path_factory.mktemp(dtype) / "chasing"
+        return fibers_library(stem, unit, RUN, *left_out, before="#define GROUP 3")
 
     return of
 

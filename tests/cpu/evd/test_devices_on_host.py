@@ -213,14 +213,8 @@ class HostReduction(reduction._SharedReduction):
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory):
-    made = {}
-
-    def of(dtype):
-        if dtype not in made:
-            made[dtype] = fibers_library(tmp_path_factory.mktemp(dtype) / "exchange", EXCHANGE[dtype], RUN)
-        return made[dtype]
-
-    return of
+    folder = tmp_path_factory.mktemp
+    return functools.cache(lambda dtype: fibers_library(folder(dtype) / "exchange", EXCHANGE[dtype], RUN))
 
 
 @pytest.mark.parametrize(

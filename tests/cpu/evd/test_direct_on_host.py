@@ -2,8 +2,8 @@
 
 import ctypes
 import dataclasses
+import functools
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,9 +22,8 @@ from spectile.evd.cuda.units import DIRECT
 from spectile.evd.types import SCALARS
 from spectile_study.inputs.spectra import FAMILIES, random_hermitian
 
-from ...on_host import host_library
+from ...on_host import fibers_library
 
-FIBERS = Path(__file__).parents[2] / "fibers.h"
 RUN = """
 extern "C" int run(int blocks, long long shared_bytes, unsigned seed, scalar_t* a, long long lda, int n, int far,
                    int keep, double* d, double* e, scalar_t* taus, uint4* messages) {
@@ -36,20 +35,12 @@ extern "C" int run(int blocks, long long shared_bytes, unsigned seed, scalar_t* 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    known = {}
-
+    @functools.cache
     def load(scalar):
-        if scalar.name not in known:
-            unit = DIRECT[(scalar.name, *DIRECT_SIZES[0])]
-            source = unit.source()
-            # All but the instructions that the host has not: flagged numbers, and loads past a cache.
-            ends = ("// The scalar of a unit", "// A double that carries", "// Number `index`", "// Loads that see")
-            scalar_at, flagged, numbered, loads = map(source.index, ends)
-            texts = source[scalar_at:flagged], source[numbered:loads], source[source.index("#define PARTS") :]
-            defines = "".join(f"#define {name} {value}\n" for name, value in unit.defines.items())
-            text = "\n".join((defines, FIBERS.read_text(), *texts, RUN))
-            known[scalar.name] = host_library(tmp_path_factory.mktemp(scalar.name) / "direct", text, "-w")
-        return known[scalar.name]
+        # All but the instructions that the host has not: flagged numbers, and loads past a cache.
+        left_out = ("// A double that carries", "// Number `index`"), ("// Loads that see", "#define PARTS")
+        unit = DIRECT[(scalar.name, *DIRECT_SIZES[0])]
+        return fibers_library(tmp_path_factory.mktemp(scalar.name) / "direct", unit, RUN, *left_out)
 
     return load
 

@@ -1,6 +1,7 @@
 """Small generalized problems, solved by the kernel with its threads as fibers of the host."""
 
 import ctypes
+import functools
 
 import numpy as np
 import pytest
@@ -27,14 +28,7 @@ extern "C" int run(int count, int threads, long long shared_bytes, const scalar_
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    known = {}
-
-    def load(dtype):
-        if dtype not in known:
-            known[dtype] = fibers_library(tmp_path_factory.mktemp(dtype) / "pairs", PAIRS[dtype], RUN)
-        return known[dtype]
-
-    return load
+    return functools.cache(lambda dtype: fibers_library(tmp_path_factory.mktemp(dtype) / "pairs", PAIRS[dtype], RUN))
 
 
 def solved(library, a, b, *, lower=True, kind=1, vectors=True):

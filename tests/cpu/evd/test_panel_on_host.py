@@ -2,7 +2,7 @@
 
 import ctypes
 import dataclasses
-from pathlib import Path
+import functools
 
 import numpy as np
 import pytest
@@ -14,9 +14,8 @@ from spectile.evd.cuda.units import PANEL
 from spectile.evd.types import SCALARS
 from spectile_study.inputs.spectra import random_hermitian
 
-from ...on_host import host_library
+from ...on_host import fibers_library
 
-FIBERS = Path(__file__).parents[2] / "fibers.h"
 #: The narrowest band of each dtype, and the columns of it that a kernel factors.
 BANDS = {name: (one.bandwidths[0], panel_width(one, one.bandwidths[0])) for name, one in SCALARS.items()}
 PARAMETERS = "scalar_t* a, long long lda, int m, scalar_t* y1, scalar_t* y2, long long ldy, scalar_t* t, int clear"
@@ -30,22 +29,14 @@ extern "C" int run(int blocks, int threads, long long shared_bytes, unsigned see
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    known = {}
-
+    @functools.cache
     def load(dtype, name):
-        if (dtype, name) not in known:
-            unit = PANEL[dtype, BANDS[dtype][0], name]
-            source = unit.source()
-            # All but the instructions that the host has not: flagged numbers, and what blocks send.
-            scalar_at, flagged = source.index("// The scalar of a unit"), source.index("// A double that carries")
-            texts = source[scalar_at:flagged], source[source.index("#define PARTS") :]
-            defines = "".join(f"#define {key} {value}\n" for key, value in unit.defines.items())
-            more = ("", "") if name == "cluster_panel_qr" else (", uint4* messages", ", messages, 7")
-            text = "\n".join((defines, "#define __cluster_dims__(...)", FIBERS.read_text(), *texts))
-            run = RUN % (PARAMETERS, more[0], name, more[1])
-            stem = tmp_path_factory.mktemp(dtype) / name
-            known[dtype, name] = host_library(stem, text + run, "-w", "-std=c++17")
-        return known[dtype, name]
+        more = ("", "") if name == "cluster_panel_qr" else (", uint4* messages", ", messages, 7")
+        stem, unit = tmp_path_factory.mktemp(dtype) / name, PANEL[dtype, BANDS[dtype][0], name]
+        # All but the instructions that the host has not: flagged numbers, and what blocks send.
+        left_out = "// A double that carries", "#define PARTS"
+        run = RUN % (PARAMETERS, more[0], name, more[1])
+        return fibers_library(stem, unit, run, left_out, before="#define __cluster_dims__(...)")
 
     return load
 

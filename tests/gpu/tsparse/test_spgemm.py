@@ -8,6 +8,7 @@ import scipy.sparse as sp
 
 from spectile.tsparse import error_bound, spgemm, symbolic
 from spectile_study.cases.tsparse.device import peak_bytes
+from tests.modules import module_at
 
 pytestmark = pytest.mark.gpu
 
@@ -291,14 +292,9 @@ def test_unsorted_and_duplicate_entries(rng):
 
 def test_products_of_scipy_and_cupy():
     """The cases of tests/cpu/tsparse/test_products.py."""
-    import importlib.util
-
     from cupyx.scipy import sparse
 
-    path = Path(__file__).resolve().parents[2] / "cpu/tsparse/test_products.py"
-    spec = importlib.util.spec_from_file_location("products", path)
-    products = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(products)
+    products = module_at(Path(__file__).resolve().parents[2] / "cpu/tsparse/test_products.py")
     for name, A, B in products.pairs():
         print(name)
         products.check(spgemm(sp.csr_array(A), sp.csr_array(B), backend="cuda"), A, B)
