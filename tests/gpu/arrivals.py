@@ -11,9 +11,10 @@ beside it; docs/notes/evd.md says what was reported.
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
+
+from sanitize import under
 
 SOURCE = r"""
 enum { WORKING = 1, STORED, EDGE_ARRIVED, MAY_LOAD };
@@ -72,23 +73,10 @@ def launch() -> None:
 
 def main(arguments: list[str]) -> int:
     """Launch the kernel alone and under each tool; return 1 if one reports an error."""
-    own, options = arguments, []
-    if "--" in arguments:
-        at = arguments.index("--")
-        own, options = arguments[:at], arguments[at + 1 :]
-    program = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
-    if program is None:
-        print("compute-sanitizer is not installed: it comes with the CUDA toolkit")
-        return 2
-    subprocess.run([program, "--version"], check=True)
-    subprocess.run([sys.executable, __file__, "--launch"], check=True)
-    status = 0
-    for tool in own or ["synccheck", "racecheck"]:
-        command = [program, "--tool", tool, "--error-exitcode", "1", "--print-limit", "5", *options]
-        done = subprocess.run([*command, sys.executable, __file__, "--launch"], check=False)
-        print(f"{tool}: {'no error' if done.returncode == 0 else f'exit status {done.returncode}'}", flush=True)
-        status |= done.returncode != 0
-    return status
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    command = [sys.executable, __file__, "--launch"]
+    subprocess.run(command, check=True)
+    return under({tool: arguments[at + 1 :] for tool in arguments[:at] or ("synccheck", "racecheck")}, command)
 
 
 if __name__ == "__main__":

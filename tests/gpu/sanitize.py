@@ -129,16 +129,17 @@ def never_launched() -> list[str]:
     return left
 
 
-def main(tools: list[str]) -> int:
-    """Run the calls under each tool; return 1 if one reports an error."""
+def under(tools: dict[str, list[str]], command: list[str]) -> int:
+    """Run a command under each tool with its options; return 1 if one reports an error, and 2 where there is none."""
     program = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
     if program is None:
         print("compute-sanitizer is not installed: it comes with the CUDA toolkit")
         return 2
+    subprocess.run([program, "--version"], check=True)
     status = 0
-    for tool in tools or TOOLS:
-        command = [program, "--tool", tool, *TOOLS[tool], "--error-exitcode", "1", "--print-limit", "40"]
-        done = subprocess.run([*command, sys.executable, __file__, "--calls"], check=False)
+    for tool, options in tools.items():
+        given = [program, "--tool", tool, "--error-exitcode", "1", "--print-limit", "40", *options]
+        done = subprocess.run([*given, *command], check=False)
         print(
             f"{tool}: {'no error' if done.returncode == 0 else f'errors (exit status {done.returncode})'}", flush=True
         )
@@ -151,4 +152,5 @@ if __name__ == "__main__":
         calls()
         print(*never_launched(), sep="\n")
     else:
-        sys.exit(main(sys.argv[1:]))
+        chosen = {tool: TOOLS[tool] for tool in sys.argv[1:] or TOOLS}
+        sys.exit(under(chosen, [sys.executable, __file__, "--calls"]))

@@ -109,36 +109,6 @@ def spamm_recursive(a: Any, b: Any, tau: float, block: int = 32) -> tuple[Any, A
     return c, multiplied[: ceil_div(m, block), : ceil_div(inner, block), : ceil_div(n, block)]
 
 
-def tune_tau(
-    norms_a: Any, norms_b: Any, valid_ratio: float, iterations: int = 20, tolerance: float = 0.01
-) -> tuple[float, float]:
-    """Return tau for a valid ratio and the ratio that it gives, by the search of Section 3.5.2.
-
-    ave is the mean norm product; the search space is [0, k ave], k growing by one while tau = k ave still leaves more
-    than wanted; then bisection.
-    """
-    products = norms_a[:, :, None] * norms_b[None, :, :]
-
-    def ratio(tau: float) -> float:
-        return float(np.mean(products >= tau))
-
-    average = float(products.mean())
-    k = 1
-    while ratio(k * average) > valid_ratio + tolerance:
-        k += 1
-    low, high = (k - 1) * average, k * average
-    tau = high
-    for _ in range(iterations):
-        if abs(ratio(tau) - valid_ratio) < tolerance:
-            break
-        tau = (low + high) / 2
-        if ratio(tau) > valid_ratio:
-            low = tau
-        else:
-            high = tau
-    return tau, ratio(tau)
-
-
 def tau_for_ratio(
     norms_a: Any, norms_b: Any, valid_ratio: float, tolerance: float, iterations: int
 ) -> tuple[float, float]:
