@@ -43,9 +43,17 @@ def _frame(machine: str, paper: str) -> pandas.DataFrame:
     return record.read_frame(ROOT / f"results/recorded/{machine}/{paper}.parquet").copy()  # in one piece
 
 
-def _passed(frame: pandas.DataFrame, study: str) -> pandas.DataFrame:
+def _passed(machine: str, paper: str, study: str) -> pandas.DataFrame:
     """Return the rows of a study's methods that passed."""
+    frame = _frame(machine, paper)
     return frame[(frame["p_study"] == study) & (frame["status"] == "ok")]
+
+
+def _extremes(found: pandas.DataFrame, column: str) -> list[str]:
+    """Return the least, the geometric mean and the largest of speed-ups, the ends with what they are of."""
+    s = found["speedup"]
+    least, most = (found.loc[place, column].split("/")[-1] for place in (s.idxmin(), s.idxmax()))
+    return [f"{s.min():.2f} ({least})", f"{geometric_mean(s):.2f}", f"{s.max():.2f} ({most})"]
 
 
 def _markdown(head: Iterable[str], rows: Iterable[Iterable[str]], used: pandas.DataFrame, machine: str) -> str:
@@ -117,10 +125,7 @@ def tsparse_second(machine: str) -> str:
             found = speedups(frame, f"{ours}_{dtype}_{how}", f"{theirs}_{dtype}_{how}")
             used.append(found)
             if len(found):
-                s = found["speedup"]
-                least, most = (found.loc[place, "p_product"] for place in (s.idxmin(), s.idxmax()))
-                cells = [f"{s.min():.2f} ({least})", f"{geometric_mean(s):.2f}", f"{s.max():.2f} ({most})"]
-                rows.append([what, dtype, over, str(len(found)), *cells])
+                rows.append([what, dtype, over, str(len(found)), *_extremes(found, "p_product")])
     head = ["call", "precision", "over", "products", "least", "geometric mean", "largest"]
     return _markdown(head, rows, pandas.concat([frame.iloc[:0], *used]), machine)
 
@@ -131,12 +136,8 @@ def tsparse_product(machine: str, baseline: str) -> str:
     for dtype in ("float64", "float32"):
         ours = speedups(frame, f"spectile_{dtype}", f"{baseline}_{dtype}")
         used.append(ours)
-        if ours.empty:
-            continue
-        s = ours["speedup"]
-        slowest, fastest = (ours.loc[place, "p_matrix"].split("/")[-1] for place in (s.idxmin(), s.idxmax()))
-        cells = [f"{s.min():.2f} ({slowest})", f"{geometric_mean(s):.2f}", f"{s.max():.2f} ({fastest})"]
-        rows.append([dtype, str(len(ours)), *cells])
+        if len(ours):
+            rows.append([dtype, str(len(ours)), *_extremes(ours, "p_matrix")])
     head = ["precision", "matrices", "least speed-up", "geometric mean", "largest speed-up"]
     return _markdown(head, rows, pandas.concat([frame.iloc[:0], *used]), machine)
 
@@ -150,13 +151,9 @@ def tsparse_rivals(machine: str) -> str:
             continue
         precision = tried["v_precision"].dropna().iloc[0]
         found = speedups(frame[frame["case"].isin(tried["case"])], f"spectile_{precision}", rival)
-        if found.empty:
-            continue
         used.append(found)
-        s = found["speedup"]
-        least, most = (found.loc[place, "p_matrix"].split("/")[-1] for place in (s.idxmin(), s.idxmax()))
-        cells = [f"{len(found)} of {len(tried)}", f"{s.min():.2f} ({least})", f"{geometric_mean(s):.2f}"]
-        rows.append([name, precision, *cells, f"{s.max():.2f} ({most})"])
+        if len(found):
+            rows.append([name, precision, f"{len(found)} of {len(tried)}", *_extremes(found, "p_matrix")])
     head = ["rival", "precision", "right on", "least", "geometric mean", "largest"]
     return _markdown(head, rows, pandas.concat([frame.iloc[:0], *used]), machine)
 
@@ -205,8 +202,7 @@ def evd_problems(machine: str) -> str:
 
 def evd_drivers(machine: str) -> str:
     """Return the time of ours on the host's cores, and over the best of SciPy's drivers, by order."""
-    frame, rows = _frame(machine, "evd"), []
-    frame = _passed(frame, "drivers")
+    frame, rows = _passed(machine, "evd", "drivers"), []
     for n in sorted(frame["p_n"].unique()):
         cells = []
         for vectors in (False, True):
@@ -309,11 +305,8 @@ def capabilities(machine: str) -> str:
 
 def density(machine: str) -> str:
     """Return the time of density matrices of water beside those of dense solvers, and their errors."""
-    frame = _frame(machine, "spamm")
-    frame = frame[
-        (frame["p_study"] == "density") & (frame["status"] == "ok") & (frame["device"].str.contains("NVIDIA"))
-    ]
-    rows = []
+    frame, rows = _passed(machine, "spamm", "density"), []
+    frame = frame[frame["device"].str.contains("NVIDIA")]
     for _, here in frame.sort_values("p_molecules").groupby("case", sort=False):
         times, first = here.set_index("method")["time_s"], here.iloc[0]
         dense = [_duration(times[name]) if name in times else "" for name in ("eigh", "cusolver", "sp2_cublas")]
@@ -328,8 +321,7 @@ def density(machine: str) -> str:
 
 def kpm_conductivity(machine: str) -> str:
     """Return the time of a whole conductivity beside that of matrix products by cuBLAS, and beside Kwant on a CPU."""
-    frame, host = (_frame(name, "kpm") for name in (machine, "epyc2"))
-    frame, host = (_passed(one, "conductivity") for one in (frame, host))
+    frame, host = (_passed(name, "kpm", "conductivity") for name in (machine, "epyc2"))
     kwant = host[host["method"] == "kwant_extrapolated"].set_index("case")["time_s"]
     rows = []
     for case, here in frame.groupby("case", sort=False):
@@ -347,8 +339,7 @@ def kpm_conductivity(machine: str) -> str:
 
 def kpm_interior(machine: str) -> str:
     """Return the time of all pairs of a window beside that of sparse factors on the host."""
-    frame = _frame(machine, "kpm")
-    frame = _passed(frame, "interior")
+    frame = _passed(machine, "kpm", "interior")
     rows = []
     for _, here in frame.sort_values("p_rows").groupby("case", sort=False):
         methods = here.set_index("method")
@@ -365,8 +356,7 @@ def kpm_interior(machine: str) -> str:
 
 def kpm_evolution(machine: str) -> str:
     """Return a step's time of the iterator and of states that evolve, their shares of the copy rate, and rivals."""
-    frame = _frame(machine, "kpm")
-    frame = _passed(frame, "evolution")
+    frame = _passed(machine, "kpm", "evolution")
     rows = []
     for _, here in frame.groupby("case", sort=False):
         first, methods = here.iloc[0], here.set_index("method")
@@ -392,8 +382,7 @@ def kpm_evolution(machine: str) -> str:
 
 def kpm_matrices(machine: str) -> str:
     """Return the time of a step of the recurrence, and of a call, with their shares of the copy rate."""
-    frame = _frame(machine, "kpm")
-    frame = _passed(frame, "matrix")
+    frame = _passed(machine, "kpm", "matrix")
     rows = []
     for _, here in frame.groupby("case", sort=False):
         first, methods = here.iloc[0], here.set_index("method")
