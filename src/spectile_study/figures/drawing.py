@@ -248,10 +248,9 @@ class Drawing:
                 }
             )
 
-    def paper_line(self, ax: Axes, claim: str, label: str = "paper", *, vertical: bool = False) -> None:
+    def paper_line(self, ax: Axes, claim: str, label: str = "paper") -> None:
         """Draw a number that the paper prints, as a dashed line."""
-        draw = ax.axvline if vertical else ax.axhline
-        draw(printed(claim), color=PAPER, linestyle="--", linewidth=1, label=label)
+        ax.axhline(printed(claim), color=PAPER, linestyle="--", linewidth=1, label=label)
 
     def paper_marks(
         self, ax: Axes, x: Sequence[float], names: Sequence[str], label: str = "paper", joined: bool = True

@@ -78,7 +78,12 @@ def draw_evd(drawing: Drawing, ax: Axes, frame: pandas.DataFrame) -> None:
         label = "over its two stages" if task == "values" else ""
         drawing.marks(ax, rows, "p_n", "speedup", color=color, marker="x", kind="scatter", label=label)
     ax.set_title(f"EVD over {name(vendor)}")
-    _against_order(ax, 1.1)
+    ax.axhline(1, color="black", linewidth=0.8)
+    if ax.get_legend_handles_labels()[0]:
+        ax.set_xscale("log", base=2)
+        ax.set(xlabel="n", ylabel="speed-up")
+        ax.set_ylim(0, 1.1 * ax.get_ylim()[1])
+        ax.legend(fontsize=_SMALL)
 
 
 def draw_kpm(drawing: Drawing, ax: Axes, frame: pandas.DataFrame) -> None:
@@ -112,16 +117,6 @@ def _with_none(ax: Axes, errors: pandas.Series) -> None:
     ax.set_xscale("symlog", linthresh=10.0**least, linscale=0.5)
     ax.set_xticks([0, *(10.0**power for power in range(least + 2, 1, 3))])
     ax.set_xlim(-(10.0 ** (least - 1)), 2 * max(some, default=1.0))
-
-
-def _against_order(ax: Axes, room: float) -> None:
-    ax.axhline(1, color="black", linewidth=0.8)
-    if not ax.get_legend_handles_labels()[0]:
-        return
-    ax.set_xscale("log", base=2)
-    ax.set(xlabel="n", ylabel="speed-up")
-    ax.set_ylim(0, room * ax.get_ylim()[1])
-    ax.legend(fontsize=_SMALL)
 
 
 #: Inches; 300 pixels wide, a point is 1.25 pixels.
