@@ -14,6 +14,14 @@ import numpy as np
 from spectile.core.host import refuse_masked
 
 
+def kind_of(value: Any) -> str:
+    """Return what a value is, as a message says it: ``None``, ``an int``, ``a csr_array``."""
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    return f"{'an' if name.lstrip('_')[:1].lower() in 'aeio' or name == 'ndarray' else 'a'} {name}"
+
+
 def word(name: str, value: Any, *known: str) -> str:
     """Return a word that is one of those known; raises ValueError if it is another, or no word."""
     if not isinstance(value, str) or value not in known:

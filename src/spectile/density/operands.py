@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from spectile.core.arrays import host_array, on_device, to_device
-from spectile.core.host import refuse_malformed
-from spectile.core.options import number
+from spectile.core.options import kind_of, number
 from spectile.tiles import TileMatrix
 from spectile.tiles.grid import GridMatrix
 from spectile.tiles.layout import offsets
@@ -31,19 +30,11 @@ def hermitian_operand(name: str, given: Any, block: Any, permutation: Any) -> Ti
     if a is not None and a.ndim == 2 and len(set(a.shape)) == 1 and a.dtype.name in DTYPES:
         import cupy
 
-        try:
-            made = GridMatrix.of_dense(cupy.ascontiguousarray(a), offsets("block", a.shape[0], block), permutation)
-            if made is not None:
-                _refuse_skew(name, made[1], made[0])
-                return made[0]
-        except ValueError as error:
-            raise _named(name, error) from None
+        made = GridMatrix.of_dense(cupy.ascontiguousarray(a), offsets("block", a.shape[0], block), permutation, name)
+        if made is not None:
+            _refuse_skew(name, made[1], made[0])
+            return made[0]
     return in_tiles(name, given, block, permutation, hermitian=True)
-
-
-def _named(name: str, error: Exception) -> Exception:
-    """Return an error whose message begins with the name of what is wrong."""
-    return error if str(error).startswith(f"{name} ") else type(error)(f"{name}: {error}")
 
 
 def _refuse_skew(name: str, norm: float, x: TileMatrix | GridMatrix) -> None:
@@ -61,27 +52,23 @@ def in_tiles(name: str, given: Any, block: Any, permutation: Any = None, hermiti
     Raises
     ------
     TypeError, ValueError
-        As `TileMatrix.from_dense`, or if it is not Hermitian to rounding but should be, the message with the name.
+        As `TileMatrix.from_dense`, or if it is not Hermitian to rounding but should be.
     """
     if isinstance(given, TileMatrix):
         if hermitian and not given.hermitian:
             raise ValueError(f"{name} is not stored as Hermitian: make it with hermitian=True")
         return given
     sparse = hasattr(given, "tocoo")
-    if sparse:
-        refuse_malformed(name, given)
-    else:
+    if not sparse:
         given = to_device(given, name)[0] if on_device(given) else host_array(name, given)
     held_dtype(name, given.dtype)
     if given.ndim != 2 or (hermitian and given.shape[0] != given.shape[1]):
         raise ValueError(f"{name} has shape {given.shape}: pass a {'square ' * hermitian}matrix")
-    try:
-        if given.shape[0] == given.shape[1]:
-            block = np.diff(offsets("block", given.shape[0], block))
-        make = TileMatrix.from_sparse if sparse else TileMatrix.from_dense
-        whole = make(given, block, permutation=permutation)
-    except (TypeError, ValueError) as error:
-        raise _named(name, error) from None
+    if np.ndim(block) and given.shape[0] != given.shape[1]:
+        raise ValueError(f"block has the rows of each tile, and {name} is not square: pass one number of rows")
+    tiles = [np.diff(offsets("block", length, block)) for length in given.shape]
+    make = TileMatrix._of_sparse if sparse else TileMatrix._of_dense
+    whole = make(name, given, *tiles, permutation=permutation)
     if not hermitian:
         return whole
     # What rounding left of a Fock matrix that was summed in two orders is part of its error.
@@ -93,7 +80,7 @@ def in_tiles(name: str, given: Any, block: Any, permutation: Any = None, hermiti
 def hermitian(name: str, given: Any) -> TileMatrix:
     """Return a tile matrix that is stored as Hermitian, or raise where it is none."""
     if not isinstance(given, TileMatrix):
-        raise TypeError(f"{name} is a {type(given).__name__}: store it in tiles, as TileMatrix.from_dense does")
+        raise TypeError(f"{name} is {kind_of(given)}: store it in tiles, as TileMatrix.from_dense does")
     return in_tiles(name, given, None, hermitian=True)
 
 

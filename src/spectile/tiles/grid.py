@@ -93,8 +93,9 @@ class GridMatrix:
     """
 
     def __init__(
-        self, room: Room, data: Any, norms: Any, sizes: Sizes, error: Error, hermitian: bool, products: int = 0
-    ) -> None:
+        self, room: Room, data: Any, norms: Any, sizes: Sizes, error: Error, hermitian: bool, products: int = 0,
+        name: str = "the matrix",
+    ) -> None:  # fmt: skip
         self.room, self.rows, self.permutation = room, room.starts, room.permutation
         self.data, self.norms, self._sizes, self.error = data, norms, sizes, error
         self.hermitian, self.products = hermitian, products
@@ -104,11 +105,11 @@ class GridMatrix:
         self._ends: tuple[float, float] | None = None
         self._known = math.inf
         if not math.isfinite(sizes.row) or not math.isfinite(sizes.fro):
-            raise ValueError("a tile holds NaN or infinity, or overflows: correct or scale the matrix")
+            raise ValueError(f"a tile of {name} holds NaN or infinity, or overflows: correct or scale {name}")
 
     @classmethod
     def of_dense(
-        cls, a: Any, rows: np.ndarray, permutation: Any = None
+        cls, a: Any, rows: np.ndarray, permutation: Any = None, name: str = "the matrix"
     ) -> tuple[TileMatrix | GridMatrix, float] | None:
         """Return the Hermitian part of a dense matrix of CuPy, and the norm of the rest, or raise as `from_dense`.
 
@@ -123,7 +124,7 @@ class GridMatrix:
         data, maps = kernels.of_dense(room, a, hermitian=True)
         sizes = _sizes_of(room, maps)
         skew = sizes[APART].bounds()
-        made = cls(room, data, maps[NORMS].copy(), sizes[NORMS], EXACT, True)
+        made = cls(room, data, maps[NORMS].copy(), sizes[NORMS], EXACT, True, name=name)
         if skew.fro:
             lost = 8 * roundoff(a.dtype) * made.norm()
             made.error = skew + Error.of(lost, lost)

@@ -12,7 +12,7 @@ import numpy as np
 from spectile.core.arrays import host_array, on_device, to_device
 from spectile.core.device import require_device
 from spectile.core.host import canonical_csr, refuse_malformed
-from spectile.core.options import flag, number
+from spectile.core.options import flag, kind_of, number
 from spectile.core.pictures import draw_sizes, shown, shown_html
 from spectile.core.places import device_ids
 from spectile.nearsparse.multi.partition import cut_rows
@@ -87,9 +87,10 @@ class TileMatrix:
     __slots__ = ("_fro", "_known", "_spectral", "data", "error", "layout", "norms", "permutation", "products")
 
     def __init__(
-        self, layout: Layout, data: Any = None, *, error: Error = EXACT, permutation: Any = None, norms: Any = None
-    ) -> None:
-        """Take tiles as they are: see `from_dense` and the others."""
+        self, layout: Layout, data: Any = None, *, error: Error = EXACT, permutation: Any = None, norms: Any = None,
+        name: str = "the matrix",
+    ) -> None:  # fmt: skip
+        """Take tiles as they are, of a matrix that messages call `name`: see `from_dense` and the others."""
         if data is None:
             raise TypeError("make a TileMatrix by from_dense, from_sparse, from_tiles or identity")
         self.layout, self.data, self.error, self.permutation = layout, data, error, permutation
@@ -101,7 +102,7 @@ class TileMatrix:
         if not np.isfinite(self.norms).all():
             t = int(np.flatnonzero(~np.isfinite(self.norms))[0])
             i, j = int(layout.tile_rows[t]), int(layout.indices[t])
-            raise ValueError(f"tile ({i}, {j}) holds NaN or infinity, or overflows: correct or scale the matrix")
+            raise ValueError(f"tile ({i}, {j}) of {name} holds NaN or infinity, or overflows: correct or scale {name}")
 
     # --- Making one ---
 
@@ -140,18 +141,28 @@ class TileMatrix:
         >>> TileMatrix.from_dense(np.eye(8), [3, 5]).norms.round(3).tolist()
         [1.732, 2.236]
         """
+        return cls._of_dense("a", a, rows, columns, hermitian, atol, permutation)
+
+    @classmethod
+    def _of_dense(
+        cls, name: str, a: Any, rows: Any, columns: Any = None, hermitian: bool = False, atol: float = 0.0,
+        permutation: Any = None,
+    ) -> TileMatrix:  # fmt: skip
+        """Return what `from_dense` does of an operand that messages call `name`."""
         known = a.error if isinstance(a, TileMatrix) else EXACT
-        a = to_device(a, "a")[0] if on_device(a) else host_array("a", a)
+        a = to_device(a, name)[0] if on_device(a) else host_array(name, a)
+        dtype = held_dtype(name, a.dtype)
         if a.ndim != 2:
-            raise ValueError(f"a has {a.ndim} dimensions: pass a matrix")
-        a = _held("a", a).astype(held_dtype("a", a.dtype), copy=False)
+            raise ValueError(f"{name} has shape {a.shape}: pass a matrix")
+        a = _held(name, a).astype(dtype, copy=False)
         xp = _module(a)
         rows, columns = partitions(a.shape, rows, columns, hermitian)
         order = checked_permutation(permutation, a.shape)
         if hermitian and not bool((a == a.conj().T).all()):
             largest = float(xp.abs(a - a.conj().T).max())
             raise ValueError(
-                f"a is not Hermitian, by up to {largest:.3g}: pass (a + a.conj().T) / 2, or hermitian=False"
+                f"{name} is not Hermitian, by up to {largest:.3g}: pass ({name} + {name}.conj().T) / 2, or "
+                "hermitian=False"
             )
         if order is not None:
             index = xp.asarray(order)
@@ -162,7 +173,7 @@ class TileMatrix:
             filled.append(np.logical_or.reduceat(own if xp is np else own.get(), columns[:-1])[None])
         whole = np.concatenate(filled)
         layout = Layout.of_keys(rows, columns, np.flatnonzero(np.triu(whole) if hermitian else whole), hermitian)
-        made = cls(layout, layouts.of_dense(xp, a, layout), error=known, permutation=order)
+        made = cls(layout, layouts.of_dense(xp, a, layout), error=known, permutation=order, name=name)
         return made.truncate(atol) if atol else made
 
     @classmethod
@@ -192,15 +203,23 @@ class TileMatrix:
         >>> TileMatrix.from_sparse(scipy.sparse.eye_array(96)).norms.round(3).tolist()
         [5.657, 5.657, 5.657]
         """
+        return cls._of_sparse("a", a, rows, columns, hermitian, atol, permutation)
+
+    @classmethod
+    def _of_sparse(
+        cls, name: str, a: Any, rows: Any, columns: Any = None, hermitian: bool = False, atol: float = 0.0,
+        permutation: Any = None,
+    ) -> TileMatrix:  # fmt: skip
+        """Return what `from_sparse` does of an operand that messages call `name`."""
         if not hasattr(a, "tocoo"):
-            raise TypeError(f"a is a {type(a).__name__}, no sparse matrix: use from_dense")
-        refuse_malformed("a", a)
-        dtype = held_dtype("a", a.dtype)
+            raise TypeError(f"{name} is {kind_of(a)}, no sparse matrix: use from_dense")
+        refuse_malformed(name, a)
+        dtype = held_dtype(name, a.dtype)
         rows, columns = partitions(a.shape, rows, columns, hermitian)
         order = checked_permutation(permutation, a.shape)
         a = a if a.format in ("coo", "csr", "csc", "bsr") else a.tocsr()  # other formats hold no entry twice
-        _held("a", a.data)
-        a = canonical_csr(_of_integers("a", a) if a.dtype.kind in "iu" else a, dtype)
+        _held(name, a.data)
+        a = canonical_csr(_of_integers(name, a) if a.dtype.kind in "iu" else a, dtype)
         if not a.data.all():
             a = a.copy()
             a.eliminate_zeros()
@@ -208,7 +227,7 @@ class TileMatrix:
             turned, values = a.T.tocsr(), a.data.conj() if dtype.kind == "c" else a.data
             pairs = (turned.indptr, a.indptr), (turned.indices, a.indices), (turned.data, values)
             if not all(np.array_equal(*pair) for pair in pairs):
-                raise ValueError("a is not Hermitian: pass (a + a.conj().T) / 2, or hermitian=False")
+                raise ValueError(f"{name} is not Hermitian: pass ({name} + {name}.conj().T) / 2, or hermitian=False")
             del turned, values, pairs
         if order is not None:
             a = a[order][:, order]
@@ -221,7 +240,7 @@ class TileMatrix:
         layout = Layout(rows, columns, indptr, indices, hermitian)
         data = np.zeros(int(layout.starts[-1]), dtype)
         kernels.fill_tiles(*given, columns, mark, indptr, indices, layout.starts, a.data, data)
-        made = cls(layout, data, permutation=order)
+        made = cls(layout, data, permutation=order, name=name)
         return made.truncate(atol) if atol else made
 
     @classmethod

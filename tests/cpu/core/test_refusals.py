@@ -52,6 +52,8 @@ CALLS = {
         {"f": np.diag([-1.0, 1.0, 1.0, 1.0]), "s": np.eye(4)},
     ),
     "inverse_sqrt": (density.inverse_sqrt, {"s": DENSE}),
+    "inverse_factor": (density.inverse_factor, {"s": DENSE}),
+    "polar of tiles": (density.polar, {"a": DENSE}),
     "sign": (density.sign, {"x": TILES}),
     "hilbert_order": (hilbert_order, {"positions": DENSE[:, :2]}),
     "partition": (partition, {"sizes": np.ones(4, int)}),
@@ -91,9 +93,46 @@ def test_what_is_no_operand_is_refused_by_its_name(call, given):
         assert "UPLO" not in said or name == "b", said  # only there a caller of numpy.linalg.eigh names the triangle
 
 
+def flawed():
+    """Return matrices that are no operands of some functions, by what is wrong."""
+    hole, outside = DENSE.copy(), SPARSE.copy()
+    hole[0, 1] = hole[1, 0] = np.nan
+    outside.indices[1] = 9
+    dense = {
+        "NaN": hole, "large integers": np.eye(4, dtype=np.int64) << 60, "long": DENSE.astype(np.longdouble),
+        "skew": np.triu(DENSE), "wide": np.ones((4, 5)),
+    }  # fmt: skip
+    others = {
+        "objects": DENSE.astype(object), "a vector": np.ones(3), "a stack": np.ones((2, 3, 4)), "outside": outside,
+        "masked": np.ma.masked_equal(DENSE, 1.0),
+    }  # fmt: skip
+    return dense | {f"sparse, {flaw}": sp.csr_array(matrix) for flaw, matrix in dense.items()} | others
+
+
+FLAWED = flawed()
+
+
+@pytest.mark.parametrize("flaw", FLAWED)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_flaw_of_an_operand_is_told_by_its_name_alone(call, flaw):
+    """Where it is refused: not by what a function calls its own argument that the operand is handed to."""
+    function, operands = CALLS[call]
+    for name in operands:
+        given = operands | {name: FLAWED[flaw]}
+        try:
+            function(**given)
+        except (TypeError, ValueError):
+            said = refused(name, function, **given)
+            inner = "|".join({"a", "A", "H", "rows", "columns"} - set(operands))
+            assert not re.search(rf"(^|: )({inner}) (is|has|holds|adds)\b", said), said
+
+
 @pytest.mark.parametrize(
     ("name", "function", "wrong"),
     [
+        ("block", lambda block: density.polar(np.ones((4, 3)), block=block), 0),
+        ("block", lambda block: density.polar(np.ones((4, 3)), block=block), [2, 2]),
+        ("block", lambda block: density.inverse_sqrt(DENSE, block=block), [3, 3]),
         ("f", HELD.integrate, "word"),
         ("f", HELD.integrate, 3),
         ("f", lambda f: kpm.apply(f, SPARSE, np.ones(4)), 3),
