@@ -101,8 +101,8 @@ def require_finite(xp: Any, values: Any, w: Any) -> None:
     if not bool(wrong.any()):
         return
     if values.ndim > w.ndim:
-        raise ValueError("the derivative of f is not finite at an eigenvalue: shift or scale the matrix")
-    raise ValueError(f"f is not finite at the eigenvalue {float(w[wrong][0]):.3g}: shift or scale the matrix")
+        raise ValueError("the derivative of f is not finite at an eigenvalue: shift or scale a")
+    raise ValueError(f"f is not finite at the eigenvalue {float(w[wrong][0]):.3g}: shift or scale a")
 
 
 #: Nodes and weights for the integral from 0 to 1.

@@ -154,7 +154,7 @@ def matrix_function_frechet(
     xp, (matrix, direction), in_kind = placed(
         {"a": a, "e": e}, backend, lambda: costs.dense(whole, (a,), vectors=True, functions=DERIVATIVE_PRODUCTS)
     )
-    direction = direction.astype(working_dtype(direction.dtype), copy=False)
+    direction = direction.astype(working_dtype(direction.dtype, "e"), copy=False)
     if not bool(xp.isfinite(direction).all()):
         raise ValueError("e holds NaN or infinity: give a finite direction")
     elements = math.prod(whole)

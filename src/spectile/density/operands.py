@@ -66,9 +66,9 @@ def in_tiles(name: str, given: Any, block: Any, permutation: Any = None, hermiti
         raise ValueError(f"{name} has shape {given.shape}: pass a {'square ' * hermitian}matrix")
     if np.ndim(block) and given.shape[0] != given.shape[1]:
         raise ValueError(f"block has the rows of each tile, and {name} is not square: pass one number of rows")
-    tiles = [np.diff(offsets("block", length, block)) for length in given.shape]
+    rows, columns = (np.diff(offsets("block", length, block)) for length in given.shape)
     make = TileMatrix._of_sparse if sparse else TileMatrix._of_dense
-    whole = make(name, given, *tiles, permutation=permutation)
+    whole = make(name, given, rows, columns, permutation=permutation)
     if not hermitian:
         return whole
     # What rounding left of a Fock matrix that was summed in two orders is part of its error.

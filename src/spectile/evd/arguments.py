@@ -14,13 +14,14 @@ from spectile.core.device import choose_backend
 from spectile.core.host import in_kind_of, refuse_masked
 from spectile.core.options import leading, number, numbers
 from spectile.core.placement import Work
-from spectile.evd.types import Definite, Subset, UnsupportedOperandError
+from spectile.evd.types import Definite, Subset, UnsupportedOperandError, not_finite, working_dtype
 
 STANDARD_DRIVERS = ("ev", "evd", "evr", "evx")
 GENERALIZED_DRIVERS = ("gv", "gvd", "gvx")
 _ON_HOST = (np.ndarray, list, tuple)
 #: How an object says that it is an array.
 _ARRAYS = ("shape", "__array__", "__dlpack__", "__array_interface__", "__cuda_array_interface__")
+TRIDIAGONAL_DRIVERS = ("auto", "stemr", "sterf", "stebz", "stev", "stevd")
 SELECTIONS = ("a", "all", "v", "value", "i", "index")
 
 
@@ -82,6 +83,12 @@ def refuse_other(name: str, array: Any) -> None:
     if unread:
         raise UnsupportedOperandError(f"{name} is {reprlib.repr(array)}, and an array of numbers is needed")
     refuse_masked(name, array, UnsupportedOperandError)
+
+
+def require_all_finite(name: str, array: np.ndarray) -> None:
+    """Raise ValueError as SciPy does where an array holds NaN or infinity, with its name."""
+    if not np.isfinite(array).all():
+        raise not_finite(name, check_finite=True)
 
 
 def require_dimensions(name: str, array: Any, least: int) -> None:
@@ -192,6 +199,23 @@ def limits_of(kind: str, select_range: Any) -> Any:
         raise ValueError(f"select = {kind!r} is a part of the spectrum: give its two ends as select_range")
     ends = numbers("select_range", select_range)
     return ends if kind == "v" else select_range
+
+
+def check_tridiagonal(d: Any, e: Any, driver: str, *, whole: bool, vectors: bool) -> None:
+    """Raise as SciPy does where there is no problem of d and e, or LAPACK's `driver` does not solve it."""
+    if driver not in TRIDIAGONAL_DRIVERS:
+        raise ValueError(f"lapack_driver must be one of {TRIDIAGONAL_DRIVERS}, got {driver}")
+    for name, one in (("d", d), ("e", e)):
+        require_dimensions(name, one, 1)
+        working_dtype(one.dtype, name)
+        if one.dtype.kind == "c":
+            raise TypeError(f"Only real arrays currently supported, and {name} is {one.dtype}")
+    if d.shape[-1] != e.shape[-1] + 1:
+        raise ValueError(f"d ({d.shape[-1]}) must have one more element than e ({e.shape[-1]})")
+    if driver in ("sterf", "stev", "stevd") and not whole:
+        raise ValueError(f'lapack_driver = {driver!r} can only be used when select == "a"')
+    if driver == "sterf" and vectors:
+        raise ValueError("lapack_driver = 'sterf' can only be used when eigvals_only is True")
 
 
 def selected(kind: str, select_range: Any, n: int) -> Subset | None:

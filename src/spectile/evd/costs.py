@@ -38,7 +38,7 @@ def dense(
 
     The operands, A, and B of a generalized problem, lie on the host; `functions` products of n × n matrices follow.
     """
-    n, count, scalar = shape[-1], math.prod(shape[:-2]), _scalar(operands)
+    n, count, scalar = shape[-1], math.prod(shape[:-2]), _scalar(dict(zip("ab", operands, strict=False)))
     columns = (subset.high - subset.low + 1 if subset is not None and subset.by_index else n) if vectors else 0
     products = VECTORS_FLOPS * n**2 * columns + GENERALIZED_FLOPS * n**3 * (len(operands) - 1) + 2 * functions * n**3
     return Work(
@@ -53,7 +53,7 @@ def dense(
 
 def tridiagonal(d: Any, e: Any, *, vectors: bool) -> Work:
     """Return what the problem of diagonal `d`, shape (..., n), and subdiagonal `e` costs."""
-    scalar = _scalar((d, e))
+    scalar = _scalar({"d": d, "e": e})
     n, count = _order(host_array("d", d).shape, 1)
     return Work(
         real=scalar.real,
@@ -67,7 +67,7 @@ def tridiagonal(d: Any, e: Any, *, vectors: bool) -> Work:
 
 def banded(a_band: Any, *, vectors: bool) -> Work:
     """Return what the problem of a band, shape (..., w + 1, n), costs."""
-    scalar, shape = _scalar((a_band,)), host_array("a_band", a_band).shape
+    scalar, shape = _scalar({"a_band": a_band}), host_array("a_band", a_band).shape
     n, count = _order(shape, 2)
     rows, columns = (shape[-2] if len(shape) > 1 else 1), (n if vectors else 0)
     return Work(
@@ -85,6 +85,7 @@ def _order(shape: tuple[int, ...], axes: int) -> tuple[int, int]:
     return (shape[-1] if shape else 0), math.prod(shape[:-axes])
 
 
-def _scalar(operands: tuple[Any, ...]) -> Scalar:
-    """Return the working dtype of operands on the host, of any library."""
-    return scalar_of(np.result_type(*(working_dtype(host_array("an operand", one).dtype) for one in operands)))
+def _scalar(operands: dict[str, Any]) -> Scalar:
+    """Return the working dtype of operands on the host, of any library, by name."""
+    dtypes = [working_dtype(host_array(name, one).dtype, name) for name, one in operands.items()]
+    return scalar_of(np.result_type(*dtypes))

@@ -71,7 +71,11 @@ def eigh(a: Any, x0: Any, options: Options, definite: Definite | None, backend: 
     """
     operands = {"a": a, "x0": x0} | ({} if definite is None else {"b": definite.b})
     xp, given, in_kind = placed(operands, backend)
-    matrices = [one.astype(working_dtype(one.dtype), copy=False) for one in (given[0], *given[2:])]
+    matrices = [
+        one.astype(working_dtype(one.dtype, name), copy=False)
+        for name, one in zip(operands, given, strict=True)
+        if name != "x0"
+    ]
     dtype = np.result_type(*(one.dtype for one in matrices))
     shape = np.broadcast_shapes(*(one.shape for one in matrices))
     lead = shape[:-2]

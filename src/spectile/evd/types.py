@@ -59,8 +59,11 @@ class UnsupportedOperandError(TypeError, ValueError):
     """No dtype or array that is solved: a TypeError by its nature, and a ValueError because SciPy raises one."""
 
 
-def working_dtype(dtype: Any) -> Any:
-    """Return the dtype in which a matrix of `dtype` is solved; raises UnsupportedOperandError if there is none."""
+def working_dtype(dtype: Any, name: str = "a") -> Any:
+    """Return the dtype in which a matrix of `dtype` is solved.
+
+    Raises UnsupportedOperandError, with the name of the matrix, if there is none.
+    """
     if not isinstance(dtype, np.dtype):
         dtype = np.dtype(dtype)
     if dtype.char in _BY_CHARACTER:
@@ -70,7 +73,7 @@ def working_dtype(dtype: Any) -> Any:
     if dtype.char == "e":
         return np.dtype(np.float32)
     what = "object arrays are not supported" if dtype.kind == "O" else f"dtype {dtype} is not supported"
-    raise UnsupportedOperandError(f"{what}: convert the array to dtype float32, float64, complex64 or complex128")
+    raise UnsupportedOperandError(f"{what}: convert {name} to dtype float32, float64, complex64 or complex128")
 
 
 def scalar_of(dtype: Any) -> Scalar:
@@ -209,14 +212,16 @@ class Tridiagonalization(NamedTuple):
         return [f"{order} {self.d.dtype}", "without Q" if self.q is None else f"Q {self.q.dtype}"]
 
 
-def require_finite(largest: float, lower: bool, check_finite: bool) -> None:
-    """Raise ValueError, or LinAlgError without `check_finite`, where the largest entry is NaN or infinity."""
+def require_finite(largest: float, lower: bool, check_finite: bool, name: str = "a") -> None:
+    """Raise ValueError, or LinAlgError without `check_finite`, where a matrix's largest entry is NaN or infinity."""
     if not math.isfinite(largest):
-        error = ValueError if check_finite else np.linalg.LinAlgError
-        triangle = "lower" if lower else "upper"
-        raise error(
-            f"array must not contain infs or NaNs, and the {triangle} triangle of the matrix holds NaN or infinity"
-        )
+        raise not_finite(f"the {'lower' if lower else 'upper'} triangle of {name}", check_finite)
+
+
+def not_finite(what: str, check_finite: bool) -> ValueError | np.linalg.LinAlgError:
+    """Return SciPy's error of what holds NaN or infinity, or LAPACK's of what was not checked."""
+    error = ValueError if check_finite else np.linalg.LinAlgError
+    return error(f"array must not contain infs or NaNs, and {what} holds NaN or infinity")
 
 
 def exponent_near_one(largest: float) -> int:

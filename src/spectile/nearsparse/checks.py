@@ -194,11 +194,12 @@ def spread_operands(a: Any, b: Any, c: Any, out: Any, split: Split, backend: str
 
 def result_shape(shape_a: tuple[int, ...], shape_b: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape of A B, with leading dimensions broadcast as in `numpy.matmul`."""
-    if len(shape_a) < 2 or len(shape_b) < 2:
-        raise ValueError(
-            f"operands of shapes {shape_a} and {shape_b}: both need at least two dimensions, reshape a vector to a "
-            "matrix with one row or column"
-        )
+    for name, shape in (("a", shape_a), ("b", shape_b)):
+        if len(shape) < 2:
+            raise ValueError(
+                f"{name} has shape {shape}, and at least two dimensions are needed: reshape a vector to a matrix with "
+                "one row or column"
+            )
     if shape_a[-1] != shape_b[-2]:
         raise ValueError(
             f"operands of shapes {shape_a} and {shape_b} do not multiply: the columns of a ({shape_a[-1]}) must be the "

@@ -315,7 +315,7 @@ def test_nan_and_infinity(bad):
         ({"tau": 1, "precision": "fp32"}, TypeError, "'fp32' multiplies float32"),
         ({"tau": 1, "backend": "tpu"}, ValueError, "backend = 'tpu' is unknown"),
         ({"tau": 1, "b": np.ones((5, 4))}, ValueError, r"the columns of a \(4\) must be the rows of b \(5\)"),
-        ({"tau": 1, "b": np.ones(4)}, ValueError, "at least two dimensions"),
+        ({"tau": 1, "b": np.ones(4)}, ValueError, "b has shape"),
         ({"tau": 1, "b": np.ones((4, 4), np.float32)}, TypeError, "a is float64 and b is float32"),
         ({"tau": 1, "b": np.ones((4, 4), int)}, TypeError, "b has dtype int64"),
         ({"tau": 1, "a": np.ones((2, 4, 4)), "b": np.ones((3, 4, 4))}, ValueError, "do not broadcast"),

@@ -339,7 +339,7 @@ def test_mistakes_are_told_in_one_sentence():
         (lambda: TileMatrix.from_dense(a, [3, 0, 3]), ValueError, "without rows"),
         (lambda: TileMatrix.from_dense(a, [2.5, 3.5]), TypeError, "whole numbers"),
         (lambda: TileMatrix.from_dense(a.astype("float16")), TypeError, "float16: convert it"),
-        (lambda: TileMatrix.from_dense(a[0]), ValueError, "1 dimensions"),
+        (lambda: TileMatrix.from_dense(a[0]), ValueError, r"shape \(6,\)"),
         (lambda: TileMatrix.from_dense(upper, 2, hermitian=True), ValueError, "Hermitian, by up to 1"),
         (lambda: TileMatrix.from_sparse(sp.csr_array(upper), 2, hermitian=True), ValueError, "Hermitian"),
         (lambda: TileMatrix.from_dense(np.full((6, 6), np.nan), 2), ValueError, "tile .0, 0. holds NaN"),

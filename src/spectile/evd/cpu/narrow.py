@@ -10,7 +10,14 @@ import numpy as np
 from spectile.core.arrays import host_array
 from spectile.core.host import in_kind_of
 from spectile.core.pointers import overwritable
-from spectile.evd.arguments import batch_shape, refuse_ragged, require_dimensions
+from spectile.evd.arguments import (
+    batch_shape,
+    check_tridiagonal,
+    refuse_ragged,
+    require_all_finite,
+    require_dimensions,
+    selected,
+)
 from spectile.evd.load import divided_by_power, frobenius_of_diagonals, times_power
 from spectile.evd.types import Subset, exponent_near_one, working_dtype
 
@@ -26,7 +33,7 @@ Arrays = list[np.ndarray[Any, np.dtype[Any]]]
 Diagonals = Callable[[Arrays], Arrays]
 
 
-def eigh_tridiagonal(d: Any, e: Any, *, tol: float, **keywords: Any) -> Any:
+def eigh_tridiagonal(d: Any, e: Any, *, tol: float, check_finite: bool, **keywords: Any) -> Any:
     """`narrow.eigh_tridiagonal` on the CPU."""
     from scipy import linalg
 
@@ -34,17 +41,23 @@ def eigh_tridiagonal(d: Any, e: Any, *, tol: float, **keywords: Any) -> Any:
         divides = keywords["lapack_driver"] == "stevd" or (keywords["lapack_driver"] == "auto" and _is_whole(keywords))
         if divides and not keywords["eigvals_only"] and arrays[0].size > DIVIDED_TRIDIAGONAL_ORDER:
             keywords = keywords | {"lapack_driver": "stemr"}
-        return linalg.eigh_tridiagonal(*arrays, tol=np.ldexp(tol, scale), **keywords)
+        return linalg.eigh_tridiagonal(*arrays, tol=np.ldexp(tol, scale), check_finite=False, **keywords)
 
     arrays = [host_array(name, one) for name, one in (("d", d), ("e", e))]
-    for name, one in zip("de", arrays, strict=True):
-        require_dimensions(name, one, 1)
+    whole, vectors = _is_whole(keywords), not keywords["eigvals_only"]
+    check_tridiagonal(arrays[0], arrays[1], keywords["lapack_driver"], whole=whole, vectors=vectors)
+    selected(keywords["select"], keywords["select_range"], arrays[0].shape[-1])
+    if check_finite:
+        for name, one in zip("de", arrays, strict=True):
+            require_all_finite(name, one)
     dtype = working_dtype(np.result_type(*(one.dtype for one in arrays)))
     arrays = [one.astype(dtype, copy=False) for one in arrays]
     return _in_kind(d, _solve_each(solve, lambda given: given, arrays, 1, keywords))
 
 
-def eig_banded(a_band: Any, *, lower: bool, overwrite_a_band: bool, max_ev: int, **keywords: Any) -> Any:
+def eig_banded(
+    a_band: Any, *, lower: bool, overwrite_a_band: bool, max_ev: int, check_finite: bool, **keywords: Any
+) -> Any:
     """`narrow.eig_banded` on the CPU.
 
     `max_ev` is not handed on, because LAPACK writes past the end of the eigenvectors where more are found.  Diagonals
@@ -58,12 +71,16 @@ def eig_banded(a_band: Any, *, lower: bool, overwrite_a_band: bool, max_ev: int,
             band = band[: band.shape[1]] if lower else band[len(band) - band.shape[1] :]
         if not keywords["eigvals_only"] and band.shape[-1] > DIVIDED_BAND_ORDER and _is_whole(keywords):
             keywords = keywords | {"select": "i", "select_range": (0, band.shape[-1] - 1)}
-        return linalg.eig_banded(band, lower=lower, overwrite_a_band=overwrite, **keywords)
+        return linalg.eig_banded(band, lower=lower, overwrite_a_band=overwrite, check_finite=False, **keywords)
 
     bands = host_array("a_band", a_band)
     require_dimensions("a_band", bands, 2)
-    bands = bands.astype(working_dtype(bands.dtype), copy=False)
+    bands = bands.astype(working_dtype(bands.dtype, "a_band"), copy=False)
     overwrite = overwrite_a_band and overwritable(bands)  # SciPy does not ask
+    if bands.size:
+        selected(keywords["select"], keywords["select_range"], bands.shape[-1])
+    if check_finite or not (keywords["eigvals_only"] or overwrite):  # where SciPy looks in any case
+        require_all_finite("a_band", bands)
 
     def diagonals(arrays: Arrays) -> Arrays:
         """Return what lies inside the matrix, the main diagonal first."""
@@ -119,9 +136,7 @@ def _solve_part(solve: Callable[..., Any], diagonals: Diagonals, arrays: Arrays,
         for one, given in zip(scaled, arrays, strict=True):
             np.copyto(one, given, where=~np.isfinite(one))
         arrays = scaled
-    if select == "v" and np.shape(limits) == (2,):
-        if np.isnan(np.asarray(limits, np.float64)).any():
-            raise ValueError("select_range must be a 2-element array-like in nondecreasing order")
+    if select == "v" and arrays[0].size:
         ends = Subset(False, *limits).ends(frobenius_of_diagonals(diagonals(arrays)), arrays[0].dtype, scale)
         empty = bool(limits[0] <= limits[1] and ends[0] == ends[1])
         keywords = keywords | {"select_range": ends}

@@ -206,7 +206,7 @@ def _solve_generalized(array: np.ndarray, options: Options, definite: Definite) 
         _require_memory(array, _elements(array, both, driver))
     scale_a = exponent_of(array, options.lower, options.check_finite)
     if not all_finite(definite.b):
-        _require_finite(definite.b, options)
+        _require_finite(definite.b, options, "b")
     # The ends of an interval are compared with all eigenvalues, whose norm says what roundoff is.
     part = options.subset if driver == "gvx" and options.subset is not None and options.subset.by_index else None
     w, v = _told(
@@ -269,7 +269,7 @@ def _tridiagonalize(array: np.ndarray, options: Options) -> tuple[Any, Any, Any]
 
 def _as_matrices(name: str, a: Any) -> np.ndarray:
     array = host_array(name, a)
-    dtype = working_dtype(array.dtype)
+    dtype = working_dtype(array.dtype, name)
     if array.dtype is not dtype:
         array = _converted(array, dtype)
     return array if array.flags.aligned else _converted(array, dtype, copy=True)
@@ -319,9 +319,9 @@ def _require_memory(array: np.ndarray, elements: int, dtype: Any = None) -> None
     memory.require_host_free(itemsize * elements, f"the eigenproblem of order {array.shape[-1]:,}")
 
 
-def _require_finite(array: np.ndarray, options: Options) -> None:
+def _require_finite(array: np.ndarray, options: Options, name: str = "a") -> None:
     """Raise where it is the triangle that is read that holds NaN or infinity; LAPACK may not come to an end then."""
-    require_finite(largest_entry(array if options.lower else array.T), options.lower, options.check_finite)
+    require_finite(largest_entry(array if options.lower else array.T), options.lower, options.check_finite, name)
 
 
 def _threads(n: int) -> int:

@@ -71,8 +71,9 @@ class _Problem:
             scale_triangle(array.dtype.name, matrix.pointer, matrix.ld, self._n, word)
         factorize(array.dtype, self._n, self._lower.pointer, self._lower.ld, start + 8)
         word_a, word_b, minor, _ = status.get().tolist()
-        if not (is_finite(word_a) and is_finite(word_b)):
-            require_finite(np.nan, options.lower, options.check_finite)
+        for name, word in (("a", word_a), ("b", word_b)):
+            if not is_finite(word):
+                require_finite(np.nan, options.lower, options.check_finite, name)
         if minor:
             raise not_definite(minor)
         self._shift_b = shift_of(word_b)

@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 
 from spectile.core import arrays, memory
-from spectile.evd.arguments import batch_shape, refuse_ragged, require_dimensions, selected
+from spectile.evd.arguments import batch_shape, check_tridiagonal, refuse_ragged, require_dimensions, selected
 from spectile.evd.cuda import run
 from spectile.evd.cuda.back.sweeps import apply_chasing
 from spectile.evd.cuda.chasing.chase import chase_band
 from spectile.evd.cuda.matrix import as_array, near_one, widened, zero_matrix
-from spectile.evd.types import Options, Subset, exponent_near_one, scalar_of, working_dtype
-
-TRIDIAGONAL_DRIVERS = ("auto", "stemr", "sterf", "stebz", "stev", "stevd")
+from spectile.evd.types import Options, Subset, exponent_near_one, not_finite, scalar_of, working_dtype
 
 
 def eigh_tridiagonal(
@@ -25,18 +23,14 @@ def eigh_tridiagonal(
     """`narrow.eigh_tridiagonal` on the current device; `tol` is LAPACK's."""
     import cupy
 
-    diagonal, to_caller_kind = arrays.to_device(run.host_as_array(d))
-    beside, _ = arrays.to_device(run.host_as_array(e))
+    diagonal, to_caller_kind = arrays.to_device(run.host_as_array(d, "d"), "d")
+    beside, _ = arrays.to_device(run.host_as_array(e, "e"), "e")
     for name, array in (("d", diagonal), ("e", beside)):
         arrays.require_here(name, array)
-    _check_tridiagonal(diagonal, beside, lapack_driver)
+    check_tridiagonal(diagonal, beside, lapack_driver, whole=select == "a", vectors=not eigvals_only)
     n, lead = diagonal.shape[-1], batch_shape(diagonal.shape[:-1], beside.shape[:-1])
     diagonal, beside = cupy.broadcast_to(diagonal, (*lead, n)), cupy.broadcast_to(beside, (*lead, n - 1))
     subset = selected(select, select_range, n)
-    if lapack_driver in ("sterf", "stev", "stevd") and subset is not None:
-        raise ValueError(f'{lapack_driver} can only be used when select == "a"')
-    if lapack_driver == "sterf" and not eigvals_only:
-        raise ValueError("sterf can only be used when eigvals_only is True")
     dtype = working_dtype(np.promote_types(diagonal.dtype, beside.dtype))
 
     def solve(index: tuple[int, ...]) -> tuple[Any, Any]:
@@ -56,17 +50,6 @@ def _solve_each(solve: Any, lead: tuple[int, ...], eigvals_only: bool, to_caller
     return to_caller_kind(w) if eigvals_only else (to_caller_kind(w), to_caller_kind(v))
 
 
-def _check_tridiagonal(d: Any, e: Any, driver: Any) -> None:
-    if driver not in TRIDIAGONAL_DRIVERS:
-        raise ValueError(f"lapack_driver must be one of {TRIDIAGONAL_DRIVERS}, got {driver}")
-    require_dimensions("d", d, 1)
-    require_dimensions("e", e, 1)
-    if "c" in (d.dtype.kind, e.dtype.kind):
-        raise TypeError("Only real arrays currently supported")
-    if d.shape[-1] != e.shape[-1] + 1:
-        raise ValueError(f"d ({d.shape[-1]}) must have one more element than e ({e.shape[-1]})")
-
-
 def _solve_tridiagonal(
     d: Any, e: Any, dtype: Any, vectors: bool, subset: Subset | None, check_finite: bool
 ) -> tuple[Any, Any]:
@@ -75,8 +58,11 @@ def _solve_tridiagonal(
     n, scalar = len(d), scalar_of(dtype)
     wide, beside = widened(d), cupy.zeros(n, np.float64)
     beside[: n - 1] = widened(e)
-    largest = max(float(cupy.abs(x).max()) for x in (wide, beside))
-    _require_finite(largest, check_finite)
+    tops = {name: float(cupy.abs(x).max()) for name, x in (("d", wide), ("e", beside))}
+    for name, top in tops.items():
+        if not math.isfinite(top):
+            raise not_finite(name, check_finite)
+    largest = max(tops.values())
     if n == 1:
         wanted = slice(0, 1) if subset is None else subset.of(cupy.asnumpy(wide), scalar.real)
         return run.own_values(wide[wanted], 0, scalar), cupy.ones((1, 1), dtype)[:, wanted] if vectors else None
@@ -89,12 +75,6 @@ def _solve_tridiagonal(
         return run.own_values(w, scale, scalar), as_array(z, n, columns).astype(dtype, order="F")
 
 
-def _require_finite(largest: float, check_finite: bool) -> None:
-    if not math.isfinite(largest):
-        error = ValueError if check_finite else np.linalg.LinAlgError
-        raise error("array must not contain infs or NaNs")
-
-
 def eig_banded(
     a_band: Any, *, lower: bool, eigvals_only: bool, overwrite_a_band: bool, select: Any, select_range: Any,
     max_ev: int, check_finite: bool,
@@ -102,13 +82,13 @@ def eig_banded(
     """`narrow.eig_banded` on the current device; `overwrite_a_band` and `max_ev` are LAPACK's."""
     import cupy
 
-    a_band = run.host_as_array(a_band)
+    a_band = run.host_as_array(a_band, "a_band")
     if isinstance(a_band, np.ndarray):
-        a_band = a_band.astype(working_dtype(a_band.dtype), copy=False)
-    band, to_caller_kind = arrays.to_device(a_band)
+        a_band = a_band.astype(working_dtype(a_band.dtype, "a_band"), copy=False)
+    band, to_caller_kind = arrays.to_device(a_band, "a_band")
     arrays.require_here("a_band", band)
     require_dimensions("a_band", band, 2)
-    band = band.astype(working_dtype(band.dtype), copy=False)
+    band = band.astype(working_dtype(band.dtype, "a_band"), copy=False)
     n, lead = band.shape[-1], batch_shape(band.shape[:-2])
     subset = selected(select, select_range, n) if band.size else None
 
@@ -147,8 +127,7 @@ def _solve_banded(band: Any, vectors: bool, subset: Subset | None, check_finite:
         return _solve_dense(band, vectors, subset, check_finite)
     scale, b = near_one(band), fitting[0]
     if scale is None:
-        _require_finite(math.nan, check_finite)
-    assert scale is not None
+        raise not_finite("a_band", check_finite)
     run.prepare_stages(n, scalar.name, b, vectors=vectors, subset=subset, dense=False)
     space = cupy.zeros((n + 2, 2 * b), band.dtype)
     space[:n, :rows] = band.T
@@ -166,9 +145,11 @@ def _solve_banded(band: Any, vectors: bool, subset: Subset | None, check_finite:
 
 
 def _solve_dense(band: Any, vectors: bool, subset: Subset | None, check_finite: bool) -> tuple[Any, Any]:
-    """Solve a band that is wider than the chasing kernels hold as a dense matrix, which finds what is not finite."""
+    """Solve a band that is wider than the chasing kernels hold as a dense matrix."""
     import cupy
 
+    if not bool(cupy.isfinite(band).all()):
+        raise not_finite("a_band", check_finite)
     rows, n = band.shape
     flat = cupy.zeros(n * n, band.dtype)  # column-major
     for offset in range(rows):

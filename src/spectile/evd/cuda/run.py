@@ -82,7 +82,7 @@ def eigh(a: Any, options: Options, definite: Definite | None = None) -> Any:
         if definite is None:
             w, v = _solve_all(array, options)
         else:
-            b, _, _ = _to_device(definite.b, options)
+            b, _, _ = _to_device(definite.b, options, "b")
             array, b = _as_pair(array, b)
             w, v = _solve_each(array, options, definite._replace(b=b))
         return (to_caller_kind(w), to_caller_kind(v)) if options.vectors else to_caller_kind(w)
@@ -118,25 +118,25 @@ def _naming_memory(a: Any) -> AbstractContextManager[None]:
     return memory.allocating(f"the operand and the results of shape {shape}", 2 * 8 * math.prod(shape))
 
 
-def host_as_array(x: Any) -> Any:
+def host_as_array(x: Any, name: str = "a") -> Any:
     """Return `x` as a NumPy array, or as it is where another library or a device owns it."""
-    return x if arrays.on_device(x) or hasattr(x, "__dlpack__") else arrays.host_array("an array", x)
+    return x if arrays.on_device(x) or hasattr(x, "__dlpack__") else arrays.host_array(name, x)
 
 
-def _to_device(a: Any, options: Options) -> tuple[Any, Callable[[Any], Any], Options]:
+def _to_device(a: Any, options: Options, name: str = "a") -> tuple[Any, Callable[[Any], Any], Options]:
     """Return the operand on the device in a working dtype, the way back, and the options with what is ours."""
     import cupy
 
     if isinstance(a, cupy.ndarray):
-        arrays.require_here("a matrix", a)
-        converted = a.astype(working_dtype(a.dtype), copy=False)
+        arrays.require_here(name, a)
+        converted = a.astype(working_dtype(a.dtype, name), copy=False)
         return converted, lambda x: x, _with_own(options, converted, converted is not a)
-    a = host_as_array(a)
+    a = host_as_array(a, name)
     if isinstance(a, np.ndarray):
-        a = a.astype(working_dtype(a.dtype), copy=False)
-    array, to_caller_kind = arrays.to_device(a)
-    arrays.require_here("a matrix", array)
-    converted = array.astype(working_dtype(array.dtype), copy=False)
+        a = a.astype(working_dtype(a.dtype, name), copy=False)
+    array, to_caller_kind = arrays.to_device(a, name)
+    arrays.require_here(name, array)
+    converted = array.astype(working_dtype(array.dtype, name), copy=False)
     owned = not arrays.on_device(a) or converted is not array
     return converted, to_caller_kind, _with_own(options, converted, owned)
 

@@ -62,7 +62,7 @@ def eigh(
     scale = scale_b = _prepared(a, options, even=b is not None)
     if definite is not None and b is not None:
         b = _owned(b, options, definite.overwrite and not together)
-        scale_b = _prepared(b, options, even=True)
+        scale_b = _prepared(b, options, even=True, name="b")
         scale -= scale_b
     with used.grid_of(a) as grid:
         w, v = grid.solve(a, b, options)
@@ -96,9 +96,10 @@ def _operands(
     if place == "cuda":
         require_device()
     arrays = {k: host_array(k, one) if place == "cpu" else to_device(one, k)[0] for k, one in rest.items()}
-    every: list[Any] = [*dealt.values(), *arrays.values()]
-    dtype = np.result_type(*[working_dtype(one.dtype) for one in every])
-    layout = {"block": every[0].block, "grid": every[0].grid} if dealt else {}
+    every: dict[str, Any] = dealt | arrays
+    dtype = np.result_type(*[working_dtype(one.dtype, name) for name, one in every.items()])
+    first = next(iter(every.values()))
+    layout = {"block": first.block, "grid": first.grid} if dealt else {}
     layout["backend"] = place
     dealt |= {name: _dealt_out(name, array, comm, dtype, layout) for name, array in arrays.items()}
     own, b = dealt["a"], dealt.get("b")
@@ -156,7 +157,7 @@ def _owned(matrix: BlockCyclicMatrix, options: Options, overwrite: bool) -> Bloc
     return matrix if overwrite else copy.copy(matrix)
 
 
-def _prepared(matrix: BlockCyclicMatrix, options: Options, *, even: bool) -> int:
+def _prepared(matrix: BlockCyclicMatrix, options: Options, *, even: bool, name: str = "a") -> int:
     """Clear what is not read, bring the largest entry near 1 by a power of two, and return that."""
     local, module, tops = matrix.local, matrix.module, []
     rows, columns = module.asarray(matrix.rows)[:, None], module.asarray(matrix.columns)
@@ -170,7 +171,7 @@ def _prepared(matrix: BlockCyclicMatrix, options: Options, *, even: bool) -> int
     largest = float(module.stack(tops).max()) if tops else 0.0  # NaN, if there is one
     largest = largest if math.isfinite(largest) else math.inf
     largest = max(matrix.comm.allgather(largest))
-    require_finite(largest, options.lower, options.check_finite)
+    require_finite(largest, options.lower, options.check_finite, name)
     scale = exponent_near_one(largest)
     scale -= even and scale % 2
     if scale:

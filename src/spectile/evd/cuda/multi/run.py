@@ -57,7 +57,7 @@ def eigh(a: Any, options: Options, definite: Definite | None, devices: Any) -> A
         with run._naming_memory(a):
             array, to_caller_kind, options = run._to_device(a, options)
             if definite is not None:
-                b, _, _ = run._to_device(definite.b, options)
+                b, _, _ = run._to_device(definite.b, options, "b")
                 array, b = run._as_pair(array, b)
                 definite = definite._replace(b=b)
             to_host = definite is None and not arrays.on_device(a)

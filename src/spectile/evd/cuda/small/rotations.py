@@ -124,7 +124,7 @@ def eigh_pair(a: Any, definite: Definite, options: Options) -> tuple[Any, Any]:
         if first > 0:
             raise not_definite(first)
         if first == -1:
-            require_finite(np.nan, options.lower, options.check_finite)
+            require_finite(np.nan, options.lower, options.check_finite, "a or b")
         _require_solved(w, options)
     if options.subset is not None:
         wanted = slice(options.subset.low, options.subset.high + 1)
