@@ -103,7 +103,7 @@ def to_device(array: Any, name: str = "the array") -> tuple[Any, Callable[[Any],
             raise _refused(name, array, error) from error
         # In the order that they have: another one takes a copy on the device first.
         return copy, lambda result: in_kind(cupy.asnumpy(result, order="A"))
-    importer = _dlpack_importer(array) if hasattr(array, "__dlpack__") else None
+    importer = _dlpack_importer(name, array) if hasattr(array, "__dlpack__") else None
     array = _resolved(name, array)
     try:
         if importer is not None:
@@ -175,15 +175,19 @@ def _resolved(name: str, array: Any) -> Any:
 
 def _refused(name: str, array: Any, error: Exception) -> TypeError:
     said = str(error).partition("\n")[0].rstrip(".")
-    return TypeError(f"{name}, a {type(array).__module__}.{type(array).__name__}, cannot be read ({said}): convert it")
+    return TypeError(f"{name}, of {_type_of(array)}, cannot be read ({said}): convert it")
 
 
-def _dlpack_importer(array: Any) -> Callable[[Any], Any]:
+def _type_of(array: Any) -> str:
+    return f"{type(array).__module__}.{type(array).__name__}"
+
+
+def _dlpack_importer(name: str, array: Any) -> Callable[[Any], Any]:
     """Return ``from_dlpack`` of the library that `array` comes from, or raise TypeError where it has none."""
     importer = dlpack_importer(array)
     if importer is None:
         raise TypeError(
-            f"{type(array).__module__}.{type(array).__name__} exports DLPack but its library has no from_dlpack to "
-            "give the result back: pass a CuPy view of it"
+            f"{name}, of {_type_of(array)}, exports DLPack but its library has no from_dlpack to give the result back: "
+            "pass a CuPy view of it"
         )
     return importer

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from spectile.core.choice import Candidate, cheapest
-from spectile.core.options import number, word
+from spectile.core.options import kind_of, number, word
 from spectile.core.progress import MATRICES, Progress
 from spectile.density.dense import candidates, inverse_root, near
 from spectile.density.factor import refined
@@ -159,7 +159,7 @@ def _asked(
     if (electrons is None) == (mu is None):
         raise ValueError("give electrons=, those of one spin, or mu=, a chemical potential, and not both")
     if start is not None and not isinstance(start, DensityMatrix):
-        raise TypeError(f"start is a {type(start).__name__}: pass what density_matrix returned")
+        raise TypeError(f"start is {kind_of(start)}: pass what density_matrix returned")
     h: Any = hermitian_operand("f", f, 32 if block is None is not devices else block, permutation)
     within_range("f", h)
     if devices is not None:

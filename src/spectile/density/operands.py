@@ -80,7 +80,7 @@ def in_tiles(name: str, given: Any, block: Any, permutation: Any = None, hermiti
 def hermitian(name: str, given: Any) -> TileMatrix:
     """Return a tile matrix that is stored as Hermitian, or raise where it is none."""
     if not isinstance(given, TileMatrix):
-        raise TypeError(f"{name} is {kind_of(given)}: store it in tiles, as TileMatrix.from_dense does")
+        raise TypeError(f"{name} is {kind_of(given)}: pass a TileMatrix, as TileMatrix.from_dense makes it")
     return in_tiles(name, given, None, hermitian=True)
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from spectile.core.arrays import host_array
 from spectile.core.device import Backend
 from spectile.core.memory import require_host_free
-from spectile.core.options import number, numbers, positive_number, whole_number
+from spectile.core.options import kind_of, number, numbers, positive_number, whole_number
 from spectile.kpm import bounds as spectrum
 from spectile.kpm.checkpoint import Run
 from spectile.kpm.iterator import (
@@ -217,7 +217,7 @@ def apply(
     [0, 0, 1, 0, 2, 0, 1, 0, 0]
     """
     if not callable(f):
-        raise TypeError(f"f is a {type(f).__name__}: give a function of an array of energies")
+        raise TypeError(f"f is {kind_of(f)}: give a function of an array of energies")
     tolerance = positive_number(tolerance, "tolerance")
     count = None if num_moments is None else whole_number(num_moments, "num_moments", 1)
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from spectile.core.arrays import host_array
 from spectile.core.memory import require_host_free
-from spectile.core.options import flag, generator, numbers, whole_number
+from spectile.core.options import flag, generator, kind_of, numbers, whole_number
 from spectile.kpm.observables import shortest
 from spectile.kpm.reference import standard_error
 from spectile.kpm.types import Array
@@ -61,7 +61,7 @@ class LatticeModel:
             )
         w = len(self.orbitals)
         if not isinstance(hoppings, Mapping):
-            raise TypeError(f"hoppings is a {type(hoppings).__name__}: give a mapping from cells to matrices")
+            raise TypeError(f"hoppings is {kind_of(hoppings)}: give a mapping from cells to matrices")
         self.hoppings = {_whole("a cell's number", cell, -(2**31)): np.asarray(t) for cell, t in hoppings.items()}
         for cell, t in self.hoppings.items():
             if len(cell) != d or t.shape != (w, w) or t.dtype.kind not in "biufc" or not np.isfinite(t).all():
@@ -225,7 +225,7 @@ def from_pythtb(model: Any) -> LatticeModel:
         lattice, orbitals, hops = np.array(model._lat), np.array(model._orb), model._hoppings
         energies, spins = np.array(model._site_energies), model._nspin
     except AttributeError:
-        raise TypeError(f"model is a {type(model).__name__}: give a tb_model of PythTB 1.8") from None
+        raise TypeError(f"model is {kind_of(model)}: give a tb_model of PythTB 1.8") from None
     if spins != 1:
         raise TypeError("model has spin: give one whose orbitals are those of either spin")
     d = len(lattice)
@@ -254,7 +254,7 @@ def from_kwant(system: Any, params: Mapping[str, Any] | None = None) -> Sample:
     """
     system = system.finalized() if hasattr(system, "finalized") else system
     if not hasattr(system, "hamiltonian_submatrix"):
-        raise TypeError(f"system is a {type(system).__name__}: give a builder or a finalized system of Kwant")
+        raise TypeError(f"system is {kind_of(system)}: give a builder or a finalized system of Kwant")
     matrix, norbs, _ = system.hamiltonian_submatrix(params=params, sparse=True, return_norb=True)
     places = np.array([system.pos(site) for site in range(len(norbs))], dtype=np.float64)
     return Sample(matrix.tocsr(), np.repeat(places, norbs, axis=0), None)
@@ -272,7 +272,7 @@ def from_pybinding(model: Any) -> Sample:
         matrix, system = model.hamiltonian, model.system
         positions = np.stack([np.asarray(axis, np.float64) for axis in (system.x, system.y, system.z)], axis=1)
     except AttributeError:
-        raise TypeError(f"model is a {type(model).__name__}: give a Model of pybinding") from None
+        raise TypeError(f"model is {kind_of(model)}: give a Model of pybinding") from None
     if len(positions) != matrix.shape[0]:
         raise TypeError("model has several orbitals a site: repeat each site's position, and pass the matrix by itself")
     return Sample(matrix.tocsr(), positions, None)
@@ -318,7 +318,7 @@ def average(
     count = whole_number(num_realizations, "num_realizations", 1)
     seed = int(generator("rng", rng).integers(2**62))
     if not callable(observe):
-        raise TypeError(f"observe is a {type(observe).__name__}: give a function of a generator")
+        raise TypeError(f"observe is {kind_of(observe)}: give a function of a generator")
     # Copied: it may return one array, of other numbers each time.
     found = [np.array(host_array("observe's result", observe(np.random.default_rng([seed, n])))) for n in range(count)]
     for one in found:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from spectile.core.arrays import host_array
 from spectile.core.host import refuse_masked
-from spectile.core.options import numbers
+from spectile.core.options import kind_of, numbers
 from spectile.kpm.operators.adopt import as_operator, vector_dtype, whole_csr
 from spectile.kpm.operators.engine import asymmetry, lengthened
 from spectile.kpm.operators.protocol import NO_ENTRIES, PartitionedOperator, lies_on_gpu, namespace, on_host
@@ -41,7 +41,7 @@ class Observable:
         A = host_array(name, A) if isinstance(A, list) or (hasattr(A, "__dlpack__") and not lies_on_gpu(A)) else A
         shape = getattr(A, "shape", None)
         if shape is None and not callable(A):
-            raise TypeError(f"{name} is a {type(A).__name__}: give a matrix, an object with @, a callable or None")
+            raise TypeError(f"{name} is {kind_of(A)}: give a matrix, an object with @, a callable or None")
         if shape is not None and tuple(shape) != (n, n):
             raise ValueError(f"{name} has shape {tuple(shape)} and H {(n, n)}: give an operator of the same shape")
         dtype = np.dtype(getattr(A, "dtype", None) or self._engine.dtype)

@@ -18,7 +18,7 @@ from spectile.core.arrays import on_device
 from spectile.core.choice import Candidate, not_taken
 from spectile.core.device import Backend, backends, choose_backend
 from spectile.core.host import in_kind_of
-from spectile.core.options import leading, number, word
+from spectile.core.options import kind_of, leading, number, word
 from spectile.core.placement import Work
 from spectile.core.tiling import ceil_div
 from spectile.nearsparse.result import SpammResult
@@ -391,7 +391,7 @@ def refuse_with_error(name: str, array: Any) -> None:
     error = getattr(array, "error", None)
     if hasattr(array, "to_dense") and isinstance(error, tuple) and any(error):
         raise TypeError(
-            f"{name} is a {type(array).__name__} with an error of its own, which no bound would hold: multiply such "
+            f"{name} is {kind_of(array)} with an error of its own, which no bound would hold: multiply such "
             f"matrices by @ or multiply(), or pass {name}.to_dense() and add what its error makes of the product"
         )
 
@@ -409,7 +409,7 @@ def _target(out: Any) -> Any:
         return out
     shared = hasattr(out, "__dlpack__") or hasattr(out, "__cuda_array_interface__")
     if isinstance(out, list | tuple) or not shared:
-        raise TypeError(f"out is a {type(out).__name__}, which cannot be written: pass an array of the product's shape")
+        raise TypeError(f"out is {kind_of(out)}, which cannot be written: pass an array of the product's shape")
     return out if on_device(out) else arrays.host_array("out", out)
 
 

@@ -212,7 +212,7 @@ class TileMatrix:
     ) -> TileMatrix:  # fmt: skip
         """Return what `from_sparse` does of an operand that messages call `name`."""
         if not hasattr(a, "tocoo"):
-            raise TypeError(f"{name} is {kind_of(a)}, no sparse matrix: use from_dense")
+            raise TypeError(f"{name} is {kind_of(a)}, no sparse matrix: pass one of SciPy, or an array to from_dense")
         refuse_malformed(name, a)
         dtype = held_dtype(name, a.dtype)
         rows, columns = partitions(a.shape, rows, columns, hermitian)
@@ -820,7 +820,7 @@ class TileMatrix:
     def _refuse(self, other: Any) -> Any:
         # Left to the other, arrays of SciPy and NumPy, the result would be dense, without its error.
         raise TypeError(
-            f"a TileMatrix and a {type(other).__name__} do not go together here: make both tile matrices, or take "
+            f"a TileMatrix and {kind_of(other)} do not go together here: make both tile matrices, or take "
             ".to_dense() or .to_csr() of this one (and numbers go with * and / alone)"
         )
 
@@ -921,7 +921,7 @@ class TileMatrix:
         rtol_factors: float | None = None, strict: bool = True,
     ) -> TileMatrix:  # fmt: skip
         if not isinstance(other, TileMatrix):
-            raise TypeError(f"a tile matrix is multiplied by a tile matrix, and this is a {type(other).__name__}")
+            raise TypeError(f"other is {kind_of(other)}: pass a TileMatrix, as TileMatrix.from_dense makes it")
         if not np.array_equal(self.columns, other.rows):
             raise ValueError("the tile columns of the one are not the tile rows of the other: give both one partition")
         _require_one_order(self, other)
@@ -1109,7 +1109,7 @@ class TileMatrix:
 
     def _require_like(self, other: TileMatrix) -> None:
         if not isinstance(other, TileMatrix):
-            raise TypeError(f"a tile matrix is needed, and this is a {type(other).__name__}")
+            raise TypeError(f"other is {kind_of(other)}: pass a TileMatrix, as TileMatrix.from_dense makes it")
         if not (np.array_equal(self.rows, other.rows) and np.array_equal(self.columns, other.columns)):
             raise ValueError("the tiles of the two matrices are not the same: give both one partition")
         _require_one_order(self, other)

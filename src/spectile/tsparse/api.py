@@ -18,7 +18,7 @@ from spectile.core.arrays import host_array, require_here
 from spectile.core.choice import Candidate, not_taken
 from spectile.core.device import Backend, backends, choose_backend
 from spectile.core.memory import require_host_free
-from spectile.core.options import flag, number, word
+from spectile.core.options import flag, kind_of, number, word
 from spectile.core.places import device_ids, home_of
 from spectile.core.protocols import SparseMatrix
 from spectile.core.threads import num_threads
@@ -424,7 +424,7 @@ def _dense_operands(A: Any, X: Any) -> tuple[bool, Any, np.dtype]:
     on_gpu = check_sparse("A", A)
     if hasattr(X, "tocsr") or (on_gpu and not isinstance(X, importlib.import_module("cupy").ndarray)):
         name = "CuPy" if on_gpu else "NumPy"
-        raise TypeError(f"X is a {type(X).__name__}, not an array of {name} as A is: use spgemm for a sparse one")
+        raise TypeError(f"X is {kind_of(X)}, not an array of {name}: pass one, or use spgemm for a sparse one")
     X = X if on_gpu else host_array("X", X)
     if X.ndim not in (1, 2) or X.shape[0] != A.shape[1]:
         raise ValueError(f"A has shape {A.shape} and X {X.shape}: the columns of A must be the rows of X")

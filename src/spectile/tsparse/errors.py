@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from spectile.core.host import refuse_masked
+from spectile.core.options import kind_of
 from spectile.core.pointers import address
 
 _FLOATS = {np.dtype(char) for char in "fdFD"}
@@ -89,7 +90,7 @@ def check_values(
     for name, array, _ in named:
         if not isinstance(array, array_type):
             library = array_type.__module__.partition(".")[0]
-            raise TypeError(f"{name} is a {type(array).__name__}: pass an array of {library} of the values")
+            raise TypeError(f"{name} is {kind_of(array)}: pass an array of {library} of the values")
     for name, array, shape in named:
         refuse_masked(name, array)
         if array.shape != shape:

@@ -11,6 +11,7 @@ import numpy as np
 
 from spectile.core.cupy_parts import csr_matrix
 from spectile.core.memory import require_host_free
+from spectile.core.options import kind_of
 from spectile.core.pointers import address
 from spectile.tsparse import errors
 from spectile.tsparse.selection import owners
@@ -68,7 +69,7 @@ def _kind(name: str, matrix: Any) -> str:
         hint = "make one of it, as scipy.sparse.csr_array does of arrays"
         if library in ("torch", "jax"):
             hint = f"spectile.{library} has the products of sparse ones of that library"
-        raise TypeError(f"{name} is a {type(matrix).__name__}, not a sparse matrix of SciPy or CuPy: {hint}")
+        raise TypeError(f"{name} is {kind_of(matrix)}, not a sparse matrix of SciPy or CuPy: {hint}")
     if matrix.ndim != 2:
         raise ValueError(f"{name} has {matrix.ndim} dimension(s); a product of matrices needs 2")
     if kind != _ON_GPU and isinstance(getattr(matrix, "data", None), np.ma.MaskedArray):

@@ -140,7 +140,7 @@ class Refusing(Exporter):
         (coo_array(VALUES), "^b is a sparse matrix"),
         (SimpleNamespace(__cuda_array_interface__={}, __array__=None), "^b is on a GPU, and an array on the host"),
         (SimpleNamespace(__dlpack_device__=lambda: (2, 0), __dlpack__=None), "^b is on a GPU"),
-        (Refusing(VALUES), r"^b, a \S+Refusing, cannot be read \(this layout has no strides\): convert it$"),
+        (Refusing(VALUES), r"^b, of \S+Refusing, cannot be read \(this layout has no strides\): convert it$"),
     ],
 )
 def test_what_would_be_lost_is_refused_in_one_sentence(given: Any, said: str) -> None:

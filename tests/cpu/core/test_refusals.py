@@ -78,6 +78,7 @@ def refused(name, function, *arguments, **keywords):
     assert "/spectile/" in str(caught.traceback[-1].path), said
     assert "\n" not in said
     assert re.search(rf"(?<!\w){name}(?!\w)", said), said
+    assert not re.search(r"\bis a [aeio]|NoneType", said), said
     return said
 
 
@@ -136,6 +137,17 @@ def test_a_flaw_of_an_operand_is_told_by_its_name_alone(call, flaw):
         ("f", HELD.integrate, "word"),
         ("f", HELD.integrate, 3),
         ("f", lambda f: kpm.apply(f, SPARSE, np.ones(4)), 3),
+        ("f", lambda f: kpm.apply(f, SPARSE, np.ones(4)), None),
+        ("A", lambda A: kpm.correlator(SPARSE, A, SPARSE, num_moments=8), 3),
+        ("observe", lambda observe: kpm.average(observe, 2), None),
+        ("hoppings", lambda hoppings: kpm.LatticeModel([[1.0]], [[0.0]], hoppings), 3),
+        ("model", kpm.from_pythtb, 3),
+        ("model", kpm.from_pybinding, None),
+        ("start", lambda start: spectile.density_matrix(np.diag([-1.0, 1.0]), electrons=1, start=start), 3),
+        ("out", lambda out: spectile.spamm(DENSE, DENSE, tau=1.0, out=out), 3),
+        ("data_a", lambda data_a: PATTERN.numeric(data_a, SPARSE.data), None),
+        ("other", lambda other: TILES.multiply(other), None),
+        ("other", TILES.dot, 3),
         ("periodic", lambda periodic: CHAIN.sample([4], periodic=periodic), "word"),
         ("periodic", lambda periodic: CHAIN.sample([4], periodic=periodic), [True, False]),
         ("check_finite", lambda check_finite: PATTERN.multiply(SPARSE, SPARSE, check_finite=check_finite), "word"),

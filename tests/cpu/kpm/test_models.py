@@ -139,7 +139,7 @@ def test_models_of_other_programs():
     np.testing.assert_allclose(model.bloch([0.3, 0.8]), [[0.5, f], [np.conj(f), -0.5]], atol=1e-14)
     np.testing.assert_allclose(model.orbitals[1], VECTORS.sum(axis=0) / 3)
     for read in (from_kwant, from_pybinding, from_pythtb):
-        with pytest.raises(TypeError, match="is a object"):
+        with pytest.raises(TypeError, match="is an object"):
             read(object())
 
 
@@ -172,7 +172,7 @@ def test_averages_copy_what_they_are_given_and_take_numbers_alone():
     for found, values in zip(average(observe, 4, rng=1), wanted, strict=True):
         np.testing.assert_array_equal(found, values)
     for given, error, words in (
-        (3, TypeError, "observe is a int"),
+        (3, TypeError, "^observe is"),
         (lambda rng: None, ValueError, "observe gave object"),
         (lambda rng: "a", ValueError, "observe gave <U1"),
         (lambda rng: rng.random(rng.integers(1, 9)), ValueError, "the same shape each time"),
@@ -195,7 +195,7 @@ def test_models_that_do_not_fit_are_refused():
     ):
         with pytest.raises(ValueError, match=message):
             LatticeModel(*arguments)
-    with pytest.raises(TypeError, match="hoppings is a NoneType"):
+    with pytest.raises(TypeError, match=r"^hoppings is None"):
         LatticeModel([[1.0]], [[0.0]], None)
     model = haldane_model()
     for arguments, message in (

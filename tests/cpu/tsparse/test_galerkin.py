@@ -113,7 +113,7 @@ def test_wrong_input_gets_one_sentence():
     for factors, names in (((P, A, P), "R.*rows of A"), ((P.T, A, P.T), "A.*rows of P")):
         with pytest.raises(ValueError, match=names):
             galerkin(*factors)
-    with pytest.raises(TypeError, match="P is a ndarray"):
+    with pytest.raises(TypeError, match=r"^P is"):
         galerkin(P.T, A, P.toarray())
     with pytest.raises(TypeError, match=r"convert them with \.astype"):
         galerkin(P.T, A.astype(int), P)
@@ -123,7 +123,7 @@ def test_wrong_input_gets_one_sentence():
     with pytest.raises(TypeError, match="make another product"):
         product.numeric(1j * A)
     for other in ([1.0, 2.0], None, "A", A.toarray()):
-        with pytest.raises(TypeError, match=f"A is a {type(other).__name__}, not a sparse matrix"):
+        with pytest.raises(TypeError, match=r"^A is .* not a sparse matrix"):
             product.numeric(other)
 
 

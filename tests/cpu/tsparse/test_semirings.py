@@ -342,7 +342,7 @@ INTEGER = sp.csr_array(np.array([[2**62, 1], [0, 3]]))
             ValueError,
             r"mask has shape \(3, 2\), and the product of A and B has \(2, 2\)",
         ),
-        ({"mask": np.eye(2)}, TypeError, "mask is a ndarray, not a sparse matrix"),
+        ({"mask": np.eye(2)}, TypeError, "^mask is .* not a sparse matrix"),
         ({"complement": True}, ValueError, "there is no mask"),
         ({"C": sp.eye_array(2)}, ValueError, "C is given without beta"),
         ({"beta": 2}, ValueError, "beta is given without C"),

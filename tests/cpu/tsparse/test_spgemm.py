@@ -545,7 +545,7 @@ class TestErrors:
             multiply(self.A, self.A)
 
     def test_not_sparse(self):
-        with pytest.raises(TypeError, match="B is a ndarray, not a sparse matrix"):
+        with pytest.raises(TypeError, match=r"^B is .* not a sparse matrix"):
             multiply(self.A, np.ones((5, 2)))
 
     @pytest.mark.parametrize("library", ["torch", "jax"])
@@ -554,7 +554,7 @@ class TestErrors:
             other = pytest.importorskip("torch").eye(5)
         else:
             other = pytest.importorskip("jax").numpy.eye(5)
-        with pytest.raises(TypeError, match=rf"B is a .* spectile\.{library} "):
+        with pytest.raises(TypeError, match=rf"^B is .* spectile\.{library} "):
             multiply(self.A, other)
 
     def test_complex_in_a_precision_of_real_numbers(self):

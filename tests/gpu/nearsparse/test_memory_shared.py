@@ -84,7 +84,7 @@ def test_plans_refuse_what_overlaps_and_run_again() -> None:
         wanted = spamm(place[:N].copy(), place[:N].copy(), method="spamm", **{kind: 0.5})
         cupy.testing.assert_array_equal(plan.execute(**{kind: 0.5}, out=place[N:]).c, wanted.c)
         place[N:] = _place("f4")[N:]
-    with pytest.raises(TypeError, match="out is a ndarray"):
+    with pytest.raises(TypeError, match=r"^out is"):
         plan.execute(0.5, out=np.empty((N, N), "f4"))
 
 

@@ -451,7 +451,7 @@ def test_numeric_again_for_the_same_arrays_and_for_others(rng):
     data[:] = 2 * A.data
     del out, other
     assert same_bits(pattern.numeric(data, A.data), 2 * spgemm(A, A).data)
-    with pytest.raises(TypeError, match="NoneType"):
+    with pytest.raises(TypeError, match="is None"):
         pattern.numeric(data, None)
 
 

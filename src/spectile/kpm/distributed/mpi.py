@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from spectile.core.options import word
+from spectile.core.options import kind_of, word
 from spectile.core.ranks import on_every_rank, require_communicator
 from spectile.kpm.distributed.multi_gpu import MultiGpuEngine
 from spectile.kpm.distributed.ranks import MpiEngine
@@ -132,7 +132,7 @@ class DistributedMatrix(PartitionedOperator):
             word("backend", backend, "cpu", "cuda")
             word("vectors", vectors, "whole", "own")
             if not hasattr(rows, "shape"):
-                raise TypeError(f"rows are a {type(rows).__name__}: give a sparse matrix or an array")
+                raise TypeError(f"rows are {kind_of(rows)}: give a sparse matrix or an array")
             stored = StoredMatrix(rows).on_host()
             if len(stored.shape) != 2 or stored.shape[0] < 1 or stored.dtype.kind not in "biufc":
                 raise ValueError(f"rows have shape {stored.shape} and dtype {stored.dtype}: give at least one row of H")

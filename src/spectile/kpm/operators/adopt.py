@@ -8,6 +8,7 @@ import numpy as np
 
 from spectile.core.arrays import host_array
 from spectile.core.host import refuse_masked
+from spectile.core.options import kind_of
 from spectile.kpm.bounds import gershgorin
 from spectile.kpm.operators.frame import Frame
 from spectile.kpm.operators.protocol import Operator, PartitionedOperator, lies_on_gpu
@@ -29,9 +30,7 @@ def as_operator(H: Any) -> StoredMatrix | TopologicalInsulator | PartitionedOper
         H = host_array("H", H)
     shape, dtype = getattr(H, "shape", None), getattr(H, "dtype", None)
     if shape is None or dtype is None or not (own or hasattr(H, "__matmul__")):
-        raise TypeError(
-            f"H is a {type(H).__name__}: give a sparse matrix, an array or an operator with shape, dtype and @"
-        )
+        raise TypeError(f"H is {kind_of(H)}: give a sparse matrix, an array or an operator with shape, dtype and @")
     if len(shape) != 2 or shape[0] != shape[1] or shape[0] < 1:
         raise ValueError(f"H has shape {tuple(shape)}: a Hamiltonian is a square matrix")
     dtype = np.dtype(dtype)
