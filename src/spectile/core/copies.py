@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from spectile.core.options import kind_of
 
-class Uncopied:
-    """What is bound to where it was made: :mod:`copy` and :mod:`pickle` raise TypeError, which says what to do."""
+
+class Unpickled:
+    """What is bound to where it was made: :mod:`pickle` raises TypeError, which says what to do."""
 
     _instead: str
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError(f"a {type(self).__name__} is neither copied nor pickled: {self._instead}")
+        raise self._refusal("pickled")
+
+    def _refusal(self, done: str) -> TypeError:
+        return TypeError(f"{kind_of(self)} is not {done}: {self._instead}")
+
+
+class Uncopied(Unpickled):
+    """What there is one of: :mod:`copy` raises TypeError as well."""
+
+    def __copy__(self) -> NoReturn:
+        raise self._refusal("copied")
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        raise self._refusal("copied")

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import pickle
 import pkgutil
+import re
 import subprocess
 import sys
 
@@ -15,7 +16,7 @@ import pytest
 
 import spectile
 from spectile import kpm, tsparse
-from spectile.core.copies import Uncopied
+from spectile.core.copies import Uncopied, Unpickled
 
 from .test_shown import RESULTS, A, H, N, S
 
@@ -35,6 +36,7 @@ WAYS = {
     "deepcopy": copy.deepcopy,
     "pickle": lambda result: pickle.loads(pickle.dumps(result)),
 }
+DONE = {"copy": "copied", "deepcopy": "copied", "pickle": "pickled"}
 #: What goes on with H.
 GOING_ON = {"kpm_dos", "an operator's density", "the density of each vector", "one's own vectors"}
 REFUSED = {"chebyshev"}
@@ -114,9 +116,38 @@ def test_what_comes_from_a_pickle_does_not_go_on(name, tmp_path):
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_what_is_bound_to_its_place_is_refused(name, way):
     result = MADE[name]()
-    with pytest.raises(TypeError, match="neither copied nor pickled"):
+    with pytest.raises(TypeError, match=DONE[way]):
         WAYS[way](result)
     assert next(result).shape == (N,)
+
+
+def subclasses(of):
+    return {of} | {each for one in of.__subclasses__() for each in subclasses(one)}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_cannot_be_done_is_what_is_refused(way):
+    """Of a matrix of several ranks a copy can be made, and no message says that it cannot."""
+    importlib.import_module("spectile.tsparse.cuda.symbolic")
+    importlib.import_module("spectile.nearsparse.cuda.plan")
+    for one in subclasses(Unpickled) - {Unpickled, Uncopied}:
+        if way == "pickle" or issubclass(one, Uncopied):
+            with pytest.raises(TypeError, match=f"not {DONE[way]}: {re.escape(one._instead)}") as caught:
+                WAYS[way](object.__new__(one))
+            assert not any(word in str(caught.value).partition(":")[0] for word in set(DONE.values()) - {DONE[way]})
+        else:
+            assert hasattr(one, "__copy__") and hasattr(one, "__deepcopy__")
+
+
+def test_a_copy_of_a_matrix_of_several_ranks_is_its_own():
+    MPI = pytest.importorskip("mpi4py.MPI", exc_type=ImportError)
+    matrix = spectile.evd.BlockCyclicMatrix(MPI.COMM_SELF, (5, 5), block=2)
+    matrix.local[:] = A[:5, :5]
+    for way in ("copy", "deepcopy"):
+        again = WAYS[way](matrix)
+        np.testing.assert_array_equal(again.gather(), A[:5, :5])
+        again.local[:] = 0
+        np.testing.assert_array_equal(matrix.gather(), A[:5, :5])
 
 
 def test_every_public_class_is_tried_or_told_to_refuse():
@@ -132,7 +163,7 @@ def test_every_public_class_is_tried_or_told_to_refuse():
     tried = {type(make()) for make in MADE.values()}
     tried |= {type(one) for make in MADE.values() for one in vars_of(make())}
     protocols = {kpm.Operator, tsparse.SymbolicProduct}  # what others have
-    assert {one for one in public - tried - protocols if not issubclass(one, Uncopied)} == set()
+    assert {one for one in public - tried - protocols if not issubclass(one, Unpickled)} == set()
 
 
 def vars_of(result):

@@ -44,7 +44,7 @@ for shape in ((7, 7), (1, 1), (0, 0), (40, 3), (3, 40)):
             assert b.dtype == complex and b.shape == shape and (b.local == a.local).all()
 assert BlockCyclicMatrix(comm, (4, 4), ">f8").local.dtype.isnative
 for words, call in {
-    "neither copied nor pickled": lambda: pickle.dumps(BlockCyclicMatrix(comm, (4, 4))),
+    "not pickled": lambda: pickle.dumps(BlockCyclicMatrix(comm, (4, 4))),
     "pass dtype=complex128": lambda: BlockCyclicMatrix.from_function(comm, (4, 4), lambda i, j: i + 1j * j),
     "two dimensions": lambda: BlockCyclicMatrix.scatter(comm, np.zeros(4)),
 }.items():

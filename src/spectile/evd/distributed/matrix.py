@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from spectile.core.arrays import on_device, to_device
-from spectile.core.copies import Uncopied
+from spectile.core.copies import Unpickled
 from spectile.core.device import require_device
 from spectile.core.options import word
 from spectile.core.pictures import shown, shown_html
@@ -44,7 +44,7 @@ def held_by(place: int, places: int, length: int, block: int) -> np.ndarray:
     return index[index // block % places == place]
 
 
-class BlockCyclicMatrix(Uncopied):
+class BlockCyclicMatrix(Unpickled):
     """A dense matrix in ScaLAPACK's layout: each rank of a communicator holds every so-and-so-many-th block.
 
     Its entries lie in host memory, for ScaLAPACK, or on the ranks' GPUs, each on its own, for cuSOLVERMp.
@@ -121,7 +121,7 @@ class BlockCyclicMatrix(Uncopied):
         self.rows, self.columns = self._held(comm.rank)
         self._local = self.module.zeros((self.rows.size, self.columns.size), self.dtype, order="F")
 
-    _instead = "its ranks have a part each; gather() gives the whole on one, which scatter() deals out"
+    _instead = "its ranks have a part each; gather() gives the whole on one rank, and scatter() deals it out"
 
     def __copy__(self) -> BlockCyclicMatrix:
         made = self.like(self.shape)
