@@ -5,6 +5,22 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from spectile.core.options import kind_of
+from spectile.core.pointers import read_only
+
+
+class Fixed:
+    """What later results are made of: its public arrays of NumPy are read-only, in copies and from pickles as well."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_"):
+            if isinstance(value, dict):
+                value = {key: read_only(one) for key, one in value.items()}
+            value = read_only(value)
+        object.__setattr__(self, name, value)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            Fixed.__setattr__(self, name, value)
 
 
 class Unpickled:

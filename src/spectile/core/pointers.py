@@ -144,6 +144,14 @@ def without_read_only(array: np.ndarray) -> np.ndarray:
     return array if array.flags.writeable else np.asarray(_Unmarked(array))
 
 
+def read_only(array: Any) -> Any:
+    """Return a view of a NumPy array, of what is kept, that cannot be written to; what else there is, as it is."""
+    if isinstance(array, np.ndarray):
+        array = array.view()
+        array.flags.writeable = False
+    return array
+
+
 class _Unmarked:
     """The memory of a read-only array, without that mark."""
 

@@ -21,6 +21,7 @@ from typing import Any, Self
 import numpy as np
 
 from spectile.core.atomic_file import atomic_write, require_writable
+from spectile.core.copies import Fixed
 from spectile.core.options import flag, path
 from spectile.core.pointers import operand
 from spectile.core.progress import Progress
@@ -177,7 +178,7 @@ def fingerprint_if_lent(engine: Engine) -> Array | None:
     return fingerprint(engine) if engine.lent else None
 
 
-class Continued(ABC):
+class Continued(Fixed, ABC):
     """A result that goes on with H: a copy does so by itself, with the same H, and a pickle holds the numbers alone."""
 
     _engine: Any  # None in what comes from a pickle
@@ -190,7 +191,7 @@ class Continued(ABC):
     def __copy__(self) -> Self:
         made = object.__new__(type(self))
         for name, value in self.__dict__.items():
-            made.__dict__[name] = value.copy() if isinstance(value, np.ndarray | list) else value
+            setattr(made, name, value.copy() if isinstance(value, np.ndarray | list) else value)
         made._blocks = self._own_blocks()
         return made
 

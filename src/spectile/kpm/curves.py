@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spectile.core.arrays import host_array
+from spectile.core.copies import Fixed
 from spectile.core.options import flag, numbers, positive_number
 from spectile.core.pictures import axes_or_new, curve_html
 from spectile.kpm import bounds as spectrum
@@ -60,7 +61,7 @@ class Drawn:
         return drawn(axes, self.energies, values, errors, "energy", self._ylabel)
 
 
-class SpectralCurves(Drawn):
+class SpectralCurves(Fixed, Drawn):
     """Densities expanded in Chebyshev polynomials: one curve for each column of moments.
 
     Parameters

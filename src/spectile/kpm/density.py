@@ -19,6 +19,7 @@ from spectile.core.memory import require_host_free
 from spectile.core.options import flag, positive_number, whole_number
 from spectile.core.options import path as named_path
 from spectile.core.pictures import curve_html
+from spectile.core.pointers import read_only
 from spectile.core.progress import Progress
 from spectile.kpm import bounds as spectrum
 from spectile.kpm import reference
@@ -536,5 +537,5 @@ class SpectralDensity(Continued, Drawn):
         # Of H̃, without the unit of energy: single curves may leave the range of numbers where their mean does not.
         curves = SpectralCurves(self.moments_by_vector, (-0.99, 0.99), self.kernel, (1.0, 0.0))
         with np.errstate(over="ignore"):
-            error: Array = standard_error(curves.densities, 1) / self.scale
+            error: Array = read_only(standard_error(curves.densities, 1) / self.scale)
         return error

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spectile.core.arrays import host_array
+from spectile.core.copies import Fixed
 from spectile.core.memory import require_host_free
 from spectile.core.options import flag, generator, kind_of, numbers, whole_number
 from spectile.kpm.observables import shortest
@@ -30,7 +31,7 @@ class Sample(NamedTuple):
     periods: Array | None
 
 
-class LatticeModel:
+class LatticeModel(Fixed):
     """A crystal: hoppings between the orbitals of its cells.
 
     Parameters
@@ -52,7 +53,8 @@ class LatticeModel:
     def __init__(
         self, lattice: npt.ArrayLike, orbitals: npt.ArrayLike, hoppings: Mapping[tuple[int, ...], npt.ArrayLike]
     ) -> None:
-        self.lattice, self.orbitals = numbers("lattice", lattice), numbers("orbitals", orbitals)
+        # Copies: what is checked here once does not change later.
+        self.lattice, self.orbitals = numbers("lattice", lattice).copy(), numbers("orbitals", orbitals).copy()
         d = len(np.atleast_1d(self.lattice))
         if self.lattice.shape != (d, d) or self.orbitals.ndim != 2 or self.orbitals.shape[1] != d:
             raise ValueError(
@@ -62,7 +64,7 @@ class LatticeModel:
         w = len(self.orbitals)
         if not isinstance(hoppings, Mapping):
             raise TypeError(f"hoppings is {kind_of(hoppings)}: give a mapping from cells to matrices")
-        self.hoppings = {_whole("a cell's number", cell, -(2**31)): np.asarray(t) for cell, t in hoppings.items()}
+        self.hoppings = {_whole("a cell's number", cell, -(2**31)): np.array(t) for cell, t in hoppings.items()}
         for cell, t in self.hoppings.items():
             if len(cell) != d or t.shape != (w, w) or t.dtype.kind not in "biufc" or not np.isfinite(t).all():
                 raise ValueError(

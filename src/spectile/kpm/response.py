@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from spectile.core.copies import Fixed
 from spectile.core.device import Backend
 from spectile.core.memory import require_host_free
 from spectile.core.options import number, numbers, positive_number, whole_number, word
@@ -53,7 +54,7 @@ MARGIN = 0.06
 ENERGIES = 1 << 22
 
 
-class Correlator:
+class Correlator(Fixed):
     """Moments μ_mn = tr[A T_m(H̃) B T_n(H̃)]; :func:`correlator` makes it.
 
     Attributes

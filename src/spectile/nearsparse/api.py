@@ -672,7 +672,7 @@ def tune_tau(
     from spectile.nearsparse.cpu.norms import Maps
     from spectile.nearsparse.cpu.search import tune
 
-    norms_a, norms_b = np.asarray(norms_a, dtype=np.float64), np.asarray(norms_b, dtype=np.float64)
+    norms_a, norms_b = (pointers.without_read_only(np.asarray(one, np.float64)) for one in (norms_a, norms_b))
     checks.check_maps(norms_a, norms_b)
     one, two = (None if isinstance(x, NormMap) else checks.matrix(*checks.widened(x)) for x in (a, b))
     maps = Maps.of_norms(norms_a, norms_b, one, two, map_a.block)

@@ -239,7 +239,8 @@ def kept(name: str, given: Any, block: Any) -> tuple[Any, Any]:
         raise ValueError(f"{name} is a norm map without its matrix: pass what norm_map returns, or the matrix")
     if given.block != block:
         raise ValueError(f"{name} has the norms of tiles of {given.block}, and block is {block}: give both one block")
-    return given.matrix, given.norms
+    norms = given.norms
+    return given.matrix, pointers.without_read_only(norms) if isinstance(norms, np.ndarray) else norms
 
 
 def check_kept(name: str, given: Any, block: int, measure: Callable[[Any, int], Any], matrix: Any) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from spectile.core.pictures import draw_sizes, shown, shown_html
+from spectile.core.pointers import read_only
 
 
 class SpammResult:
@@ -75,7 +76,7 @@ class SpammResult:
         value = self._numbers[name]
         if callable(value):
             value = self._numbers[name] = value() if self._read is None else self._read(value)
-        return value
+        return read_only(value)
 
     @property
     def norms(self) -> Any:

@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from spectile.core.copies import Fixed
 from spectile.core.pictures import ends_told, shown, shown_html
 
 PrecisionName = Literal[
@@ -161,7 +162,7 @@ class Threshold:
 
 
 @dataclass(frozen=True)
-class NormMap:
+class NormMap(Fixed):
     """The Frobenius norms of the tiles of a matrix, as :func:`spectile.nearsparse.norm_map` returns them.
 
     In place of its matrix it is an operand whose norms are not taken again.  A type of its own, so that no matrix is
@@ -171,7 +172,7 @@ class NormMap:
     Attributes
     ----------
     norms : array, shape (ceil(m / block), ceil(n / block))
-        NumPy or GPU array, nothing below 0.
+        NumPy array, a read-only view, or GPU array, which is not to be written to; nothing below 0.
     block : int
         Tile size.
     matrix : array or None
@@ -181,6 +182,9 @@ class NormMap:
     norms: Any
     block: int = 32
     matrix: Any = None
+
+    def __post_init__(self) -> None:
+        Fixed.__setattr__(self, "norms", self.norms)
 
     __repr__ = shown
     _repr_html_ = shown_html

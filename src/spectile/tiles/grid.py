@@ -57,7 +57,7 @@ def has_room(x: TileMatrix | GridMatrix) -> bool:
     """Return whether a matrix has room for every tile, or would have it: see `on_grid`."""
     if isinstance(x, GridMatrix):
         return True
-    if x._xp is np or isinstance(x.data, Spread) or not len(x.indices) or not np.array_equal(x.rows, x.columns):
+    if x._xp is np or isinstance(x._data, Spread) or not len(x.indices) or not np.array_equal(x.rows, x.columns):
         return False
     return _fits(x.rows, x.dtype) and _RANGE[0] < x.norm() < _RANGE[1]
 
@@ -140,7 +140,7 @@ class GridMatrix:
         whole, room = x.whole(), Room.of(x.rows, x.permutation)
         data, norms = cupy.empty(room.n * room.n, x.dtype), cupy.zeros((room.size, room.size))
         places = cupy.asarray(whole.layout.keys)
-        kernels.copy(room, whole.data, cupy.asarray(whole.layout.starts), places, data, to_grid=True)
+        kernels.copy(room, whole._data, cupy.asarray(whole.layout.starts), places, data, to_grid=True)
         norms.ravel()[places] = cupy.asarray(whole.norms)
         return cls(room, data, norms, _sizes_of(room, norms[None])[0], x.error, x.hermitian)
 

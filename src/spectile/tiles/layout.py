@@ -14,6 +14,7 @@ import numpy as np
 
 from spectile.core.arrays import host_array
 from spectile.core.options import flag
+from spectile.core.pointers import without_read_only
 from spectile.core.tiling import ceil_div
 from spectile.tiles import kernels
 from spectile.tiles.cuda import launch
@@ -74,7 +75,8 @@ class Layout:
     """
 
     def __init__(self, rows: Any, columns: Any, indptr: Any, indices: Any, hermitian: bool = False) -> None:
-        self.rows, self.columns, self.hermitian = rows, columns, flag("hermitian", hermitian)
+        self.rows, self.columns = without_read_only(rows), without_read_only(columns)
+        self.hermitian = flag("hermitian", hermitian)
         self.indptr, self.indices = np.asarray(indptr, np.int64), np.asarray(indices, np.int64)
         self._placed: dict[int, Places] = {}
         self._parts: dict[tuple[int, ...], list[tuple[slice, Layout]]] = {}

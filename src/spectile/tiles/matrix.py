@@ -15,6 +15,7 @@ from spectile.core.host import canonical_csr, refuse_malformed
 from spectile.core.options import flag, kind_of, number
 from spectile.core.pictures import draw_sizes, shown, shown_html
 from spectile.core.places import device_ids
+from spectile.core.pointers import read_only
 from spectile.nearsparse.multi.partition import cut_rows
 from spectile.tiles import kernels, product
 from spectile.tiles import layout as layouts
@@ -65,12 +66,17 @@ class TileMatrix:
         Stored row i is row ``permutation[i]`` of the matrix, columns alike.
     error : Error
         Bounds ``(fro, spectral)`` of the difference from the exact matrix, in the Frobenius and the spectral norm.
-    tiles, norms
+    data, norms : array
         The stored tiles one after the other, each by rows, on the host or a GPU; their Frobenius norms, on the host.
     indptr, indices : numpy.ndarray of int64
         Tile columns of each tile row, as in CSR.
     products : int
         Products of tiles that were added up in it, where it is a product; 0 else.
+
+    Notes
+    -----
+    Norms, errors and other matrices are made of these arrays, which are read-only on the host.  On a GPU, where arrays
+    cannot be, do not write to `data`.
 
     Examples
     --------
@@ -84,7 +90,7 @@ class TileMatrix:
     """
 
     __array_ufunc__ = None  # NumPy leaves `array @ matrix` to us, which refuses it
-    __slots__ = ("_fro", "_known", "_spectral", "data", "error", "layout", "norms", "permutation", "products")
+    __slots__ = ("_data", "_fro", "_known", "_norms", "_spectral", "error", "layout", "permutation", "products")
 
     def __init__(
         self, layout: Layout, data: Any = None, *, error: Error = EXACT, permutation: Any = None, norms: Any = None,
@@ -93,14 +99,14 @@ class TileMatrix:
         """Take tiles as they are, of a matrix that messages call `name`: see `from_dense` and the others."""
         if data is None:
             raise TypeError("make a TileMatrix by from_dense, from_sparse, from_tiles or identity")
-        self.layout, self.data, self.error, self.permutation = layout, data, error, permutation
-        self.norms = norms_.tile_norms(self._xp, data, layout) if norms is None else norms
+        self.layout, self._data, self.error, self.permutation = layout, data, error, permutation
+        self._norms = norms_.tile_norms(self._xp, data, layout) if norms is None else norms
         self._fro: float | None = None
         self._spectral: np.ndarray | None = None
         self._known = math.inf
         self.products = 0
-        if not np.isfinite(self.norms).all():
-            t = int(np.flatnonzero(~np.isfinite(self.norms))[0])
+        if not np.isfinite(self._norms).all():
+            t = int(np.flatnonzero(~np.isfinite(self._norms))[0])
             i, j = int(layout.tile_rows[t]), int(layout.indices[t])
             raise ValueError(f"tile ({i}, {j}) of {name} holds NaN or infinity, or overflows: correct or scale {name}")
 
@@ -320,7 +326,7 @@ class TileMatrix:
 
     @property
     def _xp(self) -> Any:
-        return _module(self.data)
+        return _module(self._data)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -330,27 +336,37 @@ class TileMatrix:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Dtype of the tiles."""
-        return np.dtype(self.data.dtype)
+        return np.dtype(self._data.dtype)
 
     @property
     def rows(self) -> np.ndarray:
         """Where tile rows begin, and the end."""
-        return self.layout.rows
+        return read_only(self.layout.rows)
 
     @property
     def columns(self) -> np.ndarray:
         """Where tile columns begin, and the end."""
-        return self.layout.columns
+        return read_only(self.layout.columns)
 
     @property
     def indptr(self) -> np.ndarray:
         """Where the tiles of each tile row begin, and the end."""
-        return self.layout.indptr
+        return read_only(self.layout.indptr)
 
     @property
     def indices(self) -> np.ndarray:
         """Tile column of each tile."""
-        return self.layout.indices
+        return read_only(self.layout.indices)
+
+    @property
+    def data(self) -> Any:
+        """The stored tiles one after the other, each by rows."""
+        return read_only(self._data)
+
+    @property
+    def norms(self) -> np.ndarray:
+        """Frobenius norms of the stored tiles."""
+        return read_only(self._norms)
 
     @property
     def hermitian(self) -> bool:
@@ -360,8 +376,8 @@ class TileMatrix:
     @property
     def nbytes(self) -> int:
         """Bytes of tiles, norms and indices."""
-        host = self.norms.nbytes + self.indptr.nbytes + self.indices.nbytes
-        return int(self.data.nbytes) + host + self.rows.nbytes + self.columns.nbytes
+        host = self._norms.nbytes + self.indptr.nbytes + self.indices.nbytes
+        return int(self._data.nbytes) + host + self.rows.nbytes + self.columns.nbytes
 
     @property
     def fill(self) -> float:
@@ -391,9 +407,9 @@ class TileMatrix:
         """
         sizes = np.zeros(self.layout.grid)
         rows = np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
-        sizes[rows, self.indices] = self.norms
+        sizes[rows, self.indices] = self._norms
         if self.hermitian:
-            sizes[self.indices, rows] = self.norms
+            sizes[self.indices, rows] = self._norms
         return draw_sizes(sizes, axes)
 
     def _told(self) -> list[str]:
@@ -413,9 +429,9 @@ class TileMatrix:
         """Return where the tiles are."""
         if self._xp is np:
             return "the host"
-        if isinstance(self.data, Spread):
-            return "GPUs " + ", ".join(str(part.device.id) for part in self.data.parts)
-        return f"GPU {self.data.device.id}"
+        if isinstance(self._data, Spread):
+            return "GPUs " + ", ".join(str(part.device.id) for part in self._data.parts)
+        return f"GPU {self._data.device.id}"
 
     # --- Numbers ---
 
@@ -434,7 +450,7 @@ class TileMatrix:
         1.0
         """
         if self._fro is None:
-            self._fro = norms_.root_of_squares(self.norms, self.layout.copies)
+            self._fro = norms_.root_of_squares(self._norms, self.layout.copies)
         if _spectral(kind):
             # Rows and columns have nothing to add to what is known better.
             return min(self._fro, self._known if self._known < self._fro else self._moduli_norm())
@@ -442,7 +458,7 @@ class TileMatrix:
 
     def _moduli_norm(self) -> float:
         """Return a bound of the spectral norm of the matrix of the moduli."""
-        return norms_.spectral_bound(self.spectral_norms, self.layout)
+        return norms_.spectral_bound(self._spectral_norms(), self.layout)
 
     def _bounded(self, norm: float) -> TileMatrix:
         """Return the matrix, of whose spectral norm this bound is known."""
@@ -453,8 +469,11 @@ class TileMatrix:
     @property
     def spectral_norms(self) -> np.ndarray:
         """Bounds of the spectral norms of the tiles."""
+        return read_only(self._spectral_norms())
+
+    def _spectral_norms(self) -> np.ndarray:
         if self._spectral is None:
-            self._spectral = norms_.spectral_tile_norms(self._xp, self.data, self.layout, self.norms)
+            self._spectral = norms_.spectral_tile_norms(self._xp, self._data, self.layout, self._norms)
         return self._spectral
 
     def trace(self) -> Any:
@@ -481,7 +500,7 @@ class TileMatrix:
         out = np.zeros(self.shape[0], np.complex128 if self.dtype.kind == "c" else np.float64)
         sizes = layout.heights[on]
         if len(on):
-            out[ranges(self.rows[layout.tile_rows[on]], sizes)] = _on_diagonal(self._xp, self.data, layout)
+            out[ranges(self.rows[layout.tile_rows[on]], sizes)] = _on_diagonal(self._xp, self._data, layout)
         return out
 
     def _column_of_tiles(self, number: int) -> np.ndarray:
@@ -491,7 +510,7 @@ class TileMatrix:
         some, flipped = layout.of_tiles(mine), layout.indices[mine] != number
         rows = np.where(flipped, some.indices, some.tile_rows)
         out = np.zeros((self.shape[0], int(np.diff(self.columns)[number])), self.dtype)
-        flat = gather(self._xp, self.data, layout, some, mine)
+        flat = gather(self._xp, self._data, layout, some, mine)
         flat = flat if self._xp is np else flat.get()
         for tile, row in enumerate(rows.tolist()):
             block = flat[some.starts[tile] : some.starts[tile + 1]].reshape(some.heights[tile], -1)
@@ -501,9 +520,9 @@ class TileMatrix:
     def _diagonal_tiles(self) -> list[Any]:
         """Return the tiles on the diagonal that are stored, those of one size in one array; none of parts."""
         layout, on = self.layout, self.layout.diagonal
-        return (
-            [] if isinstance(self.data, Spread) else stacked(self._xp, self.data, layout.starts[on], layout.heights[on])
-        )
+        if isinstance(self._data, Spread):
+            return []
+        return stacked(self._xp, self._data, layout.starts[on], layout.heights[on])
 
     def dot(self, other: TileMatrix) -> Any:
         """Return the inner product ``trace(self.conj().T @ other)`` of the stored matrices, summed in float64.
@@ -524,10 +543,10 @@ class TileMatrix:
         self, other = _together(self, other)
         keys = self.layout.keys, other.layout.keys
         mine, its = np.intersect1d(*keys, assume_unique=True, return_indices=True)[1:]
-        if isinstance(self.data, Spread):
-            return sum(self.data.each(lambda number: self._part(number).dot(other._part(number))))
+        if isinstance(self._data, Spread):
+            return sum(self._data.each(lambda number: self._part(number).dot(other._part(number))))
         dtype, sizes = np.result_type(self.dtype, other.dtype), np.diff(self.layout.starts)[mine]
-        x, y = (one.data.astype(dtype, copy=False) for one in (self, other))
+        x, y = (one._data.astype(dtype, copy=False) for one in (self, other))
         at = self.layout.starts[mine], other.layout.starts[its]
         if self._xp is np:
             parts = np.empty((len(sizes), 2))
@@ -557,7 +576,7 @@ class TileMatrix:
         if self.shape[0] == 0:
             return 0.0, 0.0
         layout, d = self.layout, self.diagonal().real
-        rows, columns = norms_.absolute_sums(self._xp, self.data, layout)
+        rows, columns = norms_.absolute_sums(self._xp, self._data, layout)
         radii = np.bincount(ranges(self.rows[layout.tile_rows], layout.heights), rows, self.shape[0])
         twice = np.repeat(layout.mirrored, layout.widths)
         below = ranges(self.columns[layout.indices], layout.widths)[twice]
@@ -592,9 +611,9 @@ class TileMatrix:
         >>> TileMatrix.identity([1, 1]).to_dense().tolist()
         [[1.0, 0.0], [0.0, 1.0]]
         """
-        if isinstance(self.data, Spread):
-            return self._with(data=self.data.here()).to_dense()
-        return given_order(self._xp, layouts.to_dense(self._xp, self.data, self.layout), self.permutation)
+        if isinstance(self._data, Spread):
+            return self._with(data=self._data.here()).to_dense()
+        return given_order(self._xp, layouts.to_dense(self._xp, self._data, self.layout), self.permutation)
 
     def to_csr(self) -> Any:
         """Return the matrix as a ``scipy.sparse.csr_array`` on the host, zeros inside of tiles left out.
@@ -607,11 +626,11 @@ class TileMatrix:
         import scipy.sparse
 
         whole = self.to_host().whole()
-        layout, count = whole.layout, int(np.count_nonzero(whole.data))
+        layout, count = whole.layout, int(np.count_nonzero(whole._data))
         index = np.int32 if max(count, *self.shape) < 2**31 else np.int64
         indptr, indices = np.zeros(self.shape[0] + 1, index), np.empty(count, index)
         values = np.empty(count, self.dtype)
-        given = layout.rows, layout.columns, layout.indptr, layout.indices, layout.starts, whole.data
+        given = layout.rows, layout.columns, layout.indptr, layout.indices, layout.starts, whole._data
         kernels.rows_of_tiles(*given, indptr, indices, values)
         out = scipy.sparse.csr_array((values, indices, indptr), self.shape)
         if self.permutation is None:
@@ -621,15 +640,15 @@ class TileMatrix:
 
     def to_host(self) -> TileMatrix:
         """Return the matrix with its tiles in the memory of the host."""
-        given = self._xp is np and not isinstance(self.data, Spread)
-        return self if given else self._with(data=self.data.get())
+        given = self._xp is np and not isinstance(self._data, Spread)
+        return self if given else self._with(data=self._data.get())
 
     def to_device(self) -> TileMatrix:
         """Return the matrix with its tiles on CuPy's current GPU; raises RuntimeError where there is none."""
         require_device()
         import cupy
 
-        return self._with(data=cupy.asarray(self.data.here() if isinstance(self.data, Spread) else self.data))
+        return self._with(data=cupy.asarray(self._data.here() if isinstance(self._data, Spread) else self._data))
 
     def to_devices(self, devices: int | Sequence[int], work: Any = None) -> TileMatrix:
         """Return the matrix with its tiles on several GPUs of this host, which share what is done with it.
@@ -662,7 +681,7 @@ class TileMatrix:
 
     def _spread(self, places: Sequence[Any], take: Callable[[Any], Any], ends: tuple[int, ...]) -> TileMatrix:
         """Return the matrix in parts, at these places, as `take` copies tiles of the host there."""
-        layout, tiles = self.layout, self.to_host().data
+        layout, tiles = self.layout, self.to_host()._data
         parts = []
         for place, (some, _) in zip(places, layout.parts(ends), strict=True):
             with place:
@@ -671,17 +690,17 @@ class TileMatrix:
 
     def _beside(self, other: Any) -> TileMatrix:
         """Return the matrix with its tiles where those of another one are."""
-        if isinstance(other.data, Spread):
-            if isinstance(self.data, Spread) and self.data.cuts == other.data.cuts:
+        if isinstance(other._data, Spread):
+            if isinstance(self._data, Spread) and self._data.cuts == other._data.cuts:
                 return self
-            places = [there(part) for part in other.data.parts]
-            return self._spread(places, other._xp.array, other.data.cuts)
+            places = [there(part) for part in other._data.parts]
+            return self._spread(places, other._xp.array, other._data.cuts)
         return self.to_host() if other._xp is np else self.to_device()
 
     def _part(self, number: int) -> TileMatrix:
         """Return one of the matrices whose sum this one is, each on its device."""
-        some, own = self.layout.parts(self.data.cuts)[number]
-        return TileMatrix(own, self.data.parts[number], norms=self.norms[some])
+        some, own = self.layout.parts(self._data.cuts)[number]
+        return TileMatrix(own, self._data.parts[number], norms=self._norms[some])
 
     def astype(self, dtype: Any) -> TileMatrix:
         """Return the matrix in another dtype, what is rounded added to the error.
@@ -695,9 +714,9 @@ class TileMatrix:
         if self.dtype.kind == "c" and dtype.kind != "c":
             raise TypeError(f"the matrix is {self.dtype}, and {dtype} would drop imaginary parts: take .real yourself")
         with np.errstate(over="ignore", under="ignore"):
-            made = TileMatrix(self.layout, self.data.astype(dtype), error=self.error, permutation=self.permutation)
+            made = TileMatrix(self.layout, self._data.astype(dtype), error=self.error, permutation=self.permutation)
         if roundoff(dtype) > roundoff(self.dtype):
-            lost = 2 * roundoff(dtype) * self.norms + _underflow(self.layout, dtype)
+            lost = 2 * roundoff(dtype) * self._norms + _underflow(self.layout, dtype)
             made.error = made.error + norms_.bound_of_map(lost, self.layout)
         return made
 
@@ -706,8 +725,8 @@ class TileMatrix:
         if not self.hermitian:
             return self
         layout, source, flipped = self.layout.whole
-        data = gather(self._xp, self.data, self.layout, layout, source, flipped)
-        return TileMatrix(layout, data, error=self.error, permutation=self.permutation, norms=self.norms[source])
+        data = gather(self._xp, self._data, self.layout, layout, source, flipped)
+        return TileMatrix(layout, data, error=self.error, permutation=self.permutation, norms=self._norms[source])
 
     def hermitian_part(self) -> TileMatrix:
         """Return ``(X + X.H) / 2``, stored as Hermitian; what it differs from X by counts as its error.
@@ -729,8 +748,8 @@ class TileMatrix:
         off = 0.5 * (self - self.H).norm()
         mean = 0.5 * (self + self.H) if off else self
         kept = np.flatnonzero(mean.indices >= mean.layout.tile_rows)
-        layout = Layout.of_keys(mean.rows, mean.columns, mean.layout.keys[kept], hermitian=True)
-        data = gather(self._xp, mean.data, mean.layout, layout, kept)
+        layout = Layout.of_keys(mean.layout.rows, mean.layout.columns, mean.layout.keys[kept], hermitian=True)
+        data = gather(self._xp, mean._data, mean.layout, layout, kept)
         made = TileMatrix(layout, _symmetric_diagonal(self._xp, data, layout), permutation=self.permutation)
         lost = (8 * roundoff(self.dtype) * made.norm() + off) * SLACK if off else 0.0
         made.error = self.error + Error.of(lost, lost)
@@ -740,11 +759,11 @@ class TileMatrix:
     def T(self) -> TileMatrix:
         """The transpose."""
         if self.hermitian:
-            return self if self.dtype.kind != "c" else self._with(data=self.data.conj())
+            return self if self.dtype.kind != "c" else self._with(data=self._data.conj())
         layout, order = self.layout.transposed()
-        data = gather(self._xp, self.data, self.layout, layout, order, np.ones(len(order), bool))
+        data = gather(self._xp, self._data, self.layout, layout, order, np.ones(len(order), bool))
         data = data.conj() if data.dtype.kind == "c" else data
-        made = TileMatrix(layout, data, error=self.error, permutation=self.permutation, norms=self.norms[order])
+        made = TileMatrix(layout, data, error=self.error, permutation=self.permutation, norms=self._norms[order])
         return made._bounded(self._known)
 
     @property
@@ -753,7 +772,7 @@ class TileMatrix:
         if self.hermitian:
             return self
         turned = self.T
-        return turned if self.dtype.kind != "c" else turned._with(data=turned.data.conj())
+        return turned if self.dtype.kind != "c" else turned._with(data=turned._data.conj())
 
     def permuted(self, permutation: Any, rows: Any = None) -> TileMatrix:
         """Return the same matrix stored in another order; results in the order of the given matrix stay the same.
@@ -780,7 +799,7 @@ class TileMatrix:
 
     def __neg__(self) -> TileMatrix:
         """Return the matrix with all signs changed."""
-        return self._with(data=-self.data)
+        return self._with(data=-self._data)
 
     def __mul__(self, factor: Any) -> TileMatrix:
         """Return a multiple."""
@@ -938,7 +957,7 @@ class TileMatrix:
         a = self.whole()
         b = a if other is self else other.whole()
         xp = a._xp
-        left, right = product.Factor(a.layout, a.norms, self.layout), product.Factor(b.layout, b.norms, other.layout)
+        left, right = product.Factor(a.layout, a._norms, self.layout), product.Factor(b.layout, b._norms, other.layout)
         skipping = product.skipping(xp, left, right, same=half == "square")
 
         def at(limit: float | None) -> tuple[TileMatrix, Error]:
@@ -962,8 +981,8 @@ class TileMatrix:
                 data = _symmetric_diagonal(xp, data, lists.layout)
             made = TileMatrix(lists.layout, data, permutation=self.permutation)
             made.products = lists.products
-            if half and len(made.norms):
-                own = own + norms_.bound_of_map(roundoff(dtype) * made.norms, lists.layout)
+            if half and len(made._norms):
+                own = own + norms_.bound_of_map(roundoff(dtype) * made._norms, lists.layout)
             return made, own
 
         factor = 1 / math.sqrt(2) if half == "upper" else 1.0
@@ -995,7 +1014,7 @@ class TileMatrix:
         self, alpha: complex, other: TileMatrix | None = None, beta: complex = 0.0, shift: complex = 0.0
     ) -> TileMatrix:
         """Return ``alpha self + beta other + shift I``."""
-        layout, places, terms = self.layout, [np.arange(len(self.norms))], [(self, complex(alpha))]
+        layout, places, terms = self.layout, [np.arange(len(self._norms))], [(self, complex(alpha))]
         if other is not None:
             self._require_like(other)
             if self.hermitian != other.hermitian:
@@ -1012,18 +1031,18 @@ class TileMatrix:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             for (one, factor), place in zip(terms, places, strict=True):
                 held = dtype.type(factor if dtype.kind == "c" else factor.real)
-                parts.append((one.data, one.layout, place, held))
+                parts.append((one._data, one.layout, place, held))
                 if abs(factor) != 1:
                     # A factor may underflow in the dtype, and what it is rounded by in float64 before the norms come.
-                    off = 6 * roundoff(dtype) * (abs(factor) * one.norms) + abs(complex(held) - factor) * one.norms
+                    off = 6 * roundoff(dtype) * (abs(factor) * one._norms) + abs(complex(held) - factor) * one._norms
                     lost[place if len(place) < len(lost) else ...] += off
             data = _summed(self._xp, parts, layout, dtype, shift)
         made = TileMatrix(layout, data, permutation=self.permutation)
         # Sums are rounded, entries of the diagonal once more, and the shift before.
-        lost += 2 * roundoff(dtype) * made.norms * (len(terms) - 1)
+        lost += 2 * roundoff(dtype) * made._norms * (len(terms) - 1)
         if shift:
             sizes = abs(shift) * np.sqrt(np.diff(self.rows))
-            lost[layout.diagonal] += 2 * roundoff(dtype) * (made.norms[layout.diagonal] + sizes)
+            lost[layout.diagonal] += 2 * roundoff(dtype) * (made._norms[layout.diagonal] + sizes)
         made.error = sum((one.error.times(abs(factor)) for one, factor in terms), norms_.bound_of_map(lost, layout))
         return made
 
@@ -1072,29 +1091,29 @@ class TileMatrix:
         atol = _tolerance("atol", atol)
         layout = self.layout
         if _spectral(norm):
-            small = np.flatnonzero(self.norms <= atol)
-            order, sums = small[np.argsort(self.norms[small], kind="stable")], np.zeros((2, max(layout.grid)))
+            small = np.flatnonzero(self._norms <= atol)
+            order, sums = small[np.argsort(self._norms[small], kind="stable")], np.zeros((2, max(layout.grid)))
             count = kernels.drop_by_sums(
-                order, layout.tile_rows, layout.indices, self.norms, layout.hermitian, atol / SLACK, sums
+                order, layout.tile_rows, layout.indices, self._norms, layout.hermitian, atol / SLACK, sums
             )
-            dropped = np.zeros(len(self.norms), bool)
+            dropped = np.zeros(len(self._norms), bool)
             dropped[order[:count]] = True
         else:
-            dropped = _smallest(self.norms, layout.copies, atol)
+            dropped = _smallest(self._norms, layout.copies, atol)
         if not dropped.any():
             return self
         kept = np.flatnonzero(~dropped)
         some = layout.of_tiles(kept)
-        data = gather(self._xp, self.data, layout, some, kept)
-        lost = norms_.bound_of_map(np.where(dropped, self.norms, 0.0), layout)
-        return TileMatrix(some, data, error=self.error + lost, permutation=self.permutation, norms=self.norms[kept])
+        data = gather(self._xp, self._data, layout, some, kept)
+        lost = norms_.bound_of_map(np.where(dropped, self._norms, 0.0), layout)
+        return TileMatrix(some, data, error=self.error + lost, permutation=self.permutation, norms=self._norms[kept])
 
     # --- Inside ---
 
     def _with(self, **changed: Any) -> TileMatrix:
         """Return the matrix with another error or permutation, or with tiles of the same norms."""
-        held = {"error": self.error, "permutation": self.permutation, "norms": self.norms, "data": self.data} | changed
-        made = TileMatrix(self.layout, held.pop("data"), **held)
+        held = {"error": self.error, "permutation": self.permutation, "norms": self._norms} | changed
+        made = TileMatrix(self.layout, held.pop("data", self._data), **held)
         made._known, made._fro = self._known, self._fro
         return made
 
@@ -1125,7 +1144,7 @@ def _least(made: TileMatrix, own: Error, norm: NormName) -> float:
 
     The spectral norm is at least the Frobenius norm of so many columns over the root of their number.
     """
-    least = made.norm() if norm == "fro" else norms_.spectral_least(made.norms, made.layout)
+    least = made.norm() if norm == "fro" else norms_.spectral_least(made._norms, made.layout)
     return max(0.0, least * (1 - excess(made.rows) - excess(made.columns)) - own[norm == "spectral"])
 
 
@@ -1244,9 +1263,9 @@ def stacked(xp: Any, data: Any, starts: np.ndarray, sizes: np.ndarray) -> list[A
 
 def _together(x: TileMatrix, y: TileMatrix) -> tuple[TileMatrix, TileMatrix]:
     """Return two matrices in the same parts, where one of them is in parts."""
-    if x is y or not any(isinstance(one.data, Spread) for one in (x, y)):
+    if x is y or not any(isinstance(one._data, Spread) for one in (x, y)):
         return x, y
-    return (x, y._beside(x)) if isinstance(x.data, Spread) else (x._beside(y), y)
+    return (x, y._beside(x)) if isinstance(x._data, Spread) else (x._beside(y), y)
 
 
 def _module(data: Any) -> Any:
@@ -1298,7 +1317,9 @@ def checked_permutation(permutation: Any, shape: Any) -> np.ndarray | None:
     order = host_array("permutation", permutation)
     if shape[0] != shape[1] or order.ndim != 1 or not np.array_equal(np.sort(order), np.arange(shape[0])):
         raise ValueError(f"permutation is no order of the {shape[0]} rows of a square matrix: name each row once")
-    return order.astype(np.int64)
+    order = order.astype(np.int64)
+    order.flags.writeable = False  # one matrix hands it on to the next
+    return order
 
 
 def given_order(xp: Any, a: Any, permutation: Any) -> Any:

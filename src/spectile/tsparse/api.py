@@ -655,7 +655,7 @@ def error_bound(
     if prune is not None:
         size = np.abs(pattern.multiply(A, B, precision=precision).data.astype(np.result_type(chosen.dtype, np.float64)))
         bound[size < prune] += size[size < prune]
-    return sp.csr_array((bound, pattern.indices, pattern.indptr), shape=pattern.shape)
+    return sp.csr_array((bound, pattern.indices.copy(), pattern.indptr.copy()), shape=pattern.shape)
 
 
 def explain(A: Any, B: Any, **options: Any) -> list[Candidate]:

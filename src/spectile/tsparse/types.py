@@ -142,7 +142,8 @@ class SymbolicProduct(Protocol):
     nnz : int
         Stored entries of C.
     indptr, indices : array
-        Row pointer and sorted columns of C, where A and B are: do not change them.
+        Row pointer and sorted columns of C, where A and B are: read-only on the host.  On a GPU, where arrays cannot
+        be, do not change them.
     products : int
         Multiplications of one product.
     """

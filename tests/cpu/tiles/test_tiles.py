@@ -240,7 +240,7 @@ def test_layouts_are_read_and_nothing_is_written_to():
         data, norms = x.data.copy(), x.norms.copy()
         for _ in (x + x, x @ x, 2 * x, x.truncate(1e-3), x.T, -x, x.shifted(1.0), x.astype("float32"), x.dot(x)):
             assert np.array_equal(x.data, data) and np.array_equal(x.norms, norms)
-        x.data[:] = 7  # which was not the caller's memory
+        x._data[:] = 7  # which was not the caller's memory
     assert np.array_equal(a, kept) and np.array_equal(wide[::2, ::2], kept)
 
 
@@ -342,7 +342,7 @@ def test_mistakes_are_told_in_one_sentence():
         (lambda: TileMatrix.from_dense(a[0]), ValueError, r"shape \(6,\)"),
         (lambda: TileMatrix.from_dense(upper, 2, hermitian=True), ValueError, "Hermitian, by up to 1"),
         (lambda: TileMatrix.from_sparse(sp.csr_array(upper), 2, hermitian=True), ValueError, "Hermitian"),
-        (lambda: TileMatrix.from_dense(np.full((6, 6), np.nan), 2), ValueError, "tile .0, 0. holds NaN"),
+        (lambda: TileMatrix.from_dense(np.full((6, 6), np.nan), 2), ValueError, "tile .0, 0. of a holds NaN"),
         (lambda: TileMatrix.from_dense(a, 2, permutation=[0, 0, 1, 2, 3, 4]), ValueError, "no order of the 6 rows"),
         (lambda: TileMatrix.from_sparse(a), TypeError, "no sparse matrix"),
         (lambda: TileMatrix.from_dense(np.full((2, 2), 2**53 + 1)), ValueError, "a has integers beyond 2..53"),

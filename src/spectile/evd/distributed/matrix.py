@@ -14,6 +14,7 @@ from spectile.core.copies import Unpickled
 from spectile.core.device import require_device
 from spectile.core.options import word
 from spectile.core.pictures import shown, shown_html
+from spectile.core.pointers import read_only
 from spectile.core.ranks import on_every_rank, require_communicator
 
 #: Rows and columns of a block, unless a caller chooses: what BLAS multiplies fast, and still many for each rank.
@@ -118,7 +119,7 @@ class BlockCyclicMatrix(Unpickled):
         if word("backend", backend, "cpu", "cuda") == "cuda":
             require_device()
         self.backend = backend
-        self.rows, self.columns = self._held(comm.rank)
+        self.rows, self.columns = map(read_only, self._held(comm.rank))
         self._local = self.module.zeros((self.rows.size, self.columns.size), self.dtype, order="F")
 
     _instead = "its ranks have a part each; gather() gives the whole on one rank, and scatter() deals it out"

@@ -158,4 +158,4 @@ def _multiply(
     _LOG.debug("rows are counted, then filled")
     pattern = pattern or rows()
     data = pattern.product(A, B, precision, room, data, names)
-    return pattern.indptr, pattern.narrow_indices, data
+    return pattern._indptr, pattern._columns, data

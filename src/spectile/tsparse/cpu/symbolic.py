@@ -9,7 +9,7 @@ import numpy as np
 
 from spectile.core.options import flag
 from spectile.core.pictures import shown, shown_html
-from spectile.core.pointers import apart
+from spectile.core.pointers import apart, read_only
 from spectile.tsparse import errors
 from spectile.tsparse.cpu import one_pass, phases, threads
 from spectile.tsparse.cpu.kernels import PLUS_TIMES
@@ -39,7 +39,7 @@ class SymbolicProduct:
     """
 
     shape: tuple[int, int]
-    indptr: np.ndarray
+    _indptr: np.ndarray
     products: int
     _chunks: threads.Chunks
     _left: Operand
@@ -58,20 +58,25 @@ class SymbolicProduct:
     @property
     def nnz(self) -> int:
         """Stored entries of C."""
-        return int(self.indptr[-1])
+        return int(self._indptr[-1])
+
+    @property
+    def indptr(self) -> np.ndarray:
+        """Row pointer of C, read-only: `numeric` reads it."""
+        return read_only(self._indptr)
 
     @property
     def indices(self) -> np.ndarray:
-        """Sorted columns of C."""
+        """Sorted columns of C, read-only as well."""
         if self._indices is None:
-            self._indices = self.narrow_indices
+            self._indices = self._columns
             if self._held is not None:
                 self._indices = self._indices.astype(index_type(self.shape[1]))
                 one_pass.rename(self._indices, self._held)
-        return self._indices
+        return read_only(self._indices)
 
     @property
-    def narrow_indices(self) -> np.ndarray:
+    def _columns(self) -> np.ndarray:
         """Sorted columns of C by the numbers of the columns of B that it holds."""
         if self._narrow is None:
             ones = np.ones(max(len(self._left.indices), len(self._right.indices)), np.float32)
@@ -100,7 +105,7 @@ class SymbolicProduct:
             largest_sum = lambda: float(self.sums_of_sizes(left, right, room).max(initial=0))  # noqa: E731
             require_exact(*sizes(left, right), largest_sum, *holds(chosen))
         data = self.product(left, right, chosen, room)
-        C = host_csr(self.shape, self.indptr, self.indices, data, left.array or right.array, kept=True)
+        C = host_csr(self.shape, self._indptr, self.indices, data, left.array or right.array, kept=True)
         return as_boolean(C) if precision is None and both_boolean(A, B) else C
 
     def numeric(self, data_a: np.ndarray, data_b: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
@@ -121,7 +126,7 @@ class SymbolicProduct:
     ) -> np.ndarray:
         """Return the values of C for checked factors that are known to have the analysed patterns."""
         data_a, data_b, exponents = rounded(A, B, precision, names, room)
-        return unscale(self.values(data_a, data_b, out, room=room), self.indptr, self.narrow_indices, exponents)
+        return unscale(self.values(data_a, data_b, out, room=room), self._indptr, self._columns, exponents)
 
     def sums_of_sizes(self, A: Operand, B: Operand, room: Room) -> np.ndarray:
         """Return the sums of the sizes of the products of each entry of C, in float64."""
@@ -151,10 +156,10 @@ class SymbolicProduct:
             out = np.empty(self.nnz, data_a.dtype)
         if self._narrow is None:
             indices = np.empty(self.nnz, self._right.indices.dtype)
-            phases.fill(left, right, columns, self._chunks, self.indptr, (indices, out), room, kind)
+            phases.fill(left, right, columns, self._chunks, self._indptr, (indices, out), room, kind)
             self._narrow = indices
         else:
-            phases.refill(left, right, columns, self._chunks, self.indptr, (self._narrow, out), room)
+            phases.refill(left, right, columns, self._chunks, self._indptr, (self._narrow, out), room)
         return out
 
 
@@ -168,7 +173,7 @@ def analyse(A: Any, B: Any, memory_limit: int | None) -> SymbolicProduct:
     """Return the pattern of the product of two matrices; see `spectile.tsparse.symbolic`."""
     room = Room(memory_limit)
     pattern = symbolic(*operands(A, B, values=False, room=room), room)
-    room.held += 4 * len(pattern.indptr)  # which is not that of another C
+    room.held += 4 * len(pattern._indptr)  # which is not that of another C
     room.require(workspace(pattern._right.shape[1], 8))  # of the values that come later
     return pattern
 

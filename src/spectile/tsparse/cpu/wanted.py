@@ -283,7 +283,7 @@ def block(A: Operand, B: Operand, kind: int = 0) -> Rows:
         return made
     pattern = counted(A, B, Room(), work, pieces)
     data = pattern.values(A.data, B.data, None, kind)
-    return pattern.indptr, pattern.narrow_indices, data
+    return pattern._indptr, pattern._columns, data
 
 
 def rows_of(A: Operand, first: int, stop: int) -> Operand:
