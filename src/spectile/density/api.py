@@ -62,11 +62,13 @@ def density_matrix(
     method : {"eigh", "sp2_accelerated", "sp2", "trs4", "mcweeny"}, optional
         The lowest eigenvectors, or the polynomials of the purification; each guarantees the error.  By default the one
         of the first two that is predicted to be faster: eigenvectors of small matrices, of those without small
-        tiles, and of those whose first products keep so many tiles that the others would take longer.
+        tiles, and of those whose first products keep so many tiles that the others would take longer.  Not with `beta`.
     block : int or sequence of int, optional
-        Rows of a tile, or of each: 32 by default, and 16 on a CPU where few such tiles hold the square of `f`.
+        Rows of a tile, or of each: 32 by default, and 16 on a CPU where few such tiles hold the square of `f`.  Not
+        where that is a tile matrix.
     permutation : sequence of int, optional
         Order of rows and columns in which neighbours in space are neighbours, as `spectile.tiles.partition` gives it.
+        Not where `f` is a tile matrix.
     start : DensityMatrix, optional
         What an earlier call returned for a similar matrix, as of the last cycle of a self-consistent field: its HOMO,
         its LUMO and the inverse factor of its overlap save the search for them.  They are taken as guesses: nothing
@@ -88,8 +90,8 @@ def density_matrix(
         As `TileMatrix.from_dense`, or if `start` is no density matrix.
     ValueError
         If there is no gap at that number of electrons, `f` is not Hermitian, `electrons` is more than n or no whole
-        number, both or none of `electrons` and `mu` are given, `start` has other tiles, or the error is below what
-        rounding allows.
+        number, both or none of `electrons` and `mu` are given, `method` and `beta` are, or `block` or `permutation`
+        with a tile matrix, `start` has other tiles, or the error is below what rounding allows.
     RuntimeError
         If there are `devices`, and no usable GPU.
 
@@ -158,6 +160,11 @@ def _asked(
     mu, beta = (None if x is None else number(name, x) for name, x in (("mu", mu), ("beta", beta)))
     if (electrons is None) == (mu is None):
         raise ValueError("give electrons=, those of one spin, or mu=, a chemical potential, and not both")
+    if method is not None and beta is not None:
+        raise ValueError("method makes projectors, and beta asks for a Fermi function: leave one of them out")
+    if isinstance(f, TileMatrix) and (block is not None or permutation is not None):
+        name = "permutation" if block is None else "block"
+        raise ValueError(f"{name} is for an array, and f is in tiles already: leave it out, or pass f.to_csr()")
     if start is not None and not isinstance(start, DensityMatrix):
         raise TypeError(f"start is {kind_of(start)}: pass what density_matrix returned")
     h: Any = hermitian_operand("f", f, 32 if block is None is not devices else block, permutation)

@@ -16,7 +16,7 @@ from spectile.core.placement import Work
 from spectile.core.protocols import ArrayLike
 from spectile.core.ranks import on_every_rank, require_communicator
 from spectile.evd import costs, refine
-from spectile.evd.arguments import any_on_device, check_driver, definite_of, require_square, subset_of
+from spectile.evd.arguments import any_on_device, check_driver, check_type, definite_of, require_square, subset_of
 from spectile.evd.dispatch import backend_module, chosen_backend
 from spectile.evd.distributed.matrix import BlockCyclicMatrix
 from spectile.evd.types import Definite, EighResult, Options, Tridiagonalization
@@ -253,6 +253,7 @@ def _problem(
     """Check the arguments of `eigh`; return the shape that both operands have, the options, and the second matrix."""
     shape = require_square(a)
     definite, subset = None, None
+    check_type(kind)
     if b is not None:
         definite, shape = definite_of(shape, b, kind, flag("overwrite_b", overwrite_b))
     if subset_by_index is not None or subset_by_value is not None:

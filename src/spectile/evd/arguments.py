@@ -124,9 +124,14 @@ def definite_of(shape: tuple[int, ...], b: Any, kind: int, overwrite: bool) -> t
     own = require_square(b, "b")
     if own[-1] != shape[-1]:
         raise ValueError(f"wrong b dimensions {own}, should be {shape}")
+    check_type(kind)
+    return Definite(b, kind, overwrite), shape if shape == own else (*leading(a=shape[:-2], b=own[:-2]), *own[-2:])
+
+
+def check_type(kind: int) -> None:
+    """Raise ValueError where a type of generalized problems is none, as SciPy does also without a second matrix."""
     if isinstance(kind, bool) or not isinstance(kind, int | np.integer) or kind not in (1, 2, 3):
         raise ValueError('"type" keyword only accepts 1, 2, and 3.')
-    return Definite(b, kind, overwrite), shape if shape == own else (*leading(a=shape[:-2], b=own[:-2]), *own[-2:])
 
 
 def check_driver(driver: str, *, generalized: bool, subset: bool) -> None:

@@ -37,7 +37,7 @@ def spamm(
     rtol: float | None = None,
     block: int = 32,
     alpha: float = 1.0,
-    beta: float = 0.0,
+    beta: float | None = None,
     c: Any = None,
     out: Any = None,
     strict: bool = False,
@@ -87,10 +87,10 @@ def spamm(
     block : int, default 32
         Tile size (LoNum in the paper), a power of two from 8 to 128 on CUDA, any positive number on the CPU.
     alpha, beta : float
-        Factors of the product and of `c`.
+        Factors of the product, 1 by default, and of `c`, which has none: give both `beta` and `c`, or neither.
     c : array, shape (..., m, n), optional
-        Needed when `beta` is not 0; not read otherwise, and never written unless it is also `out`.  NaN and infinity in
-        it are in the result at their places alone, as in BLAS, and its error bound is NaN or infinite then.
+        What is added; not read where `beta` is 0, as in BLAS, and never written unless it is also `out`.  NaN and
+        infinity in it are in the result at their places alone, and its error bound is NaN or infinite then.
     out : array, shape (..., m, n), optional
         Receives the result; C-contiguous, of the dtype of C.  Where it overlaps an operand, the call takes as much
         memory again.
@@ -137,7 +137,8 @@ def spamm(
     Raises
     ------
     ValueError
-        For mismatched shapes, a parameter out of range, NaN or infinity, or an error below what rounding allows.
+        For mismatched shapes, `c` without `beta` or `beta` without `c`, a parameter out of range, NaN or infinity, or
+        an error below what rounding allows.
     TypeError
         For another dtype, inputs of different dtypes, or a `TileMatrix` that has an error of its own.
     RuntimeError
@@ -168,6 +169,10 @@ def spamm(
     >>> bool(np.linalg.norm(result.c - a @ a) <= result.error_bound)
     True
     """
+    if beta is None:
+        if c is not None:
+            raise ValueError("c is given without beta: pass beta=1 to add it, or leave c out")
+        beta = 0.0
     if rtol is not None:
         checks.check_choice(tau, valid_ratio, atol, rtol_factors, rtol)
         if checks.check_scalars(block, alpha, beta)[2] != 0:

@@ -23,7 +23,7 @@ def multiply(
     with arrays(*given) as (one, two):
         how = Choices(kind, value, derived, block, backend)
         c, bound = near_sparse.multiply(one, two, how, None if check else False)
-        return torch.from_dlpack(c).contiguous(), torch.from_numpy(bound).to(a.device)
+        return torch.from_dlpack(c).contiguous(), torch.tensor(bound, device=a.device)
 
 
 @multiply.register_fake

@@ -163,6 +163,37 @@ def test_what_is_no_option_is_refused_by_its_name(name, function, wrong):
     assert "columns as well" not in said
 
 
+#: Options that would be ignored beside what else is given, by their names, each of which a refusal tells.
+IGNORED = {
+    "spamm, c without beta": (("c", "beta"), lambda: spectile.spamm(DENSE, DENSE, tau=0.1, c=DENSE)),
+    "spamm, beta without c": (("c", "beta"), lambda: spectile.spamm(DENSE, DENSE, tau=0.1, beta=1)),
+    "spamm, beta with rtol": (("rtol", "beta"), lambda: spectile.spamm(DENSE, DENSE, rtol=0.1, beta=1, c=DENSE)),
+    "spgemm, C without beta": (("C", "beta"), lambda: spectile.spgemm(SPARSE, SPARSE, C=SPARSE)),
+    "spgemm, no mask": (("complement", "mask"), lambda: spectile.spgemm(SPARSE, SPARSE, complement=True)),
+    "spgemm, alpha": (("alpha",), lambda: spectile.spgemm(SPARSE, SPARSE, alpha=2, semiring="min_plus")),
+    "eigh, a part by x0": (("x0",), lambda: spectile.eigh(DENSE, x0=DENSE, subset_by_index=(0, 1))),
+    "eigh, a type that is none": (("type",), lambda: spectile.eigh(DENSE, type=4)),
+    "eigh, GPUs on a CPU": (("devices", "backend"), lambda: spectile.eigh(DENSE, devices=2, backend="cpu")),
+    "density_matrix, beta": (("method", "beta"), lambda: of_gap(np.diag([-1.0, 1.0]), method="trs4", beta=9.0)),
+    "density_matrix, block": (("block",), lambda: of_gap(TILES, block=1)),
+    "density_matrix, permutation": (("permutation",), lambda: of_gap(TILES, permutation=[3, 2, 1, 0])),
+    "frechet, df of a word": (("df",), lambda: spectile.matrix_function_frechet("exp", DENSE, DENSE, df=np.exp)),
+    "multiply, two errors": (("atol", "rtol"), lambda: TILES.multiply(TILES, atol=1.0, rtol=1.0)),
+    "conductivity, periods": (("positions",), lambda: spectile.conductivity(SPARSE, "x", "x", periods=[[4.0]])),
+}
+
+
+def of_gap(f, **options):
+    return spectile.density_matrix(f, electrons=1, **options)
+
+
+@pytest.mark.parametrize("call", IGNORED)
+def test_an_option_that_would_be_ignored_is_refused(call):
+    names, function = IGNORED[call]
+    for name in names:
+        refused(name, function)
+
+
 def test_a_sample_is_periodic_along_all_vectors_or_along_those_named():
     closed, still = (CHAIN.sample([4], periodic=each).H.toarray() for each in (np.True_, [True]))
     assert np.array_equal(closed, still) and closed[0, 3] == -1

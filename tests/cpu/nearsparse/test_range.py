@@ -282,7 +282,9 @@ def test_norms_near_zero_are_rounded_up() -> None:
 @pytest.mark.parametrize("name", ["tau", "rtol_factors", "alpha", "beta"])
 def test_numbers_beyond_the_largest_are_refused_in_a_sentence(name: str, bad: Any) -> None:
     x = np.eye(4)
-    keywords = {"tau": 0.0} | ({name: bad} if name != "rtol_factors" else {"tau": None, "rtol_factors": bad})
+    keywords = {"tau": 0.0, "beta": 1.0} | (
+        {name: bad} if name != "rtol_factors" else {"tau": None, "rtol_factors": bad}
+    )
     if name == "tau" and bad == math.inf:
         assert not spamm(x, x, tau=bad, backend="cpu").c.any()
         return

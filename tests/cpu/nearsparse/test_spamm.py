@@ -164,8 +164,8 @@ def test_alpha_beta_c_and_out():
     in_place = product(a, b, tau=0, alpha=2.5, beta=-0.5, c=c, out=c)
     assert in_place.c is c
     np.testing.assert_allclose(c, expected, rtol=1e-12)
-    # Without beta c is not read.
-    np.testing.assert_allclose(product(a, b, tau=0, c=np.full((70, 50), np.nan)).c, a @ b)
+    # With a beta of zero c is not read.
+    np.testing.assert_allclose(product(a, b, tau=0, beta=0, c=np.full((70, 50), np.nan)).c, a @ b)
 
 
 def test_out_may_be_an_input():
@@ -307,6 +307,10 @@ def test_nan_and_infinity(bad):
         ({"tau": 1, "block": 0}, ValueError, "block = 0 is not a tile size"),
         ({"tau": 1, "block": 32.0}, ValueError, "block = 32.0 is not a tile size"),
         ({"tau": 1, "beta": 1}, ValueError, "beta = 1 needs c"),
+        ({"tau": 1, "c": np.ones((4, 4))}, ValueError, "c is given without beta"),
+        ({"rtol": 0.1, "c": np.ones((4, 4))}, ValueError, "c is given without beta"),
+        ({"tau": 1, "a": np.ones((2, 4, 4)), "c": np.ones((2, 4, 4))}, ValueError, "c is given without beta"),
+        ({"tau": 1, "devices": 2, "c": np.ones((4, 4)), "backend": "auto"}, ValueError, "c is given without beta"),
         ({"tau": 1, "alpha": math.nan}, ValueError, "alpha = nan is not finite"),
         ({"tau": 1, "c": np.ones((3, 3)), "beta": 1}, ValueError, r"c has shape \(3, 3\)"),
         ({"tau": 1, "out": np.ones((3, 3))}, ValueError, r"out has shape \(3, 3\)"),
