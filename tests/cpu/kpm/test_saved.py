@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import inspect
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 import scipy.sparse as sp
 from scipy.sparse.linalg import aslinearoperator
 
+from spectile import kpm
 from spectile.core.atomic_file import atomic_write
 from spectile.kpm import Chebyshev, SpectralDensity, chebyshev, kpm_dos, reference
 from spectile.kpm.cpu.engine import CpuEngine
@@ -263,10 +265,12 @@ def test_a_path_that_cannot_be_written_is_named_at_once(place, tmp_path, monkeyp
     assert [each.name for each in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_folder_that_is_not_there_is_made(tmp_path):
+def test_a_folder_that_is_not_there_is_made_for_a_file(tmp_path):
     path = tmp_path / "a" / "b" / "dos.npz"
-    kpm_dos(SAMPLE, 64, 2, rng=1, backend="cpu", checkpoint=path)
-    assert path.parent.is_dir() and not list(path.parent.iterdir())
+    density = kpm_dos(SAMPLE, 64, 2, rng=1, backend="cpu", checkpoint=path)
+    assert list(tmp_path.iterdir()) == []  # it was done before there was anything to write
+    density.save(path)
+    assert list(path.parent.iterdir()) == [path]
     with pytest.raises(ValueError, match="checkpoint_s = nan"):
         kpm_dos(SAMPLE, 64, 2, rng=1, backend="cpu", checkpoint=path, checkpoint_s=float("nan"))
 
@@ -398,3 +402,32 @@ def test_the_reference_makes_the_same_phases_in_any_number_of_rows():
         quarter = (bits >> np.uint64(62)).astype(int)
         wanted = np.where(quarter < 2, 1, -1) if real else np.array([1, 1j, -1, -1j])[quarter]
         np.testing.assert_array_equal(block, wanted)
+
+
+V, E = np.ones(40), np.linspace(-1, 1, 40)
+WRONG = {
+    "kpm_dos": lambda **way: kpm_dos(chain(40), 16, 2, bounds=(3.0, 1.0), **way),
+    "kpm_dos, operator": lambda **way: kpm_dos(chain(40), 16, 2, operator=np.eye(3), **way),
+    "kpm_dos, kernel": lambda **way: kpm_dos(chain(40), 16, 2, kernel=lambda number: np.ones(3), **way),
+    "ldos": lambda **way: kpm.ldos(chain(40), [99], 16, **way),
+    "spectral_function": lambda **way: kpm.spectral_function(chain(40), [[0.1]], E[:3, None], num_moments=16, **way),
+    "evolve": lambda **way: kpm.evolve(chain(40), V[:3], 1.0, **way),
+    "apply": lambda **way: kpm.apply(lambda x: x[:3], chain(40), V, **way),
+    "correlator": lambda **way: kpm.correlator(chain(40), np.eye(3), None, num_moments=8, **way),
+    "conductivity": lambda **way: kpm.conductivity(chain(40), positions=E[:3], num_moments=8, **way),
+    "greens_function": lambda **way: kpm.greens_function(chain(40), [0], [99], 0.1, 0.1, **way),
+    "filter_diagonalize": lambda **way: kpm.filter_diagonalize(chain(40), (2.0, 1.0), **way),
+}
+
+
+@pytest.mark.parametrize("call", WRONG)
+def test_a_call_that_fails_leaves_no_folder(call, tmp_path):
+    for backend in ("cpu", "nowhere"):
+        with pytest.raises((ValueError, IndexError)):
+            WRONG[call](checkpoint=tmp_path / "new/folder/state.npz", backend=backend)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_every_function_with_a_checkpoint_is_tried():
+    named = {name for name in kpm.__all__ if "checkpoint" in inspect.signature(getattr(kpm, name)).parameters}
+    assert named == {call.partition(",")[0] for call in WRONG}
