@@ -67,13 +67,16 @@ def available() -> bool:
     return refusal() is None
 
 
-def require_device() -> None:
-    """Raise RuntimeError with one sentence if the current device cannot be used."""
+#: What to do without a usable device where a call has a backend, and where it has devices.
+BACKEND = 'use backend="cpu" with arrays on the host (cupy.asnumpy copies them there), or backend="auto"'
+NO_DEVICES = 'leave out devices, and backend="cuda" where it is given, to compute on the host'
+
+
+def require_device(instead: str = BACKEND) -> None:
+    """Raise RuntimeError with one sentence, which says what to do instead, if the current device cannot be used."""
     reason = refusal()
     if reason is not None:
-        raise RuntimeError(
-            f'{reason}; use backend="cpu" with arrays on the host (cupy.asnumpy copies them there), or backend="auto"'
-        )
+        raise RuntimeError(f"{reason}; {instead}")
 
 
 def choose_backend(

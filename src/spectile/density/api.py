@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from spectile.core.choice import Candidate, cheapest
+from spectile.core.device import require_device
 from spectile.core.options import kind_of, number, word
 from spectile.core.progress import MATRICES, Progress
 from spectile.density.dense import candidates, inverse_root, near
@@ -170,6 +171,7 @@ def _asked(
     h: Any = hermitian_operand("f", f, 32 if block is None is not devices else block, permutation)
     within_range("f", h)
     if devices is not None:
+        require_device("leave out devices to compute on the host")
         h = in_lists(h)
         h = h.to_devices(devices, near(h, error).work())
     n = h.shape[0]

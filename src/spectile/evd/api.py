@@ -215,7 +215,7 @@ def _on_devices(devices: Any, a: Any, options: Options, definite: Definite | Non
         raise ValueError("several devices refine nothing and call no driver: leave out x0 and driver, or devices")
     if word("backend", backend, "auto", "cpu", "cuda") == "cpu":
         raise ValueError('devices are GPUs: leave out backend="cpu", or devices')
-    device.require_device()
+    device.require_device(device.NO_DEVICES)
     run = importlib.import_module(f"{__package__}.cuda.multi.run")
     found = run.eigh(a, options, definite, devices)
     return EighResult(*found) if options.vectors else found

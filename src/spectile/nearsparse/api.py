@@ -13,7 +13,7 @@ import numpy as np
 from spectile.core import pointers
 from spectile.core.arrays import on_device
 from spectile.core.choice import Candidate
-from spectile.core.device import Backend, require_device
+from spectile.core.device import NO_DEVICES, Backend, require_device
 from spectile.core.options import flag, word
 from spectile.core.places import device_ids
 from spectile.core.protocols import ArrayLike
@@ -309,9 +309,9 @@ def _on_cuda(operands: checks.Operands, request: Request, key: Any) -> SpammResu
     return spamm_cuda(operands.a, operands.b, operands.c, operands.out, request, key)
 
 
-def _listed(devices: int | Sequence[int]) -> list[int]:
+def _listed(devices: int | Sequence[int], instead: str = NO_DEVICES) -> list[int]:
     """Return the ids of the devices asked for."""
-    require_device()
+    require_device(instead)
     import cupy
 
     return device_ids(devices, cupy.cuda.runtime.getDeviceCount())
@@ -369,7 +369,7 @@ def spamm_plan(
     block, alpha, _ = checks.check_scalars(block, alpha)
     operands = checks.operands(a, b, None, None)
     if not (operands.on_gpu and _on_cupy(a) and _on_cupy(b)):
-        raise ValueError("a plan is of CuPy arrays: pass cupy.asarray(a) and cupy.asarray(b)")
+        raise ValueError("a plan is of CuPy arrays: pass cupy.asarray(a) and cupy.asarray(b), or use spamm on the host")
     request = Request(operands.precision(precision, "cuda"), tau=0.0, alpha=alpha, block=block, strict=strict)
     checks.check_two_matrices(a, b)
     from spectile.nearsparse.cuda.geometry import log2, row_major
@@ -491,7 +491,9 @@ def distribute(
     checks.check_one_batch(a, b)
     from spectile.nearsparse.multi import run as multi
 
-    return multi.distribute(a, b, tau, _listed(devices), block=block, split=split)
+    return multi.distribute(
+        a, b, tau, _listed(devices, "pass the matrices themselves to spamm"), block=block, split=split
+    )
 
 
 def norm_map(a: Any, block: int = 32) -> NormMap:

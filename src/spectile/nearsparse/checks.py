@@ -176,7 +176,7 @@ def _array(name: str, array: Any, on_gpu: bool) -> Any:
 def spread_operands(a: Any, b: Any, c: Any, out: Any, split: Split, backend: str) -> Operands:
     """Return the operands of a product over several devices."""
     if backend == "cpu":
-        raise ValueError("devices spread a product over GPUs: leave backend at 'auto' or 'cuda'")
+        raise ValueError('devices are GPUs: leave out backend="cpu", or devices')
     if isinstance(a, list | tuple):
         _check_lists({"b": b, "c": c, "out": out}, len(a))
         pairs = [widened(*pair) for pair in zip(a, b, strict=True)]

@@ -645,7 +645,7 @@ class TileMatrix:
 
     def to_device(self) -> TileMatrix:
         """Return the matrix with its tiles on CuPy's current GPU; raises RuntimeError where there is none."""
-        require_device()
+        require_device("leave the matrix on the host, where all of it is computed as well")
         import cupy
 
         return self._with(data=cupy.asarray(self._data.here() if isinstance(self._data, Spread) else self._data))
@@ -671,7 +671,7 @@ class TileMatrix:
             If `devices` names none, or the matrix is not square with one partition.
         """
         self._require_square("a matrix on several GPUs")
-        require_device()
+        require_device("leave the matrix on the host, where all of it is computed as well")
         import cupy
 
         ids = device_ids(devices, cupy.cuda.runtime.getDeviceCount())

@@ -16,7 +16,7 @@ import numpy as np
 
 from spectile.core.arrays import host_array, require_here
 from spectile.core.choice import Candidate, not_taken
-from spectile.core.device import Backend, backends, choose_backend
+from spectile.core.device import NO_DEVICES, Backend, backends, choose_backend, require_device
 from spectile.core.memory import require_host_free
 from spectile.core.options import flag, kind_of, number, word
 from spectile.core.places import device_ids, home_of
@@ -222,6 +222,8 @@ class _Asked:
         #: Says what a product of host matrices costs, where there is a choice.
         self.work = functools.partial(_work, A, B, precision)
         self.backend: Backend = options["backend"]
+        if self.devices is not None and self.backend == "cuda":
+            require_device(NO_DEVICES)
         chosen = choose_backend(self.backend, self.on_gpu, "tsparse", self.work if self.devices is None else None)
         self.cuda, self.memory_limit = chosen == "cuda", _limit(options["memory_limit"])
         self.check_finite = flag("check_finite", options["check_finite"])

@@ -215,8 +215,8 @@ def test_dlpack_results_go_back_to_their_library(monkeypatch: pytest.MonkeyPatch
         library = SimpleNamespace(from_dlpack=object())
         monkeypatch.setitem(sys.modules, module.partition(".")[0], SimpleNamespace())
         monkeypatch.setitem(sys.modules, imported, library)
-        assert arrays._dlpack_importer(Exporter()) is library.from_dlpack
+        assert arrays._dlpack_importer("a", Exporter()) is library.from_dlpack
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
     Exporter.__module__ = "torch._tensor"
     with pytest.raises(TypeError, match="has no from_dlpack"):
-        arrays._dlpack_importer(Exporter())
+        arrays._dlpack_importer("a", Exporter())

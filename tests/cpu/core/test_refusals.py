@@ -144,6 +144,7 @@ def test_a_flaw_of_an_operand_is_told_by_its_name_alone(call, flaw):
         ("model", kpm.from_pythtb, 3),
         ("model", kpm.from_pybinding, None),
         ("start", lambda start: spectile.density_matrix(np.diag([-1.0, 1.0]), electrons=1, start=start), 3),
+        ("devices", lambda devices: MultiGpuMatrix(SPARSE, devices), 2),
         ("out", lambda out: spectile.spamm(DENSE, DENSE, tau=1.0, out=out), 3),
         ("data_a", lambda data_a: PATTERN.numeric(data_a, SPARSE.data), None),
         ("other", lambda other: TILES.multiply(other), None),
@@ -255,9 +256,37 @@ def test_no_communicator_is_refused(call, comm):
         call(comm)
 
 
-def test_what_lies_on_gpus_says_why_there_are_none():
+def without_gpu():
     if (reason := device.refusal()) is None:
         pytest.skip("there is a GPU here")
+    return reason
+
+
+def test_what_lies_on_gpus_says_why_there_are_none():
+    reason = without_gpu()
     for call in (TILES.to_device, lambda: TILES.to_devices(2), lambda: MultiGpuMatrix(SPARSE)):
-        with pytest.raises(RuntimeError, match=re.escape(reason)):
+        with pytest.raises(RuntimeError, match=re.escape(reason)) as caught:
             call()
+        assert "backend" not in str(caught.value)  # which none of them has
+
+
+@pytest.mark.parametrize("devices", [1, 2, [0]])
+@pytest.mark.parametrize(
+    ("function", "backends"),
+    [
+        (lambda **on: spectile.spamm(DENSE, DENSE, tau=0.1, **on), ("auto", "cpu", "cuda")),
+        (lambda **on: spectile.spgemm(SPARSE, SPARSE, **on), ("auto", "cpu", "cuda")),
+        (lambda **on: spectile.eigh(DENSE, **on), ("auto", "cpu", "cuda")),
+        (lambda **on: spectile.eigvalsh(DENSE, **on), ("auto", "cpu", "cuda")),
+        (lambda **on: of_gap(np.diag([-1.0, 1.0, 1.0, 1.0]), **on), (None,)),
+    ],
+)
+def test_without_a_gpu_devices_are_what_is_to_be_left_out(function, backends, devices):
+    """Not another backend, which is refused in turn, or is no argument at all."""
+    without_gpu()
+    for backend in backends:
+        options = {} if backend is None else {"backend": backend}
+        with pytest.raises((RuntimeError, ValueError), match="devices") as caught:
+            function(devices=devices, **options)
+        assert re.search(r"leave (out|them out)", str(caught.value)) and 'use backend="' not in str(caught.value)
+        function(**options if backend != "cuda" else {})

@@ -117,7 +117,7 @@ class BlockCyclicMatrix(Unpickled):
         if math.prod(self.grid) != comm.size:
             raise ValueError(f"grid = {self.grid} has not the {comm.size} ranks of comm: leave it out, or name another")
         if word("backend", backend, "cpu", "cuda") == "cuda":
-            require_device()
+            require_device('make it with backend="cpu"')
         self.backend = backend
         self.rows, self.columns = map(read_only, self._held(comm.rank))
         self._local = self.module.zeros((self.rows.size, self.columns.size), self.dtype, order="F")

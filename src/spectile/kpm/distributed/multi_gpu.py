@@ -18,6 +18,7 @@ matrix, the rows that no other partition waits for.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -64,11 +65,13 @@ class MultiGpuMatrix(PartitionedOperator):
         self, H: Any, devices: Sequence[int] | None = None, *, stored: bool = False, steps_a_sweep: int = 2
     ) -> None:
         if devices is None:
-            require_device()
+            require_device("pass the matrix itself to compute on the host")
             import cupy
 
             devices = range(cupy.cuda.runtime.getDeviceCount())
-        if not devices:
+        if not isinstance(devices, Sequence | np.ndarray):
+            raise TypeError(f"devices = {reprlib.repr(devices)} is no list of CUDA devices: name them, or None for all")
+        if not len(devices):
             raise ValueError("devices is empty: name at least one CUDA device, or None for all")
         self.H, self.devices, self.stored, self.steps_a_sweep = H, list(devices), stored, steps_a_sweep
         self.shape, self.dtype = H.shape, np.dtype(H.dtype)
