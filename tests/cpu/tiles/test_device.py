@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import spectile
+from spectile.density import api as density_api
 from spectile.density import exp, projector
 from spectile.tiles import TileMatrix, matrix, product, spread
 from spectile.tiles.cuda import grid as grid_kernels
@@ -254,7 +255,8 @@ def cupy(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Any
         return module if isinstance(first, DeviceArray) else np
 
     monkeypatch.setattr(matrix, "_module", module_of)
-    monkeypatch.setattr(matrix, "require_device", lambda: None)
+    for module in (matrix, density_api):
+        monkeypatch.setattr(module, "require_device", lambda instead: None)
     monkeypatch.setattr(projector, "eigvalsh", lambda a, **_: _wrapped(np.linalg.eigvalsh(a.view(np.ndarray))))
     spread._connected.cache_clear()
     return module
