@@ -1,5 +1,6 @@
 """Density matrices of water and their simulation over many GPUs, on model water of a few molecules."""
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -132,7 +133,7 @@ def test_a_wrong_density_matrix_fails_its_check(hartree_fock_of_model_water, tmp
         result = scipy.sparse.csr_array(wrong) if "csr" in method.name else wrong
         if method.name.startswith("density"):
             result = method.run()
-            result.matrix.data[:] = 0.0
+            result = dataclasses.replace(result, matrix=0.0 * result.matrix)
         errors = method.check(result)
         assert any(errors[name] > limit for name, limit in method.limits.items())
 
