@@ -25,6 +25,7 @@ from spectile.density.purify import planned_to
 from spectile.density.result import DensityMatrix
 from spectile.tiles import Error, TileMatrix
 from spectile.tiles.grid import GridMatrix, in_lists, on_grid
+from spectile.tiles.layout import offsets
 from spectile.tiles.spread import Spread
 from spectile.tiles.types import SLACK
 
@@ -65,11 +66,11 @@ def density_matrix(
         of the first two that is predicted to be faster: eigenvectors of small matrices, of those without small
         tiles, and of those whose first products keep so many tiles that the others would take longer.  Not with `beta`.
     block : int or sequence of int, optional
-        Rows of a tile, or of each: 32 by default, and 16 on a CPU where few such tiles hold the square of `f`.  Not
-        where that is a tile matrix.
+        Rows of a tile, or of each: 32 by default, and 16 on a CPU where few such tiles hold the square of `f`.  Of a
+        tile matrix none but its own.
     permutation : sequence of int, optional
         Order of rows and columns in which neighbours in space are neighbours, as `spectile.tiles.partition` gives it.
-        Not where `f` is a tile matrix.
+        Of a tile matrix none but its own.
     start : DensityMatrix, optional
         What an earlier call returned for a similar matrix, as of the last cycle of a self-consistent field: its HOMO,
         its LUMO and the inverse factor of its overlap save the search for them.  They are taken as guesses: nothing
@@ -91,8 +92,8 @@ def density_matrix(
         As `TileMatrix.from_dense`, or if `start` is no density matrix.
     ValueError
         If there is no gap at that number of electrons, `f` is not Hermitian, `electrons` is more than n or no whole
-        number, both or none of `electrons` and `mu` are given, `method` and `beta` are, or `block` or `permutation`
-        with a tile matrix, `start` has other tiles, or the error is below what rounding allows.
+        number, both or none of `electrons` and `mu` are given, `method` and `beta` are, `block` or `permutation` is
+        not that of a tile matrix, `start` has other tiles, or the error is below what rounding allows.
     RuntimeError
         If there are `devices`, and no usable GPU.
 
@@ -163,9 +164,11 @@ def _asked(
         raise ValueError("give electrons=, those of one spin, or mu=, a chemical potential, and not both")
     if method is not None and beta is not None:
         raise ValueError("method makes projectors, and beta asks for a Fermi function: leave one of them out")
-    if isinstance(f, TileMatrix) and (block is not None or permutation is not None):
-        name = "permutation" if block is None else "block"
-        raise ValueError(f"{name} is for an array, and f is in tiles already: leave it out, or pass f.to_csr()")
+    if isinstance(f, TileMatrix):
+        tiles = None if block is None else offsets("block", f.shape[0], block)
+        for name, given, own in (("block", tiles, f.rows), ("permutation", permutation, f.permutation)):
+            if given is not None and not np.array_equal(given, own):
+                raise ValueError(f"{name} is not that of f, which is in tiles: leave it out, or pass f.to_csr()")
     if start is not None and not isinstance(start, DensityMatrix):
         raise TypeError(f"start is {kind_of(start)}: pass what density_matrix returned")
     h: Any = hermitian_operand("f", f, 32 if block is None is not devices else block, permutation)

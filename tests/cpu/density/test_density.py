@@ -442,8 +442,7 @@ def test_what_f_and_s_lack_is_part_of_the_error():
     f, cut = (TileMatrix.from_dense(x, 3, hermitian=True, atol=1e-4) for x in (h, s))
     assert f.error.fro > 1e-7 and cut.error.fro > 1e-7
     for given_ in ((f, s), (h, cut), (f, cut)):
-        block = {} if given_[0] is f else {"block": 3}
-        found = purified(*given_, electrons=occupied, error=5e-2, **block)
+        found = purified(*given_, electrons=occupied, error=5e-2, block=3)
         assert_guaranteed(found, h, occupied, s)
         assert found.error > 1e-6
 
