@@ -86,7 +86,7 @@ def _kept(pair: Pair) -> Pair:
 def pattern(name: str, rows: Any, columns: Any, shape: Any, mend: str) -> Any:
     """Return a CSR matrix of ones; raise ValueError, with the `mend`, if its rows are not sorted without duplicates."""
     # Copies: the analysed pair is kept, and its owner may write to a tensor.
-    rows, columns = np.asarray(rows).copy(), np.asarray(columns).copy()
+    rows, columns = np.array(rows), np.array(columns)
     matrix = sp.csr_array((np.ones(len(columns)), columns, rows), shape=tuple(shape))
     if not matrix.has_canonical_format or (np.diff(rows) < 0).any() or rows[-1] != len(columns):
         raise ValueError(f"{name} has rows whose columns repeat or are not sorted: {mend} first")

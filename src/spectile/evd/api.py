@@ -253,8 +253,9 @@ def _problem(
     """Check the arguments of `eigh`; return the shape that both operands have, the options, and the second matrix."""
     shape = require_square(a)
     definite, subset = None, None
-    check_type(kind)
-    if b is not None:
+    if b is None:
+        check_type(kind)
+    else:
         definite, shape = definite_of(shape, b, kind, flag("overwrite_b", overwrite_b))
     if subset_by_index is not None or subset_by_value is not None:
         subset = subset_of(shape, subset_by_index, subset_by_value)

@@ -26,6 +26,8 @@ from spectile.tiles.order import ranges
 from spectile.tiles.spread import Spread, there
 from spectile.tiles.types import EXACT, SLACK, Error, carried, excess, held_dtype, roundoff, underflow
 
+# What to do without a GPU.
+_STAY = "leave the matrix on the host, where all of it is computed as well"
 NormName = Literal["fro", "spectral"]
 
 
@@ -645,7 +647,7 @@ class TileMatrix:
 
     def to_device(self) -> TileMatrix:
         """Return the matrix with its tiles on CuPy's current GPU; raises RuntimeError where there is none."""
-        require_device("leave the matrix on the host, where all of it is computed as well")
+        require_device(_STAY)
         import cupy
 
         return self._with(data=cupy.asarray(self._data.here() if isinstance(self._data, Spread) else self._data))
@@ -671,7 +673,7 @@ class TileMatrix:
             If `devices` names none, or the matrix is not square with one partition.
         """
         self._require_square("a matrix on several GPUs")
-        require_device("leave the matrix on the host, where all of it is computed as well")
+        require_device(_STAY)
         import cupy
 
         ids = device_ids(devices, cupy.cuda.runtime.getDeviceCount())
@@ -1317,9 +1319,7 @@ def checked_permutation(permutation: Any, shape: Any) -> np.ndarray | None:
     order = host_array("permutation", permutation)
     if shape[0] != shape[1] or order.ndim != 1 or not np.array_equal(np.sort(order), np.arange(shape[0])):
         raise ValueError(f"permutation is no order of the {shape[0]} rows of a square matrix: name each row once")
-    order = order.astype(np.int64)
-    order.flags.writeable = False  # one matrix hands it on to the next
-    return order
+    return read_only(order.astype(np.int64))  # one matrix hands it on to the next
 
 
 def given_order(xp: Any, a: Any, permutation: Any) -> Any:

@@ -18,6 +18,7 @@ import numpy as np
 
 from spectile.core import memory
 from spectile.core.copies import Uncopied
+from spectile.core.options import kind_of
 from spectile.core.plan import Bound
 from spectile.core.pointers import address
 from spectile.core.tiling import ceil_div
@@ -543,7 +544,7 @@ class SpammPlan(Uncopied):
             ):
                 out = cupy.empty(self._shape, self._dtype)
         elif type(out) is not cupy.ndarray:
-            raise TypeError(f"out is a {type(out).__name__}: pass a CuPy array")
+            raise TypeError(f"out is {kind_of(out)}: pass a CuPy array")
         elif (
             out.shape != self._shape
             or out.dtype != self._dtype
