@@ -184,6 +184,8 @@ def _timed(
     allowed = drawn.allowed and drawn.allowed(seconds | {"copy": copy_rate(place)})
     row["allowed_share"] = None if not allowed else allowed / seconds[drawn.ours.name]
     row["device_share"] = device_share(drawn.ours, seconds[drawn.ours.name], place)
+    if place.device == "cuda":
+        row["s_launch"] = launch_seconds(place)
     return row
 
 
@@ -238,6 +240,19 @@ def copy_rate(place: Place) -> float:
         place.wait(target)
         times.append(time.perf_counter() - start)
     return 2 * source.nbytes / min(times)
+
+
+@functools.cache
+def launch_seconds(place: Place) -> float:
+    """Return the median wall clock of a call that launches one kernel of one entry, timed as the calls of draws are."""
+    word = place.xp.empty(1)
+
+    def run() -> Any:
+        word.fill(1)
+        return place.wait(word)
+
+    samples = interleave([Method("launch", run, lambda _: {}, {}, prepare=_flush)], Plan(15, 2, 1.0))
+    return float(np.median(samples["launch"]))
 
 
 def device_share(method: Method, seconds: float, place: Place) -> float | None:
