@@ -91,7 +91,7 @@ def test_plans_refuse_what_overlaps_and_run_again() -> None:
 def test_parts_may_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     import cupy
 
-    monkeypatch.setattr(api, "_listed", list)  # one device stands for two
+    monkeypatch.setattr(api, "_listed", lambda devices, *_: list(devices))  # one device stands for two
     for split in ("rows", "columns"):
         a = cupy.random.default_rng(7).standard_normal((256, 256)).astype("f4")
         parts_a, parts_b = distribute(a, a, 5.0, [0, 0], split=split)

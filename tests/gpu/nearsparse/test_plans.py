@@ -180,7 +180,7 @@ def test_numbers_are_read_after_the_product_whatever_stream_is_current(
 ) -> None:
     import cupy
 
-    monkeypatch.setattr(api, "_listed", list)  # one device stands for two
+    monkeypatch.setattr(api, "_listed", lambda devices, *_: list(devices))  # one device stands for two
     a, b = _random(1500, 1200, "f4"), _random(1200, 1700, "f4")
     choice: dict[str, Any] = {"valid_ratio": 0.4}
     options: dict[str, Any] = {"dense": {"method": "auto"}, "devices": {"devices": [0, 0]}}.get(way, {})
