@@ -3,9 +3,10 @@
 //
 // A function compiles for every architecture while nobody calls it; the heading of each part names the first that has it.
 
-// The shared memory of a block, of a size given at the launch, and of a fixed size.
-#define DYNAMIC_SHARED(Type, name)                                \
-    extern __shared__ __align__(16) unsigned char name##_bytes[]; \
+// The shared memory of a block, of a size given at the launch, and of a fixed size.  Asynchronous copies to memory that
+// begins within 128 bytes take longer.
+#define DYNAMIC_SHARED(Type, name)                                 \
+    extern __shared__ __align__(128) unsigned char name##_bytes[]; \
     Type* name = reinterpret_cast<Type*>(name##_bytes)
 #define STATIC_SHARED(Type, name) __shared__ Type name
 
@@ -86,6 +87,12 @@ __device__ __forceinline__ void copy_async_16(unsigned target, const void* sourc
 
 __device__ __forceinline__ void copy_async_8(unsigned target, const void* source) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(target), "l"(source) : "memory");
+}
+
+// 4 or 8 bytes, of which `bytes` are read and the rest is zero.
+template <int kBytes>
+__device__ __forceinline__ void copy_async_of(unsigned target, const void* source, int bytes) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(target), "l"(source), "n"(kBytes), "r"(bytes) : "memory");
 }
 
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }

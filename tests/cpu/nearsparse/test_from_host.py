@@ -66,7 +66,7 @@ def test_structs_are_laid_out_alike(name: str, monkeypatch: pytest.MonkeyPatch) 
 def test_hopper_shapes_fit_the_multiprocessor(shape: Any) -> None:
     assert shape.resident * (shape.shared_bytes + 1024) <= 228 * 1024
     assert shape.resident * shape.threads <= 2048
-    # Every tile's list must hold all steps of the largest k that choose_kernel lets through.
+    # Every tile's list must hold all steps of the largest k that choose_way lets through.
     assert shape.list_steps // shape.listers >= -(-WGMMA["wgmma_small"].list_steps // shape.listers)
 
 

@@ -17,7 +17,7 @@ from spectile.core.devices import TABLE
 from spectile.core.tensor_map import _strides
 from spectile.nearsparse import NormMap, distribute, norm_map, spamm, spamm_threshold, tune_tau
 from spectile.nearsparse.cpu.norms import row_major
-from spectile.nearsparse.cuda.choose import Problem, choose_kernel
+from spectile.nearsparse.cuda.choose import Problem, choose_way
 from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import PRECISIONS
 from spectile_study.cases.spamm import reference
@@ -154,10 +154,10 @@ def test_layouts_that_the_copy_engine_refuses_take_another_kernel() -> None:
     ):
         out = layout((3, 256, 256), (131072, 512, 2)) if len(other.shape) == 3 else plain
         problem = Problem.of(other, plain, out, 32, "fp16")
-        assert choose_kernel(problem, device) == kernel, other
+        assert choose_way(problem, device).kernel == kernel, other
     for precision in PRECISIONS:
         for m, n in itertools.product((1, 2, 31, 129), repeat=2):
-            assert choose_kernel(Problem(m, 1, n, precision=precision), device)
+            assert choose_way(Problem(m, 1, n, precision=precision), device).kernel
 
 
 def test_a_result_travels_between_processes() -> None:

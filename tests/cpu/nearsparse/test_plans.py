@@ -109,13 +109,17 @@ class Machine:
     """Streams and launches of the stand-in."""
 
     def __init__(self) -> None:
-        self.launched, self.kernel = [], "portable"
+        self.launched, self.kernel, self.shared = [], "portable", False
         #: Current streams of the devices.
         self.streams = [Stream(), Stream()]
 
     def current(self, device: int = -1) -> Stream:
         """Return the current stream of a device, by default the current one."""
         return self.streams[HERE.device if device < 0 else device]
+
+    @property
+    def choice(self) -> Any:
+        return SimpleNamespace(copies=True, scratch_bytes=4096 * self.shared)
 
     @property
     def stream(self) -> Stream:
@@ -159,15 +163,19 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
         def __init__(self, a: Any, b: Any, out: Any, *_: Any, **options: Any) -> None:
             self.kernel = state.kernel
-            self.choice = SimpleNamespace(copies=True)
+            self.choice = state.choice
             self.parameters = record(WGMMA_PRODUCT if self.kernel != "portable" else PRODUCT)
             self._addresses = a.data.ptr, b.data.ptr, out.data.ptr
 
         def addresses(self) -> Any:
             return self._addresses
 
-        def bind(self) -> Any:
-            return lambda stream: state.launched.append(("product", self.parameters.copy()))
+        @property
+        def launches(self) -> Any:
+            def launch(stream: int, name: str) -> None:
+                state.launched.append((name, self.parameters.copy()))
+
+            return [functools.partial(launch, name=name) for name in ("product", "join")[: 1 + state.shared]]
 
     cuda = SimpleNamespace(
         get_current_stream=state.current,
@@ -183,7 +191,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(parts.launch, "kernel", Kernel)
     monkeypatch.setattr(parts, "real_view", lambda x: x)
     monkeypatch.setattr(plans, "Product", Product)
-    monkeypatch.setattr(plans, "prepared_choice", lambda *arguments, **options: None)
+    monkeypatch.setattr(plans, "prepared_choice", lambda *arguments, **options: state.choice)
     monkeypatch.setattr(bound, "replace_address", lambda encoded, pointer: state.launched.append(("map", pointer)))
     repeated._plans.clear()
     yield state  # type: ignore[misc]
@@ -224,6 +232,26 @@ def test_a_plan_writes_what_changes(machine: Machine) -> None:
         assert pointers[1] == pointers[0] + 4 * 4 * 3 and int(norms["counter"]) == pointers[1] + 4 * 3 * 3 + 4
         assert [int(product[name]) for name in ("a", "b", "out")] == [x.data.ptr for x in (a, b, result.c)]
         assert float(product["tau"]) == tau == result.tau
+
+
+def test_tiles_that_blocks_share_have_their_sums_in_the_memory_of_a_run(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = []
+
+    def alloc(size: int) -> Memory:
+        taken.append((Memory(size), size))
+        return taken[-1][0]
+
+    monkeypatch.setattr(sys.modules["cupy"].cuda, "alloc", alloc)
+    machine.shared = True
+    for _ in range(2):
+        machine.launched.clear()
+        call(Array((100, 7000)), Array((7000, 90)))
+        (_, norms), (first, product), (second, join) = machine.launched
+        (memory, size), end = taken[-1], int(norms["counter"]) + 32
+        assert (first, second) == ("product", "join") and product == join
+        assert end <= int(product["parts"]) == memory.ptr + size - 4096 and int(product["parts"]) % 16 == 0
 
 
 def test_a_complex_plan_makes_the_real_form_of_b_anew(machine: Machine) -> None:
@@ -551,7 +579,7 @@ def two(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Machine:
     cupy.cuda.Event, cupy.cuda.Stream, cupy.may_share_memory = lambda **_: [], Stream, lambda *_: False
     monkeypatch.setattr(resident, "connect", lambda devices: True)
     monkeypatch.setattr(resident.device, "describe", lambda: TABLE["H200"])
-    monkeypatch.setattr(resident.choose, "choose_kernel", lambda problem, _: problem)
+    monkeypatch.setattr(resident.choose, "choose_way", lambda problem, _: problem)
     return machine
 
 

@@ -208,7 +208,7 @@ def pair(norms, height):
 class Product:
     grain = (1, 1, 1)
 
-    def __init__(self, a, b, out, maps, tau, *, precision, alpha=1.0, beta=0.0, c=None, kernel=None):
+    def __init__(self, a, b, out, maps, tau, *, precision, alpha=1.0, beta=0.0, c=None, way=None):
         self.operands, self.maps, self.tau, self.beta, self.c = (a, b, out), maps, tau, beta, c
 
     def __call__(self):
@@ -232,9 +232,9 @@ class CallPlan:
 
     grain = (1, 1, 1)
 
-    def __init__(self, a, b, out, request, c=None, kernel=None):
+    def __init__(self, a, b, out, request, c=None, way=None):
         self.request = request
-        assert kernel == "portable" and MACHINE.device == a.home == b.home == out.home
+        assert way == cuda_choose.Way("portable") and MACHINE.device == a.home == b.home == out.home
 
     def run(self, a, b, out, value, c=None):
         request = self.request
@@ -300,7 +300,7 @@ def machine(request, monkeypatch):
     for module, replaced in (
         (cuda_norms, {"NormMaps": NormMaps}),
         (cuda_product, {"Product": Product}),
-        (cuda_choose, {"choose_kernel": lambda *_: "portable"}),
+        (cuda_choose, {"choose_way": lambda *_: cuda_choose.Way("portable")}),
         (core_device, {"describe": lambda: TABLE["H200"]}),
         (gpu_multi_resident, {"CallPlan": CallPlan, "NormMaps": NormMaps}),
         (gpu_multi_device, {"row_work": lambda maps, tau, rows: np.ones(-(-rows // 128))}),

@@ -18,10 +18,12 @@ from spectile.nearsparse.cuda.geometry import is_aligned, stride
 from spectile.nearsparse.cuda.tuning import (
     BAND_ROWS,
     HOPPER_BAND_ROWS,
+    JOINERS,
     PARTS,
     PARTS_OF_SMALL,
     PORTABLE,
     SEARCH_CHUNK,
+    SHARED_STEPS,
     SLOWDOWN,
     THREADS,
     TILE_M,
@@ -104,10 +106,18 @@ def _copied_by_engine(array: Any) -> bool:
 
 
 @dataclass(frozen=True)
+class Way:
+    """What decides about the bits of a product: its parts on several GPUs are computed in the way of the whole."""
+
+    kernel: Kernel
+    splits: int = 1  #: Blocks that share the valid k steps of a tile of C.
+
+
+@dataclass(frozen=True)
 class Choice:
     """How a product is computed."""
 
-    kernel: Kernel  #: One of ``Kernel``.
+    way: Way
     #: Its code.
     unit: Unit
     function: str
@@ -116,13 +126,22 @@ class Choice:
     band: int  #: Rows of tiles in a band of the numbering.
     grain: Grain  #: Rows, columns and depth, in tiles of the norm map, that are multiplied together when one is valid.
     copies: bool = False  #: Whether C leaves through the copy engine.
+    #: The launch that adds up what the blocks have that share a tile, and the bytes that they write.
+    join: Shape | None = None
+    scratch_bytes: int = 0
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel that multiplies."""
+        return self.way.kernel
 
 
 def candidates(problem: Problem, device: Device) -> list[Candidate]:
     """Return the kernels, with the time that each takes where every tile product is valid.
 
     A kernel takes so many times as long as the fastest (`SLOWDOWN`), and longer where C has too few tiles for all
-    multiprocessors: of a piece of 256 x 256 of C, `PARTS` of them work on one part each.
+    multiprocessors: of a piece of 256 x 256 of C, `PARTS` of them work on one part each, or several on one that they
+    share.
     """
     hopper = device.compute_capability == (9, 0) and problem.precision in ("fp16", "fp16c16", "tf32x3")
     single = problem.strict and problem.block < 32
@@ -151,72 +170,87 @@ def candidates(problem: Problem, device: Device) -> list[Candidate]:
     def seconds(kernel: Kernel) -> float:
         slowdown = SLOWDOWN.get((kernel, problem.precision), 1.0) if hopper else 1.0
         slowdown *= 1.0 if problem.aligned else UNALIGNED_SLOWDOWN[PRECISIONS[problem.precision].dtype]
-        parts = PARTS_OF_SMALL.get(problem.precision, PARTS[kernel])
+        parts = PARTS_OF_SMALL.get(problem.precision, PARTS[kernel]) * _splits(problem, device, kernel)
         return work * slowdown * max(1.0, device.multiprocessors / (parts * pieces))
 
     return [Candidate(name, None if why else seconds(name), why or "by its tiles") for name, why in why_not.items()]
 
 
-def choose_kernel(problem: Problem, device: Device) -> Kernel:
-    """Return the fastest kernel that computes a product."""
-    return cast(Kernel, cheapest("nearsparse", candidates(problem, device)).kernel)
+def choose_way(problem: Problem, device: Device) -> Way:
+    """Return the fastest way to compute a product."""
+    kernel = cast(Kernel, cheapest("nearsparse", candidates(problem, device)).kernel)
+    return Way(kernel, _splits(problem, device, kernel))
+
+
+def _splits(problem: Problem, device: Device, kernel: Kernel) -> int:
+    """Return how many blocks share a tile of C: as many as run at the same time, each with enough of k."""
+    if kernel != "portable":
+        return 1
+    portable = PORTABLE[problem.precision]
+    tiles = ceil_div(problem.m, TILE_M) * ceil_div(problem.n, portable.tile_n) * problem.batches
+    resident = portable.min_blocks * device.multiprocessors
+    return max(1, min(resident // max(1, tiles), ceil_div(problem.k, 32) // SHARED_STEPS))
 
 
 def choose(
     problem: Problem,
     device: Device,
-    kernel: Kernel | None = None,
+    way: Way | None = None,
     *,
     tuned: Portable | HopperShape | None = None,
     extra: tuple[str, ...] = (),
 ) -> Choice:
     """Return how a product is computed on a device, which need not be there.
 
-    `kernel` is the fastest that applies if None.  `tuned` and `extra` are another tuning of the kernel, and constants
+    `way` is the fastest that applies if None.  `tuned` and `extra` are another tuning of the kernel, and constants
     defined for it: the study's variants.
     """
-    kernel = kernel or choose_kernel(problem, device)
+    way = way or choose_way(problem, device)
+    kernel = way.kernel
     if kernel == "blocks":
         count = ceil_div(problem.m, 32) * ceil_div(problem.n, 32)
         launch = Shape((count, problem.batches), 512)
         unit = blocks_unit(problem.precision)
-        return Choice(kernel, unit, "product_blocks", launch, (32, 32), 1, (1, 1, 1))
+        return Choice(way, unit, "product_blocks", launch, (32, 32), 1, (1, 1, 1))
     if kernel == "portable":
         portable = tuned if isinstance(tuned, Portable) else PORTABLE[problem.precision]
-        return _portable(problem, device, portable, extra)
+        return _portable(problem, device, way, portable, extra)
     shape = tuned if isinstance(tuned, Wgmma | WgmmaTf32) else WGMMA[kernel]
-    return _hopper(problem, device, kernel, shape, extra)
+    return _hopper(problem, device, way, shape, extra)
 
 
-def _portable(problem: Problem, device: Device, portable: Portable, extra: tuple[str, ...]) -> Choice:
+def _portable(problem: Problem, device: Device, way: Way, portable: Portable, extra: tuple[str, ...]) -> Choice:
     row = PRECISIONS[problem.precision]
     fitted = fitting(portable, row.dtype, device.shared_bytes)
     count = ceil_div(problem.m, TILE_M) * ceil_div(problem.n, fitted.tile_n)
-    grain = max(1, 32 // problem.block)
+    grain, blocks = max(1, 32 // problem.block), count * problem.batches * way.splits
+    shared = way.splits > 1
     return Choice(
-        "portable",
+        way,
         portable_unit(problem.precision, fitted, problem.aligned and problem.out_aligned, extra),
         "product",
         Shape(
-            (count, problem.batches),
+            (count, problem.batches, way.splits),
             THREADS,
             fitted.shared_bytes(row.dtype),
             # Where all blocks are resident at once, those that start early crowd where norms have ended.
-            after_previous=count * problem.batches > fitted.min_blocks * device.multiprocessors,
+            after_previous=blocks > fitted.min_blocks * device.multiprocessors,
         ),
         (TILE_M, fitted.tile_n),
         BAND_ROWS // TILE_M,
         (grain,) * 3,
+        join=Shape((count, problem.batches, JOINERS), THREADS, after_previous=True) if shared else None,
+        scratch_bytes=blocks * fitted.tile_elements * np.dtype(row.sums).itemsize if shared else 0,
     )
 
 
-def _hopper(problem: Problem, device: Device, kernel: Kernel, shape: HopperShape, extra: tuple[str, ...]) -> Choice:
+def _hopper(problem: Problem, device: Device, way: Way, shape: HopperShape, extra: tuple[str, ...]) -> Choice:
     rows = 128 * shape.cluster
     count = ceil_div(problem.m, rows) * ceil_div(problem.n, shape.tile_n)
     clusters = device.multiprocessors * shape.resident // shape.cluster
     copies = problem.out_aligned and not problem.added
     return Choice(
-        kernel,
+        way,
         hopper_unit(shape, PRECISIONS[problem.precision].output, *extra, copies=copies),
         shape.kernel,
         Shape(
@@ -295,6 +329,7 @@ def launches(problem: Problem, device: Device) -> list[Shape]:
     itemsize = np.dtype(PRECISIONS[problem.precision].dtype).itemsize
     batch = (problem.batches,) if problem.batches > 1 else ()
     shapes = [norms_launch((*batch, problem.m, problem.k), (*batch, problem.k, problem.n), itemsize), choice.launch]
+    shapes += [] if choice.join is None else [choice.join]
     rows, columns, depth = (ceil_div(size, problem.block) for size in (problem.m, problem.n, problem.k))
     shapes += [survey_launch(rows, columns), count_launch(rows, columns, depth, device)]
     norms = np.dtype(PRECISIONS[problem.precision].norm).itemsize

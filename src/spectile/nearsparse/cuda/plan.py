@@ -26,12 +26,13 @@ from spectile.nearsparse import checks
 from spectile.nearsparse.bounds import LEAST_NORM
 from spectile.nearsparse.cuda import dense, parts
 from spectile.nearsparse.cuda.after import PER_THREAD, mark, read_after
+from spectile.nearsparse.cuda.choose import Way
 from spectile.nearsparse.cuda.norms import NormMaps, Norms, told, told_grain
 from spectile.nearsparse.cuda.product import Product, prepared_choice
 from spectile.nearsparse.cuda.search import FIELD, Search, Wanted, check_error, found, refusal, tolerance_of
 from spectile.nearsparse.cuda.search import Places as SearchPlaces
 from spectile.nearsparse.cuda.survey import bind_count, error_bound, frobenius, ratio, rounding
-from spectile.nearsparse.cuda.tuning import WGMMA, Kernel
+from spectile.nearsparse.cuda.tuning import WGMMA
 from spectile.nearsparse.result import SpammResult
 from spectile.nearsparse.types import Grain, Request
 
@@ -54,10 +55,10 @@ class CallPlan(_Planned):
     """One product of two device matrices, C = alpha A B + beta C, for operands of one layout.
 
     Later runs take arrays of the same shapes, strides, dtype and alignment, and other values of what the request asks:
-    tau, a valid ratio or an error.  C may be `out`; `kernel` is that of a larger product of which this is a part.
+    tau, a valid ratio or an error.  C may be `out`; `way` is that of a larger product of which this is a part.
     """
 
-    def __init__(self, a: Any, b: Any, out: Any, request: Request, c: Any = None, kernel: Kernel | None = None) -> None:
+    def __init__(self, a: Any, b: Any, out: Any, request: Request, c: Any = None, way: Way | None = None) -> None:
         import cupy
 
         super().__init__(a, b, out, request)
@@ -70,7 +71,7 @@ class CallPlan(_Planned):
             c = None if c is None else parts.real_view(c)
         #: Bytes of B as a real matrix, which every run makes anew; 0 where it is one.
         self._expanded = b.nbytes if paired else 0
-        choice = prepared_choice(a, b, out, request.real, counts=self.verdict == "count", kernel=kernel)
+        choice = prepared_choice(a, b, out, request.real, counts=self.verdict == "count", way=way)
         maps = NormMaps(a, b, request.block, paired=paired)
         tiles = told(maps, request)
         self._search, tau = None, 0.0
@@ -79,17 +80,17 @@ class CallPlan(_Planned):
             tau = cupy.empty(1, np.float64)  # the memory of each run is its own: this address is replaced
         product = Product(
             a, b, out, maps, tau,
-            precision=request.real.precision, alpha=request.alpha, beta=request.beta, c=c, choice=choice,
+            precision=request.real.precision, alpha=request.alpha, beta=request.beta, c=c, choice=choice, scratch=0,
         )  # fmt: skip
         self.grain: Grain = told_grain(product.grain, request)
         self._norm = maps.a.dtype
         expansion = parts.Expansion(given, b) if paired else None
         self._before = [] if expansion is None else [expansion.launch]
         self._before += [*maps.bind(), *([] if self._search is None else [self._search.launch])]
-        self._product = product.bind()
+        self._multiply = product.launches
         self._count = _Count(maps, limit) if self.verdict == "count" else None
         self._varies = self._count is not None or (request.method == "auto" and request.valid_ratio is not None)
-        self._places = _Places.of(maps, tiles, self._search, counted=self._count is not None)
+        self._places = _Places.of(maps, tiles, self._search, choice.scratch_bytes, counted=self._count is not None)
         self._bound = self._bind(maps, expansion, product)
 
     def _bind(self, maps: NormMaps, expansion: parts.Expansion | None, product: Product) -> Bound:
@@ -151,7 +152,8 @@ class CallPlan(_Planned):
             count = self._count if verdict == "count" else None
             if count is not None:
                 count(stream)
-            self._product(stream)
+            for launch in self._multiply:
+                launch(stream)
             norms = CallNorms(memory_, self, value)
             # The product that was launched does nothing then; else it has begun while this waits.
             if count is not None:
@@ -389,8 +391,8 @@ class _Kept:
 # What runs set, in the order in which a run has it: the value is of tau, a ratio or an error.
 _NAMES = (
     "a", "b", "real_b", "c", "out", "value", "tolerance",
-    "norms_a", "norms_b", "complex_a", "complex_b", "counter", "arrived", "count", "ended", "cancelled", "tau_device",
-    "result", "counts", "partial", "columns_a", "sorted",
+    "norms_a", "norms_b", "complex_a", "complex_b", "counter", "arrived", "count", "ended", "cancelled", "parts",
+    "tau_device", "result", "counts", "partial", "columns_a", "sorted",
 )  # fmt: skip
 _OF_NORMS = {
     "task.0.matrix": "a",
@@ -406,13 +408,13 @@ _OF_SEARCH = {"norms_a": "complex_a", "norms_b": "complex_b"} | {
 # Of the product and of what counts first, as far as they have them.
 _SHARED = {"tau": "value", "b": "real_b"} | {
     name: name
-    for name in ("a", "c", "out", "norms_a", "norms_b", "counter", "count", "ended", "cancelled", "tau_device")
+    for name in ("a", "c", "out", "norms_a", "norms_b", "counter", "count", "ended", "cancelled", "parts", "tau_device")
 }
 
 
 @dataclass(frozen=True)
 class _Places:
-    """Where the arrays of a run lie in its memory, in bytes: norm maps, eight counters, what a search needs.
+    """Where a run's arrays lie in its memory, in bytes: norm maps, eight counters, what a search and a product need.
 
     Maps of complex tiles, beside those of the real tiles that are multiplied; of a real product the two are one.
     """
@@ -423,14 +425,15 @@ class _Places:
     complex_b: int
     counter: int
     scratch: int
+    parts: int
     bytes: int
     search: SearchPlaces | None
     #: Whether a count decides if the product does anything.
     counted: bool = False
 
     @classmethod
-    def of(cls, maps: Norms, tiles: Norms, search: Search | None, *, counted: bool) -> _Places:
-        """Return the places for maps, and those of complex tiles, which may be the same."""
+    def of(cls, maps: Norms, tiles: Norms, search: Search | None, shared: int, *, counted: bool) -> _Places:
+        """Return the places for maps, those of complex tiles, which may be the same, and a product's bytes."""
         held = [maps.a, maps.b] + ([] if tiles is maps else [tiles.a, tiles.b])
         _, norms_b, *more, end = np.cumsum([0, *(x.size * x.dtype.itemsize for x in held)]).tolist()
         complex_a, complex_b = more or (0, norms_b)
@@ -438,15 +441,15 @@ class _Places:
         scratch = ceil_div(counter + 32, 16) * 16
         places = None if search is None else search.places
         shapes = tiles.a.shape, tiles.b.shape
-        size = scratch + (0 if places is None else places.bytes)
-        return cls(shapes, norms_b, complex_a, complex_b, counter, scratch, size, places, counted)
+        parts = ceil_div(scratch + (0 if places is None else places.bytes), 16) * 16
+        return cls(shapes, norms_b, complex_a, complex_b, counter, scratch, parts, parts + shared, places, counted)
 
     def addresses(self, base: int) -> tuple[int, ...]:
         """Return the addresses from ``norms_a`` on; no `tau_device` where tau is given, nor `cancelled` uncounted."""
         counter = base + self.counter
         cancelled = counter + 20 if self.counted else 0
         norms = base, base + self.norms_b, base + self.complex_a, base + self.complex_b
-        own = *norms, counter, counter + 4, counter + 8, counter + 16, cancelled
+        own = *norms, counter, counter + 4, counter + 8, counter + 16, cancelled, base + self.parts
         search = self.search
         if search is None:
             return (*own, 0)

@@ -10,7 +10,7 @@ from spectile.core import device, launch
 from spectile.core.compile import Unit, prepare
 from spectile.core.pointers import address
 from spectile.core.tiling import ceil_div
-from spectile.nearsparse.cuda.choose import Choice, Problem, choose
+from spectile.nearsparse.cuda.choose import Choice, Problem, Way, choose
 from spectile.nearsparse.cuda.geometry import fill, layout, log2, pitch, record, stride
 from spectile.nearsparse.cuda.norms import Norms
 from spectile.nearsparse.cuda.tuning import WGMMA, Kernel
@@ -20,7 +20,7 @@ from spectile.nearsparse.types import Grain, Request
 PRODUCT = layout(
     "a:p b:p c:p out:p norms_a:p norms_b:p tau_device:p tau:d alpha:d beta:d lda:l ldb:l ldc:l ldo:l stride_a:l "
     "stride_b:l stride_c:l stride_o:l stride_norms_a:l stride_norms_b:l m:i n:i k:i norm_k:i log2_block:i tiles_m:i "
-    "tiles_n:i cancelled:p"
+    "tiles_n:i cancelled:p parts:p"
 )
 WGMMA_FIELDS = layout(
     "c:p out:p norms_a:p norms_b:p tau_device:p counter:p cancelled:p tau:d alpha:d beta:d ldc:l ldo:l "
@@ -37,16 +37,14 @@ WGMMA_PRODUCT = np.dtype(
 )
 
 
-def prepared_choice(
-    a: Any, b: Any, out: Any, request: Request, *, counts: bool, kernel: Kernel | None = None
-) -> Choice:
+def prepared_choice(a: Any, b: Any, out: Any, request: Request, *, counts: bool, way: Way | None = None) -> Choice:
     """Return how a request is computed, and begin to compile side by side the kernels of its call.
 
     The operands are as :class:`Product` takes them; `counts` says whether the valid products are counted first, and
-    `kernel` may name the kernel.
+    `way` may be that of a larger product of which this is a part.
     """
     problem = Problem.of(a, b, out, request.block, request.precision, request.strict, request.beta != 0)
-    choice, row = choose(problem, device.describe(), kernel), request.arithmetic
+    choice, row = choose(problem, device.describe(), way), request.arithmetic
     # The product first: it takes longest.
     units = [choice.unit, NORM_UNITS[row.dtype]]
     if request.tau is None:
@@ -82,10 +80,12 @@ class Product:
         `c` is read where `beta` is not 0; it may be `out`.
     strict : bool
         Multiply exactly the valid products.
-    kernel : optional
+    way : Way, optional
         As :func:`spectile.nearsparse.cuda.choose.choose` takes it.
     choice : Choice, optional
-        Made before, in place of `strict` and `kernel`.
+        Made before, in place of `strict` and `way`.
+    scratch : int, optional
+        Address of ``choice.scratch_bytes`` bytes, which the parameters may be given later; by default its own.
     """
 
     def __init__(
@@ -101,21 +101,29 @@ class Product:
         beta: float = 0.0,
         c: Any = None,
         strict: bool = False,
-        kernel: Kernel | None = None,
+        way: Way | None = None,
         choice: Choice | None = None,
+        scratch: int | None = None,
     ) -> None:
+        import cupy
+
         problem = Problem.of(a, b, out, maps.block, precision, strict, beta != 0)
-        self.choice = choice or choose(problem, device.describe(), kernel)
+        self.choice = choice or choose(problem, device.describe(), way)
         self.maps, self.shape, self.batches = maps, (problem.m, problem.k, problem.n), problem.batches
-        self._keep = a, b, c, out, tau
+        own: Any = cupy.empty(self.choice.scratch_bytes, np.uint8) if scratch is None else None
+        self._keep = a, b, c, out, tau, own
         fields = self._common(out, tau, alpha, beta, c)
         if self.kernel in WGMMA:
             self.parameters = self._hopper_parameters(a, b, out, fields)
         else:
             strides = {"lda": pitch(a), "ldb": pitch(b), "stride_a": stride(a), "stride_b": stride(b)}
-            own = {"a": address(a), "b": address(b)} | strides
-            self.parameters = fill(np.zeros((), PRODUCT), fields | own)
-        self._function = launch.kernel(self.choice.unit, self.choice.function)
+            places = {"a": address(a), "b": address(b), "parts": address(own) if scratch is None else scratch}
+            self.parameters = fill(np.zeros((), PRODUCT), fields | strides | places)
+        join = self.choice.join
+        #: To be repeated, with parameters that may be changed in place.
+        self.launches = [self._bind(self.choice.function, self.choice.launch)]
+        if join is not None:
+            self.launches.append(self._bind("join_parts", join, np.int32(self.choice.way.splits)))
 
     @property
     def kernel(self) -> Kernel:
@@ -126,6 +134,9 @@ class Product:
     def grain(self) -> Grain:
         """Rows, columns and depth, in tiles of the norm map, that are multiplied together when one is valid."""
         return self.choice.grain
+
+    def _bind(self, function: str, shape: launch.Shape, *more: Any) -> launch.BoundLaunch:
+        return launch.kernel(self.choice.unit, function).bind(shape, self.parameters, *more)
 
     def _common(self, out: Any, tau: Any, alpha: float, beta: float, c: Any) -> dict[str, Any]:
         """Return the fields that the kernels share."""
@@ -180,13 +191,10 @@ class Product:
 
         The norm kernel also resets the counter of the persistent product, so each call follows a call of `maps`.
         """
-        self._function(self.choice.launch, self.parameters)
-
-    def bind(self) -> launch.BoundLaunch:
-        """Return the launch with its parameters, which may be changed in place."""
-        return self._function.bind(self.choice.launch, self.parameters)
+        for one in self.launches:
+            one()
 
     def addresses(self) -> tuple[int, int, int]:
         """Return where A, B and C begin."""
-        a, b, _, out, _ = self._keep
+        a, b, _, out, *_ = self._keep
         return address(a), address(b), address(out)

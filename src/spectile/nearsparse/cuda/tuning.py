@@ -42,6 +42,11 @@ class Portable:
         """Columns of a tile."""
         return 64 * self.blocks
 
+    @property
+    def tile_elements(self) -> int:
+        """Entries of a tile of C."""
+        return TILE_M * self.tile_n
+
     def shared_bytes(self, dtype: str) -> int:
         """Return the dynamic shared memory of a block."""
         elements = TILE_M * (32 + self.pads[0]) + 32 * (self.tile_n + self.pads[1])
@@ -55,6 +60,8 @@ class Portable:
 
 # Rows of a tile of the portable kernel, and threads of its blocks.
 TILE_M, THREADS = 64, 128
+# Of the blocks that share a tile of C: the fewest k steps (32 wide) of each, and how many blocks add up their sums.
+SHARED_STEPS, JOINERS = 8, 8
 _HALF = Portable(0, (8, 8), blocks=2, stages=4, min_blocks=4)
 PORTABLE: dict[str, Portable] = {
     "fp16": _HALF,
@@ -144,8 +151,9 @@ SLOWDOWN: dict[tuple[Kernel, str], float] = {
     ("portable", "fp16c16"): 2.9,
     ("portable", "tf32x3"): 2.0,
 }
-# How many times as long the portable kernel takes where rows are not aligned to 16 bytes: elements come one by one.
-UNALIGNED_SLOWDOWN = {"float16": 8.0, "float32": 2.0, "float64": 1.8}
+# How many times as long the portable kernel takes where rows are not aligned to 16 bytes: elements come one by one,
+# those of float16 through registers.
+UNALIGNED_SLOWDOWN = {"float16": 2.8, "float32": 1.2, "float64": 1.2}
 PARTS: dict[Kernel, int] = {
     "wgmma_wide_pair": 2, "wgmma_wide": 2, "wgmma_small": 4, "wgmma_tf32": 4, "portable": 4, "blocks": 64
 }  # fmt: skip

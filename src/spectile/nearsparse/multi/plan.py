@@ -30,7 +30,6 @@ from spectile.nearsparse.cuda.norms import told, told_grain
 from spectile.nearsparse.cuda.parts import real_view
 from spectile.nearsparse.cuda.search import threshold
 from spectile.nearsparse.cuda.survey import error_bound, frobenius, kept_norms, ratio
-from spectile.nearsparse.cuda.tuning import Kernel
 from spectile.nearsparse.multi.streams import Stream, event
 from spectile.nearsparse.types import Grain, Request
 
@@ -81,7 +80,7 @@ class Plan(ABC):
         self.shape = problem.m, problem.k, problem.n
         #: What one GPU would use for the whole product; every part does.
         with cupy.cuda.Device(devices[0]):
-            self.kernel: Kernel = choose.choose_kernel(problem, device.describe())
+            self.way = choose.choose_way(problem, device.describe())
         self.tau = math.nan if request.tau is None else float(request.tau)
         self.streams: list[Stream] = []
         #: Rows, columns and depth, in tiles of the norm map, that are multiplied together when one is valid.
@@ -105,7 +104,7 @@ class Plan(ABC):
         request = self.request
         made = cuda_product.Product(
             a, b, out, norms, self.tau if tau is None else tau,
-            precision=self.real.precision, alpha=request.alpha, beta=request.beta, c=c, kernel=self.kernel,
+            precision=self.real.precision, alpha=request.alpha, beta=request.beta, c=c, way=self.way,
         )  # fmt: skip
         self.grain = made.grain
         return made

@@ -62,13 +62,13 @@ class Resident:
         self._shapes = [part.shape for part in out]
         # Every part uses what one GPU would use for the whole product.
         with cupy.cuda.Device(self.devices[0]):
-            self.kernel = choose.choose_kernel(self._problem(a, b), device.describe())
+            self.way = choose.choose_way(self._problem(a, b), device.describe())
         #: Of the parts that have entries, with their numbers and devices.
         self._plans: list[tuple[int, int, CallPlan]] = []
         for number, (x, y, z, added) in enumerate(zip(a, b, out, c or [None] * len(a), strict=True)):
             if z.size:
                 with x.device:
-                    plan = CallPlan(x, y, z, self.request, added, self.kernel)
+                    plan = CallPlan(x, y, z, self.request, added, self.way)
                 self._plans.append((number, self.devices[number], plan))
         self.grain = plan.grain
         self._begun, self._ended = event(self.devices[0]), [event(index) for index in self.devices]

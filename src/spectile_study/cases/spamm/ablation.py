@@ -11,7 +11,7 @@ from spectile.core import device
 from spectile.core.compile import Unit
 from spectile.core.tiling import ceil_div
 from spectile.nearsparse.cuda import kernels
-from spectile.nearsparse.cuda.choose import Choice, Problem, choose
+from spectile.nearsparse.cuda.choose import Choice, Problem, Way, choose
 from spectile.nearsparse.cuda.tuning import PORTABLE, WGMMA, Kernel
 from spectile.nearsparse.cuda.units import hopper_unit, norm_unit, portable_unit
 from spectile.nearsparse.types import PRECISIONS
@@ -52,23 +52,23 @@ def variants(precision: str, problem: Problem) -> dict[str, Variant]:
     variants = {name: Variant(norms=reduction_unit(dtype, how)) for name, how in REDUCTIONS.items()}
     if precision.startswith("fp16"):
         shallow = replace(WGMMA[_FAST], stages=2)
-        variants["double_buffer_only"] = Variant(choose(problem, current, _FAST, tuned=shallow))
-        variants["stride"] = Variant(choose(problem, current, _FAST, extra=("STRIDE",)))
-        variants["no_balance"] = Variant(choose(problem, current, _FAST, extra=("RUNS",)))
-        variants["no_cluster"] = Variant(choose(problem, current, "wgmma_wide"))
-        variants["half_parts"] = Variant(choose(problem, current, _FAST, tuned=_HALVES))
-        variants["no_large_tile"] = Variant(choose(problem, current, "wgmma_small"))
-        variants["no_wgmma"] = Variant(choose(problem, current, "portable"))
+        variants["double_buffer_only"] = Variant(choose(problem, current, Way(_FAST), tuned=shallow))
+        variants["stride"] = Variant(choose(problem, current, Way(_FAST), extra=("STRIDE",)))
+        variants["no_balance"] = Variant(choose(problem, current, Way(_FAST), extra=("RUNS",)))
+        variants["no_cluster"] = Variant(choose(problem, current, Way("wgmma_wide")))
+        variants["half_parts"] = Variant(choose(problem, current, Way(_FAST), tuned=_HALVES))
+        variants["no_large_tile"] = Variant(choose(problem, current, Way("wgmma_small")))
+        variants["no_wgmma"] = Variant(choose(problem, current, Way("portable")))
         return variants
     if precision == "tf32x3":
-        variants["stride"] = Variant(choose(problem, current, "wgmma_tf32", extra=("STRIDE",)))
-        variants["no_balance"] = Variant(choose(problem, current, "wgmma_tf32", extra=("RUNS",)))
-        variants["no_wgmma"] = Variant(choose(problem, current, "portable"))
+        variants["stride"] = Variant(choose(problem, current, Way("wgmma_tf32"), extra=("STRIDE",)))
+        variants["no_balance"] = Variant(choose(problem, current, Way("wgmma_tf32"), extra=("RUNS",)))
+        variants["no_wgmma"] = Variant(choose(problem, current, Way("portable")))
         return variants
     tuned = PORTABLE[precision]
-    variants["no_compaction"] = Variant(choose(problem, current, "portable", extra=("LIST_ALL_STEPS",)))
-    variants["no_double_buffering"] = Variant(choose(problem, current, "portable", tuned=replace(tuned, stages=1)))
-    variants["stride"] = Variant(strided(choose(problem, current, "portable", extra=("STRIDE",)), problem))
+    variants["no_compaction"] = Variant(choose(problem, current, Way("portable"), extra=("LIST_ALL_STEPS",)))
+    variants["no_double_buffering"] = Variant(choose(problem, current, Way("portable"), tuned=replace(tuned, stages=1)))
+    variants["stride"] = Variant(strided(choose(problem, current, Way("portable"), extra=("STRIDE",)), problem))
     return variants
 
 
@@ -92,7 +92,7 @@ def ablation(row: Mapping[str, Any], context: Context) -> Case:
     for ratio, tau in ((30, TABLE_1[n][0]), (5, TABLE_1[n][-1])):
         methods.append(operands.spamm(f"spectile_{ratio:02}", tau))
         for name, variant in variants(precision, problem).items():
-            choice = variant.choice or choose(problem, device.describe(), kernel)
+            choice = variant.choice or choose(problem, device.describe(), Way(kernel))
             methods.append(operands.spamm(f"{name}_{ratio:02}", tau, choice, variant.norms))
     methods.append(operands.vendor("cublas", VENDOR_MODES[precision], operands.limit))
     return Case(methods, inputs={"a": digest_array(operands.first)})

@@ -25,10 +25,13 @@ using std::min;
 #define __align__(bytes) alignas(bytes)
 
 struct HostIndex {
-  unsigned x, z;
+  unsigned x, y, z;
 };
 struct uint4 {
   unsigned x, y, z, w;
+};
+struct float4 {
+  float x, y, z, w;
 };
 static HostIndex threadIdx, blockIdx, gridDim;
 
@@ -133,6 +136,14 @@ T atomicAdd(T* to, U value) {
 }
 static int atomicExch(int* to, int value) { return std::exchange(*to, value); }
 template <typename T>
+T __ldg(const T* from) {
+  return *from;
+}
+template <typename T>
+void __stcs(T* to, T value) {
+  *to = value;
+}
+template <typename T>
 T __ldcg(const T* from) {
   return *from;
 }
@@ -164,10 +175,16 @@ static void copy_async(uintptr_t target, const void* source, int bytes) {
   std::memset(reinterpret_cast<void*>(target), 0, 16);
   std::memcpy(reinterpret_cast<void*>(target), source, bytes);
 }
+template <int kBytes>
+void copy_async_of(uintptr_t target, const void* source, int bytes) {
+  std::memset(reinterpret_cast<void*>(target), 0, kBytes);
+  std::memcpy(reinterpret_cast<void*>(target), source, bytes);
+}
 static void commit_copies() {}
 template <int kLeft>
 void wait_copies() {}
 static void launch_dependents() {}
+static void wait_for_previous() {}
 
 // Run a kernel; whether every thread came to its end.  A context is made where a thread begins; from then on jumps, which
 // ask nothing of the system, lead from stack to stack.

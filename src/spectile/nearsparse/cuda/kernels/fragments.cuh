@@ -1,7 +1,7 @@
 // What a warp of product.cu multiplies with, a part for each arithmetic: rows of A by columns of B in shared memory.
 //
 // multiply<N0, N1>(a, b, sum) takes the 32 x 32 blocks [N0, N1) of the warp over the k of one stage.
-// each_vector(sum, lane, store) calls store(row, column, values) for every kStored neighbouring sums of a lane.
+// vector_place(v, lane) is where the v-th kStored neighbouring sums of a lane lie in the warp's blocks.
 #define FP16 0
 #define TF32X3 1
 #define FP64 2
@@ -18,13 +18,7 @@ __device__ __forceinline__ void clear(Sums& sum) {
         for (int j = 0; j < 4 * kBlocks; ++j) sum[i][j] = 0;
 }
 
-template <typename Store>
-__device__ __forceinline__ void each_vector(const Sums& sum, int lane, Store store) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-#pragma unroll
-        for (int s = 0; s < kBlocks; ++s) store(lane / 8 + 4 * i, 32 * s + lane % 8 * 4, sum[i] + 4 * s);
-}
+__device__ __forceinline__ TilePlace vector_place(int v, int lane) { return {lane / 8 + v / kBlocks * 4, v % kBlocks * 32 + lane % 8 * 4}; }
 
 // Thread (r, c) of a warp's 4 x 8 owns rows r + 4 i and columns 4 c + j of each block: A is read along k.
 template <int N0, int N1>
@@ -78,14 +72,9 @@ __device__ __forceinline__ void clear(Sums& sum) {
             for (int e = 0; e < 4; ++e) sum[i][j][e] = 0;
 }
 
-template <typename Store>
-__device__ __forceinline__ void each_vector(const Sums& sum, int lane, Store store) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-#pragma unroll
-        for (int j = 0; j < 4 * kBlocks; ++j)
-#pragma unroll
-            for (int e = 0; e < 2; ++e) store(16 * i + 8 * e + lane / 4, 8 * j + lane % 4 * 2, sum[i][j] + 2 * e);
+__device__ __forceinline__ TilePlace vector_place(int v, int lane) {
+    const int j = v / 2 % (4 * kBlocks), i = v / (8 * kBlocks);
+    return {16 * i + v % 2 * 8 + lane / 4, 8 * j + lane % 4 * 2};
 }
 
 #if PRECISION == FP16

@@ -24,4 +24,5 @@ struct Product {
     int log2_block;
     int tiles_m, tiles_n;
     const unsigned* cancelled;  // not zero where the dense product is taken instead, or null
+    Accumulator* parts;         // sums of the blocks that share a tile of C
 };

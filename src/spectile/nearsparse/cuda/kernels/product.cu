@@ -3,7 +3,8 @@
 // A thread block computes a tile of 64 x (64 BLOCKS) of C.  It first tests all k against the two norm maps and compacts the
 // union of the valid steps (32 wide) into a list with one bit for each 32 x 32 block of the tile, then runs a cp.async
 // pipeline over the list.  Each of its four warps owns BLOCKS blocks side by side and multiplies exactly those whose bit is
-// set: loads follow the union, arithmetic the valid set.
+// set: loads follow the union, arithmetic the valid set.  Where C has few tiles, blocks side by side along z share the list
+// of a tile, each its every so-manieth entry, and `join_parts` adds their sums up in order.
 //
 //   for each kListSteps of k:
 //     list = steps of which any block of the tile has a product of norms that reaches tau, with those blocks' bits
@@ -11,7 +12,8 @@
 //       sums[blocks whose bit is set] += A B
 //   C = alpha sums + beta C
 //
-// Invariant: a product of 32 x 32 blocks is multiplied if and only if one of its products of tiles is valid.
+// Invariant: a product of 32 x 32 blocks is multiplied if and only if one of its products of tiles is valid.  The number of
+// blocks that share a tile decides the order of its sums.
 #include "operands.cuh"
 #include "tiles.cuh"
 
@@ -29,34 +31,44 @@ constexpr bool kCompact = true;
 // Row pitches in elements, chosen so that the fragment loads below meet no bank twice.
 constexpr int kPitchA = kStep + PAD_A, kPitchB = kTileN + PAD_B;
 constexpr int kStageA = kTileM * kPitchA, kStageB = kStep * kPitchB;
-constexpr int kVector = 16 / sizeof(Element);
+// Elements that a copy takes: one where rows are not aligned, but in float16 no copy is so short.
+constexpr int kVector = ALIGNED || sizeof(Element) < 4 ? 16 / sizeof(Element) : 1;
+
+// What a block shares beside its stages.
+struct Shared {
+    unsigned list[kListSteps];  // of the valid steps: step << 16 | bits
+    unsigned short bits[kListSteps];
+    int warp_totals[kThreads / 32];
+};
+
+// Copy a vector to shared memory, of which `bytes` are read and the rest is zero.
+__device__ __forceinline__ void copy_vector(Element* to, const Element* from, int bytes) {
+    if constexpr (ALIGNED) copy_async(shared_address(to), from, bytes);
+    else if constexpr (kVector == 1) copy_async_of<sizeof(Element)>(shared_address(to), from, bytes);
+    else
+#pragma unroll
+        for (int e = 0; e < kVector; ++e) to[e] = e * static_cast<int>(sizeof(Element)) < bytes ? from[e] : Element(0.0f);
+}
 
 // Copy a ROWS x COLUMNS block to shared memory, zero outside of the matrix; `whole` says that all of it is inside.
 template <int kRows, int kColumns, int kPitch>
 __device__ __forceinline__ void load_block(Element* target, const Element* source, long long leading, int rows, int columns, bool whole) {
     constexpr int kChunks = kColumns / kVector, kPass = kThreads / kChunks;
     static_assert(kThreads % kChunks == 0 && kRows % kPass == 0, "every thread copies one column of chunks");
+    constexpr int kBytes = sizeof(Element);
     const int first = threadIdx.x / kChunks, column = threadIdx.x % kChunks * kVector;
     const Element* from = source + first * leading + column;
     Element* to = target + first * kPitch + column;
-#if ALIGNED
+    const long long step = kPass * leading;
     if (whole) {
-        const long long step = kPass * leading;
 #pragma unroll
-        for (int row = 0; row < kRows; row += kPass, from += step)
-            copy_async(shared_address(to) + row * kPitch * static_cast<int>(sizeof(Element)), from, 16);
+        for (int row = 0; row < kRows; row += kPass, from += step) copy_vector(to + row * kPitch, from, kVector * kBytes);
         return;
     }
-#endif
 #pragma unroll
-    for (int row = 0; row < kRows; row += kPass, from += kPass * leading, to += kPass * kPitch) {
+    for (int row = 0; row < kRows; row += kPass, from += step, to += kPass * kPitch) {
         const int inside = first + row < rows ? max(0, min(kVector, columns - column)) : 0;
-#if ALIGNED
-        copy_async(shared_address(to), inside ? from : source, inside * static_cast<int>(sizeof(Element)));
-#else
-#pragma unroll
-        for (int e = 0; e < kVector; ++e) to[e] = e < inside ? from[e] : Element(0.0f);
-#endif
+        copy_vector(to, inside ? from : source, inside * kBytes);
     }
 }
 
@@ -102,19 +114,21 @@ __device__ __forceinline__ unsigned valid_bits(const Product& p, const Norm* nor
     return bits;
 }
 
-// Compact the valid steps of [first, first + kListSteps) into entries (step << 16 | bits); return their number.
+// Compact the valid steps of [first, first + kListSteps), of which this block takes every so-manieth, into the list;
+// return their number.
 __device__ __forceinline__ int build_list(const Product& p, const Norm* norms_a, const Norm* norms_b, Norm tau, int row0, int column0,
-                                          int first, int steps, unsigned* list, unsigned short* bits, int* warp_totals) {
+                                          int first, int steps, Shared& shared) {
     constexpr int kEach = kListSteps / kThreads;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int split = blockIdx.z, splits = gridDim.z;
 #pragma unroll 2
     for (int i = 0; i < kEach; ++i) {
         const int step = first + threadIdx.x + i * kThreads;
         const unsigned found = first + i * kThreads < steps ? valid_bits(p, norms_a, norms_b, tau, row0, column0, min(step, steps - 1)) : 0;
-        bits[threadIdx.x + i * kThreads] = step < steps ? found : 0;
+        shared.bits[threadIdx.x + i * kThreads] = step < steps ? found : 0;
     }
     __syncthreads();
-    const unsigned short* mine = bits + threadIdx.x * kEach;
+    const unsigned short* mine = shared.bits + threadIdx.x * kEach;
     bool listed[kEach];
     int count = 0;
 #pragma unroll
@@ -128,22 +142,40 @@ __device__ __forceinline__ int build_list(const Product& p, const Norm* norms_a,
         const int other = __shfl_up_sync(~0u, before, offset);
         if (lane >= offset) before += other;
     }
-    if (lane == 31) warp_totals[warp] = before;
+    if (lane == 31) shared.warp_totals[warp] = before;
     __syncthreads();
     int total = 0, position = before - count;
 #pragma unroll
     for (int w = 0; w < kThreads / 32; ++w) {
-        if (w < warp) position += warp_totals[w];
-        total += warp_totals[w];
+        if (w < warp) position += shared.warp_totals[w];
+        total += shared.warp_totals[w];
     }
 #pragma unroll
-    for (int i = 0; i < kEach; ++i)
-        if (listed[i]) list[position++] = static_cast<unsigned>(first + threadIdx.x * kEach + i) << 16 | mine[i];
+    for (int i = 0; i < kEach; ++i) {
+        if (!listed[i]) continue;
+        const unsigned entry = static_cast<unsigned>(first + threadIdx.x * kEach + i) << 16 | mine[i];
+        if (splits == 1) shared.list[position] = entry;
+        else if (position % splits == split) shared.list[position / splits] = entry;
+        ++position;
+    }
     __syncthreads();
-    return total;
+    return splits == 1 ? total : (total + splits - 1 - split) / splits;
 }
 
 #include "fragments.cuh"
+
+// Sums of a thread, and vectors of them that lie side by side in C.
+constexpr int kSums = sizeof(Sums) / sizeof(Accumulator), kVectors = kSums / kStored;
+
+struct alignas(sizeof(Accumulator) * kStored) SumVector {
+    Accumulator value[kStored];
+};
+
+// Where a vector of each thread of the blocks lies that share a tile, and from one of those blocks to the next.
+__device__ __forceinline__ SumVector* part_of(const Product& p, int split, int vector) {
+    const long long tile = (static_cast<long long>(split) * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+    return reinterpret_cast<SumVector*>(p.parts) + (tile * kVectors + vector) * kThreads + threadIdx.x;
+}
 
 // Multiply the blocks of the warp whose bits are set, all at once where it is all of them.
 template <int kBlock = 0, typename Sum>
@@ -187,13 +219,30 @@ __device__ __forceinline__ void store_vector(const Product& p, const Output* c, 
     }
 }
 
+// A warp's part of a tile of C.
+struct Place {
+    const Output* c;
+    Output* out;
+    int row, column;
+
+    __device__ __forceinline__ Place(const Product& p, TilePlace tile)
+        : c(p.c + blockIdx.y * p.stride_c), out(p.out + blockIdx.y * p.stride_o) {
+        const int warp = threadIdx.x / 32;
+        row = tile.row * kTileM + warp % kTileBlocksM * 32;
+        column = tile.column * kTileN + warp / kTileBlocksM * kBlocks * 32;
+    }
+
+    // Store a vector of this thread's sums.
+    __device__ __forceinline__ void store(const Product& p, int vector, const Accumulator* values) const {
+        const TilePlace within = vector_place(vector, threadIdx.x % 32);
+        store_vector<kStored>(p, c, out, row + within.row, column + within.column, values);
+    }
+};
+
 extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const Product p) {
-    extern __shared__ __align__(128) unsigned char memory[];
-    Element* stage_a = reinterpret_cast<Element*>(memory);
+    DYNAMIC_SHARED(Element, stage_a);
+    STATIC_SHARED(Shared, shared);
     Element* stage_b = stage_a + kStages * kStageA;
-    __shared__ unsigned list[kListSteps];
-    __shared__ unsigned short bits[kListSteps];
-    __shared__ int warp_totals[kThreads / 32];
 
     // The kernel before, of whose end this block need not have waited to start, wrote the norms.
     wait_for_previous();
@@ -216,7 +265,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
         const Norm tau = static_cast<Norm>(p.tau_device ? p.tau_device[batch] : p.tau);
         const int steps = (p.k + kStep - 1) / kStep;
         const bool whole = row0 + kTileM <= p.m && column0 + kTileN <= p.n;
-        const int lane = threadIdx.x % 32;
         // Blocks from the corner of the tile to the corner of this warp's part.
         const int block_m = threadIdx.x / 32 % kTileBlocksM, block_n = threadIdx.x / 32 / kTileBlocksM * kBlocks;
 
@@ -224,11 +272,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
         clear(sum);
 
         for (int first = 0; first < steps; first += kListSteps) {
-            const int count = build_list(p, norms_a, norms_b, tau, row0, column0, first, steps, list, bits, warp_totals);
+            const int count = build_list(p, norms_a, norms_b, tau, row0, column0, first, steps, shared);
             auto load = [&](int index) {
-                const int k = static_cast<int>(list[index] >> 16) * kStep;
+                const unsigned entry = shared.list[index];
+                const int k = static_cast<int>(entry >> 16) * kStep;
                 const int slot = index % kStages;
-                if (!kCompact && (list[index] & 0xffff) == 0) return;
+                if (!kCompact && (entry & 0xffff) == 0) return;
                 load_block<kTileM, kStep, kPitchA>(stage_a + slot * kStageA, a + k, p.lda, p.m - row0, p.k - k, whole && k + kStep <= p.k);
                 load_block<kStep, kTileN, kPitchB>(stage_b + slot * kStageB, b + k * p.ldb, p.ldb, p.k - k, p.n - column0,
                                                    whole && k + kStep <= p.k);
@@ -251,7 +300,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
                     wait_copies<0>();
                     __syncthreads();
                 }
-                const unsigned mine = list[index] >> (kTileBlocksN * block_m + block_n) & ((1u << kBlocks) - 1);
+                const unsigned mine = shared.list[index] >> (kTileBlocksN * block_m + block_n) & ((1u << kBlocks) - 1);
                 multiply_valid(mine, stage_a + index % kStages * kStageA + 32 * block_m * kPitchA,
                                stage_b + index % kStages * kStageB + 32 * block_n, sum);
             }
@@ -259,12 +308,38 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
             __syncthreads();
         }
 
-        const Output* c = p.c + batch * p.stride_c;
-        Output* out = p.out + batch * p.stride_o;
-        const int row = row0 + 32 * block_m, column = column0 + 32 * block_n;
-        each_vector(sum, lane,
-                    [&](int i, int j, const Accumulator* values) { store_vector<kStored>(p, c, out, row + i, column + j, values); });
+        const Accumulator* sums = reinterpret_cast<const Accumulator*>(&sum);
+        const Place place(p, tile);
+        if (gridDim.z == 1) {
+#pragma unroll
+            for (int v = 0; v < kVectors; ++v) place.store(p, v, sums + v * kStored);
+        } else {
+#pragma unroll
+            for (int v = 0; v < kVectors; ++v) {
+                SumVector own;
+#pragma unroll
+                for (int e = 0; e < kStored; ++e) own.value[e] = sums[v * kStored + e];
+                *part_of(p, blockIdx.z, v) = own;
+            }
+        }
 #ifdef STRIDE
     }
 #endif
+}
+
+// Add up what `splits` blocks have of each tile, and store it; blocks along z take vectors in turn.
+extern "C" __global__ void __launch_bounds__(kThreads) join_parts(const Product p, int splits) {
+    wait_for_previous();
+    if (is_cancelled(p.cancelled)) return;
+    const Place place(p, tile_place(blockIdx.x, p.tiles_m, p.tiles_n, BAND_ROWS / kTileM));
+    for (int v = blockIdx.z; v < kVectors; v += gridDim.z) {
+        SumVector sum = *part_of(p, 0, v);
+#pragma unroll
+        for (int split = 1; split < splits; ++split) {
+            const SumVector part = *part_of(p, split, v);
+#pragma unroll
+            for (int e = 0; e < kStored; ++e) sum.value[e] += part.value[e];
+        }
+        place.store(p, v, sum.value);
+    }
 }
