@@ -744,16 +744,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) search_error(const Sea
         return;
     }
     const Key least = key_of(static_cast<Norm>(sizes.smallest)), top = key_of(static_cast<Norm>(sizes.largest)) + 1;
+    const double high = next_above(fmin(sizes.largest, 0x1.ffffffffffffep1023)), low = fmax(high * 0x1p-80, next_above(0));
     if (threadIdx.x == 0) {
-        const double high = next_above(fmin(sizes.largest, 0x1.ffffffffffffep1023));
-        s.bracket = {fmax(high * 0x1p-80, next_above(0)), high, 0, 0, 0, false, false};
+        s.bracket = {low, high, 0, 0, 0, false, false};
         // Below the least product nothing but zeros is skipped; the largest threshold is not yet known to be denied.
         s.known = {least, top + 1};
     }
 
     const long long pairs = static_cast<long long>(p.rows) * p.columns;
     const long long samples = min(pairs, static_cast<long long>(gridDim.x) * kWarps * (p.depth > 300 ? 4 : 2));
-    const Curve c = draw_curve(b, goal, least, top, samples);
+    // Not from the least product on: a curve of all exponents has to be refined once more.
+    const Curve c = draw_curve(b, goal, max(least, key_of(static_cast<Norm>(low))), top, samples);
 
     const long long tiles = static_cast<long long>((p.rows + kTileRows - 1) / kTileRows) * ((p.columns + kTileColumns - 1) / kTileColumns);
     State state = {static_cast<double>(pairs) * p.depth,
