@@ -239,6 +239,28 @@ struct Place {
     }
 };
 
+// Fill a tile of C in which nothing is valid: rows by 16 bytes wherever they begin, a vector of each a thread.
+__device__ __forceinline__ void fill_tile(const Product& p, TilePlace tile, Output value) {
+    constexpr int kWide = 16 / sizeof(Output), kLanes = kTileN / kWide;
+    struct alignas(16) Vector {
+        Output value[kWide];
+    } vector;
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) vector.value[e] = value;
+    const int row0 = tile.row * kTileM, column0 = tile.column * kTileN, lane = threadIdx.x % kLanes;
+    const int end = min(row0 + kTileM, p.m), columns = min(kTileN, p.n - column0);
+    Output* out = p.out + blockIdx.y * p.stride_o + column0;
+    for (int row = row0 + threadIdx.x / kLanes; row < end; row += kThreads / kLanes) {
+        Output* to = out + row * p.ldo;
+        const int past = ALIGNED ? 0 : static_cast<int>(reinterpret_cast<unsigned long long>(to) % 16 / sizeof(Output));
+        const int before = min((kWide - past) % kWide, columns), vectors = (columns - before) / kWide;
+        const int after = before + vectors * kWide + lane;
+        if (lane < vectors) __stcs(reinterpret_cast<uint4*>(to + before) + lane, *reinterpret_cast<const uint4*>(&vector));
+        if (lane < before) to[lane] = value;
+        if (after < columns) to[after] = value;
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const Product p) {
     DYNAMIC_SHARED(Element, stage_a);
     STATIC_SHARED(Shared, shared);
@@ -270,9 +292,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
 
         Sums sum;
         clear(sum);
+        bool listed = false;
 
         for (int first = 0; first < steps; first += kListSteps) {
             const int count = build_list(p, norms_a, norms_b, tau, row0, column0, first, steps, shared);
+            listed |= count > 0;
             auto load = [&](int index) {
                 const unsigned entry = shared.list[index];
                 const int k = static_cast<int>(entry >> 16) * kStep;
@@ -310,7 +334,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, MIN_BLOCKS) product(const
 
         const Accumulator* sums = reinterpret_cast<const Accumulator*>(&sum);
         const Place place(p, tile);
-        if (gridDim.z == 1) {
+        if (gridDim.z == 1 && !listed && p.beta == 0) {
+            fill_tile(p, tile, static_cast<Output>(Accumulator(0) * static_cast<Accumulator>(p.alpha)));
+        } else if (gridDim.z == 1) {
 #pragma unroll
             for (int v = 0; v < kVectors; ++v) place.store(p, v, sums + v * kStored);
         } else {
