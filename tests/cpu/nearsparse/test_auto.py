@@ -120,7 +120,7 @@ def test_an_unknown_method_is_refused() -> None:
 
 def _taken(costs: Costs, verdict: str, share: float) -> float:
     """Return what a product is predicted to take of which so much is valid; a count is shared by the runs it is for."""
-    skipping = costs.fixed + share * costs.whole
+    skipping = costs.skipping(share)
     if verdict == "count":
         found = costs.count if share <= costs.limit else costs.count + READ_SECONDS + costs.norms
         return (skipping if share <= costs.limit else costs.dense) + found / KEPT

@@ -21,10 +21,10 @@ def candidates(
     share = request.valid_ratio if share is None else share
     parts = request.arithmetic.parts
     costs = Costs.of((problem.m, problem.k // parts, problem.n // parts), request, device)
-    executed, fixed = 1.0 if share is None else share, problem.batches * costs.fixed
+    part, fixed = 1.0 if share is None else costs.part(share), problem.batches * costs.fixed
     told = "if every tile product is valid" if share is None else f"{share:.2%} of the tile products"
     listed = [
-        one if one.seconds is None else one._replace(seconds=fixed + executed * one.seconds, why=told)
+        one if one.seconds is None else one._replace(seconds=fixed + part * one.seconds, why=told)
         for one in choose.candidates(problem, device)
     ]
     if not auto:

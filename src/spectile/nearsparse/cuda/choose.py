@@ -141,7 +141,7 @@ def candidates(problem: Problem, device: Device) -> list[Candidate]:
 
     A kernel takes so many times as long as the fastest (`SLOWDOWN`), and longer where C has too few tiles for all
     multiprocessors: of a piece of 256 x 256 of C, `PARTS` of them work on one part each, or several on one that they
-    share.
+    share.  Of less than all tile products it takes `time_share`.
     """
     hopper = device.compute_capability == (9, 0) and problem.precision in ("fp16", "fp16c16", "tf32x3")
     single = problem.strict and problem.block < 32
@@ -165,15 +165,31 @@ def candidates(problem: Problem, device: Device) -> list[Candidate]:
     why_not["portable"] = "tiles of C below 32 are made one by one" if single else None
     why_not["blocks"] = None if single else "for strict products of tiles below 32"
     pieces = max(1, ceil_div(problem.m, 256) * ceil_div(problem.n, 256) * problem.batches)
-    work = 2.0 * problem.m * problem.k * problem.n * problem.batches / rates(device).executed[problem.precision]
+    m, n = (TILE_M * ceil_div(size, TILE_M) for size in (problem.m, problem.n))
+    work = 2.0 * m * problem.k * n * problem.batches / rates(device).executed[problem.precision]
 
     def seconds(kernel: Kernel) -> float:
         slowdown = SLOWDOWN.get((kernel, problem.precision), 1.0) if hopper else 1.0
-        slowdown *= 1.0 if problem.aligned else UNALIGNED_SLOWDOWN[PRECISIONS[problem.precision].dtype]
+        slowdown *= _unaligned(problem)
         parts = PARTS_OF_SMALL.get(problem.precision, PARTS[kernel]) * _splits(problem, device, kernel)
         return work * slowdown * max(1.0, device.multiprocessors / (parts * pieces))
 
     return [Candidate(name, None if why else seconds(name), why or "by its tiles") for name, why in why_not.items()]
+
+
+def _unaligned(problem: Problem) -> float:
+    return 1.0 if problem.aligned else UNALIGNED_SLOWDOWN[PRECISIONS[problem.precision].dtype]
+
+
+def time_share(problem: Problem, share: float) -> float:
+    """Return the part of its time that a kernel takes where a share of the tile products is executed.
+
+    What unaligned rows take longer is loading, of every step in which any 32 x 32 block of a tile of C is valid: here
+    as if blocks were valid independently of each other.
+    """
+    slowdown, blocks = _unaligned(problem), TILE_M * PORTABLE[problem.precision].tile_n // 32**2
+    loaded = 1 - (1 - min(share, 1.0)) ** blocks
+    return (share + (slowdown - 1) * loaded) / slowdown
 
 
 def choose_way(problem: Problem, device: Device) -> Way:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from spectile.core.devices import Device
 from spectile.core.launch import measured_device
 from spectile.core.pointers import address
 from spectile.core.tiling import ceil_div
-from spectile.nearsparse.cuda.choose import Problem, candidates
+from spectile.nearsparse.cuda.choose import Problem, candidates, time_share
 from spectile.nearsparse.cuda.geometry import pitch
 from spectile.nearsparse.cuda.tuning import (
     COPY_SHARE,
@@ -43,9 +44,10 @@ class Costs:
     """Estimated times of a product of two matrices, in seconds."""
 
     dense: float  #: Of cuBLAS.
-    #: Of SpAMM: ``fixed + share * whole`` where a share of the tile products is executed.
+    #: Of SpAMM: ``fixed + whole`` where every tile product is executed, and `part` of `whole` where a share is.
     fixed: float
     whole: float
+    part: Callable[[float], float]
     norms: float  #: Of the norm maps alone, and of the search for a threshold.
     count: float  #: Of counting the valid products.
 
@@ -75,14 +77,27 @@ class Costs:
             dense=dense,
             fixed=FIXED_SECONDS * device.host_slowness + read + written + searched,
             whole=whole,
+            part=functools.partial(time_share, problem),
             norms=READ_SECONDS / 2 + read + searched,
             count=COUNT_SECONDS + tiles / COUNT_RATE,
         )
 
-    @property
+    def skipping(self, share: float) -> float:
+        """Return what SpAMM takes where a share of the tile products is executed."""
+        return self.fixed + self.part(share) * self.whole
+
+    @functools.cached_property
     def limit(self) -> float:
-        """The executed share up to which SpAMM is faster; negative where it never is."""
-        return (self.dense - self.fixed) / self.whole if self.whole else math.inf
+        """The executed share up to which SpAMM is faster; negative where it never is, above 1 where it always is."""
+        if not self.whole:
+            return math.inf
+        limit = (self.dense - self.fixed) / self.whole
+        if not 0 < limit < 1:
+            return limit
+        low, high = 0.0, 1.0
+        while low < (middle := (low + high) / 2) < high:
+            low, high = (middle, high) if self.skipping(middle) <= self.dense else (low, middle)
+        return low
 
     def verdict(self, share: float | None) -> Verdict:
         """Return which product to run at a valid ratio, or that the valid products are to be counted first.
@@ -96,7 +111,7 @@ class Costs:
             return "dense"
         if self.limit >= 1:
             return "spamm"
-        least = self.fixed + _LEAST_SHARE * self.whole
+        least = self.skipping(_LEAST_SHARE)
         losses: dict[Verdict, float] = {
             "spamm": (self.fixed + self.whole) / self.dense,
             "dense": self.dense / min(self.dense, least),
