@@ -3,8 +3,8 @@
 //
 // A function compiles for every architecture while nobody calls it; the heading of each part names the first that has it.
 
-// The shared memory of a block, of a size given at the launch, and of a fixed size.  Asynchronous copies to memory that
-// begins within 128 bytes take longer.
+// The shared memory of a block, of a size given at the launch, and of a fixed size.  Asynchronous copies take longer where
+// it does not begin at a multiple of 128 bytes.
 #define DYNAMIC_SHARED(Type, name)                                 \
     extern __shared__ __align__(128) unsigned char name##_bytes[]; \
     Type* name = reinterpret_cast<Type*>(name##_bytes)

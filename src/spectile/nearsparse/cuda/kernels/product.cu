@@ -3,8 +3,8 @@
 // A thread block computes a tile of 64 x (64 BLOCKS) of C.  It first tests all k against the two norm maps and compacts the
 // union of the valid steps (32 wide) into a list with one bit for each 32 x 32 block of the tile, then runs a cp.async
 // pipeline over the list.  Each of its four warps owns BLOCKS blocks side by side and multiplies exactly those whose bit is
-// set: loads follow the union, arithmetic the valid set.  Where C has few tiles, blocks side by side along z share the list
-// of a tile, each its every so-manieth entry, and `join_parts` adds their sums up in order.
+// set: loads follow the union, arithmetic the valid set.  Where C has few tiles, several blocks (along z) take the entries
+// of a tile's list in turn, and `join_parts` adds up their sums in order.
 //
 //   for each kListSteps of k:
 //     list = steps of which any block of the tile has a product of norms that reaches tau, with those blocks' bits
@@ -114,8 +114,7 @@ __device__ __forceinline__ unsigned valid_bits(const Product& p, const Norm* nor
     return bits;
 }
 
-// Compact the valid steps of [first, first + kListSteps), of which this block takes every so-manieth, into the list;
-// return their number.
+// Compact those valid steps of [first, first + kListSteps) that this block takes into the list; return their number.
 __device__ __forceinline__ int build_list(const Product& p, const Norm* norms_a, const Norm* norms_b, Norm tau, int row0, int column0,
                                           int first, int steps, Shared& shared) {
     constexpr int kEach = kListSteps / kThreads;
