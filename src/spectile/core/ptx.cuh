@@ -85,13 +85,9 @@ __device__ __forceinline__ void copy_async_16(unsigned target, const void* sourc
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(source) : "memory");
 }
 
-__device__ __forceinline__ void copy_async_8(unsigned target, const void* source) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(target), "l"(source) : "memory");
-}
-
 // 4 or 8 bytes, of which `bytes` are read and the rest is zero.
 template <int kBytes>
-__device__ __forceinline__ void copy_async_of(unsigned target, const void* source, int bytes) {
+__device__ __forceinline__ void copy_async_of(unsigned target, const void* source, int bytes = kBytes) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(target), "l"(source), "n"(kBytes), "r"(bytes) : "memory");
 }
 

@@ -145,7 +145,7 @@ struct Copies {
             const unsigned target = shared_address(shared + e);
             const number* const source = plane + (from + e / LINE) % ny * LINE + e % LINE;
             if constexpr (sizeof(number) == 16) copy_async_16(target, source);
-            else copy_async_8(target, source);
+            else copy_async_of<8>(target, source);
         }
     }
     __device__ void begin(int) {}

@@ -163,8 +163,8 @@ __device__ __forceinline__ int build_list(const Product& p, const Norm* norms_a,
 
 #include "fragments.cuh"
 
-// Sums of a thread, and vectors of them that lie side by side in C.
-constexpr int kSums = sizeof(Sums) / sizeof(Accumulator), kVectors = kSums / kStored;
+// Vectors of a thread's sums that lie side by side in C.
+constexpr int kVectors = sizeof(Sums) / sizeof(Accumulator) / kStored;
 
 struct alignas(sizeof(Accumulator) * kStored) SumVector {
     Accumulator value[kStored];
