@@ -523,6 +523,26 @@ def test_a_product_that_overwrites_what_is_added_reads_nothing_back() -> None:
         assert kept.error_bound == pytest.approx(wanted.error_bound, rel=1e-4)
 
 
+@pytest.mark.parametrize("asked", [{"tau": 1.0}, {"rtol_factors": 1e-2}])
+def test_a_captured_product_writes_to_nothing_that_was_given_back(asked: dict[str, Any]) -> None:
+    import cupy
+
+    asked = asked | {"beta": 2.0, "method": "spamm"}
+    # One tile of C, which blocks share: their sums take half a megabyte.
+    a, b, c = (cupy.asarray(_random(*size, "f4")) for size in ((64, 8192), (8192, 64), (64, 64)))
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        wanted = spamm(a, b, c=c, **asked).c
+        stream.begin_capture()
+        kept = spamm(a, b, c=c, **asked)
+        graph = stream.end_capture()
+        others = [cupy.ones(2**exponent, "f4") for exponent in range(7, 20) for _ in range(4)]
+        graph.launch(stream)
+        stream.synchronize()
+        assert bool((kept.c == wanted).all())
+        assert all(bool((other == 1).all()) for other in others)
+
+
 @pytest.mark.parametrize("block", [8, 16, 32, 64, 128])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_products_of_norms_that_equal_the_threshold_are_multiplied(precision: str, block: int) -> None:

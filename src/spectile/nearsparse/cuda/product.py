@@ -85,7 +85,8 @@ class Product:
     choice : Choice, optional
         Made before, in place of `strict` and `way`.
     scratch : int, optional
-        Address of ``choice.scratch_bytes`` bytes, which the parameters may be given later; by default its own.
+        Address of ``choice.scratch_bytes`` bytes, which the parameters may be given later; by default its own, which
+        live as long as it does, since a graph that was captured writes to them.
     """
 
     def __init__(

@@ -235,8 +235,6 @@ def _multiply(a: Any, b: Any, c: Any, out: Any, batch: tuple[int, ...], request:
 
 def _launch(a: Any, b: Any, c: Any, out: Any, request: Request) -> list[_Item]:
     """Launch one product, or a flat batch of them."""
-    import cupy
-
     count = out.shape[0] if out.ndim == 3 else 1
     indices = [(i if a.ndim == 3 else 0, i if b.ndim == 3 else 0) for i in range(count)]
     shape = (a.shape[-2], a.shape[-1], b.shape[-1])
@@ -265,12 +263,9 @@ def _launch(a: Any, b: Any, c: Any, out: Any, request: Request) -> list[_Item]:
     if verdict == "count" and ratio(maps, (0, 0), taus) > limit:
         dense.multiply(a, b, c, out, request)
         return [_Item(None, (0, 0), 0.0, request, added, out, maps, shape)]
-    # Given back when this returns: it then serves what follows on the same stream.
-    shared = cupy.cuda.alloc(choice.scratch_bytes)
     product = Product(
         x, y, z, multiplied, taus,
         precision=request.real.precision, alpha=request.alpha, beta=request.beta, c=beside, choice=choice,
-        scratch=shared.ptr,
     )  # fmt: skip
     if out.size:
         product()

@@ -185,8 +185,9 @@ def search(maps: Norms, item: tuple[int, int], wanted: Wanted, shape: tuple[int,
     if not (norms_a.size and norms_b.size):
         return cupy.asarray([0.0 if wanted.kind == "ratio" else math.inf, 1.0])
     places = Places.of(norms_a.shape[0], norms_b.shape[0], norms_a.shape[1], norms_a.itemsize)
-    scratch, arrived = cupy.empty(places.bytes, cupy.uint8), cupy.zeros(1, cupy.uint32)
-    Search(norms_a, norms_b, wanted, shape, precision, address(scratch), address(arrived)).launch()
+    # One array, `arrived` at its end, which lives as long as the result: a graph that was captured writes to it.
+    scratch = cupy.zeros(places.bytes + 4, cupy.uint8)
+    Search(norms_a, norms_b, wanted, shape, precision, address(scratch), address(scratch) + places.bytes).launch()
     return scratch[:16].view(cupy.float64)
 
 
